@@ -1,0 +1,137 @@
+"""Values that cross borders between parts: small named records.
+
+Shape letters, here and everywhere: C clients of a cohort (or replies), P shared parameters as flat columns,
+S samples of a pool, R rows (samples listed client after client).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of several clients, as rows of one pool of tensors.
+
+    Client i of the list owns the next `count_C[i]` entries of `row_R`. The pool may hold more than these clients own
+    (a whole data set, never copied) or just them (data generated for this cohort).
+    """
+
+    x: Tensor
+    y: Tensor
+    row_R: Tensor
+    count_C: Tensor
+
+    @property
+    def start_C(self) -> Tensor:
+        """Where each client's rows begin."""
+        return self.count_C.cumsum(0) - self.count_C
+
+    def of(self, i: int) -> tuple[Tensor, Tensor]:
+        """The i-th client's own samples."""
+        start = int(self.start_C[i])
+        rows = self.row_R[start : start + int(self.count_C[i])]
+        return self.x[rows], self.y[rows]
+
+    def to(self, device: torch.device) -> Samples:
+        """The same samples on another device."""
+        return Samples(*(v.to(device) for v in (self.x, self.y, self.row_R, self.count_C)))
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """What happened when a cohort was asked: who answered, and with how much work.
+
+    `work_C` is in units (steps or epochs, as the experiment says), 0 for the absent; `full_work` is what was asked.
+    `progress_C` is the same in effective local steps (for plain SGD the steps themselves, for momentum the sum of
+    the gradients' coefficients), `full_progress_C` what complete work would have been: scheme C's factor is their
+    ratio, FedNova's normaliser is `progress_C`.
+    """
+
+    client_C: Tensor
+    work_C: Tensor
+    full_work: float
+    progress_C: Tensor
+    full_progress_C: Tensor
+
+    @property
+    def present_C(self) -> Tensor:
+        return self.work_C > 0
+
+    @property
+    def complete_C(self) -> Tensor:
+        return self.work_C >= self.full_work
+
+    def take(self, rows: Tensor) -> Turnout:
+        """The same record for some of the cohort."""
+        return replace(
+            self,
+            client_C=self.client_C[rows],
+            work_C=self.work_C[rows],
+            progress_C=self.progress_C[rows],
+            full_progress_C=self.full_progress_C[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the participants sent, one row each. Rows are replies, not clients: a late or stale reply is a row too.
+
+    update_CP  shared parameters, trained - start, already scaled by work: to be *added*, combined by `weighted_sum`
+    states     BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
+    sums       what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
+    report     per-client numbers (loss, examples, seconds, bytes): name -> [C]
+    age_C      rounds since the reply was computed; 0 for a fresh one
+    """
+
+    client_C: Tensor
+    update_CP: Tensor
+    states: Tensors = field(default_factory=dict)
+    sums: dict[str, Tensors] = field(default_factory=dict)
+    report: Tensors = field(default_factory=dict)
+    age_C: Tensor | None = None
+
+
+State = dict[str, Any]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, dict[str, Any]]:
+    """Split a state tree into named tensors and named plain values.
+
+    >>> flatten({"a": {"b": torch.zeros(2), "c": 3}})
+    ({'a/b': tensor([0., 0.])}, {'a/c': 3})
+    """
+    tensors: Tensors = {}
+    plain: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = prefix + name
+        if isinstance(value, Tensor):
+            tensors[path] = value
+        elif isinstance(value, Mapping):
+            inner = flatten(value, path + "/")
+            tensors.update(inner[0])
+            plain.update(inner[1])
+            if not value:
+                plain[path] = {}
+        else:
+            plain[path] = value
+    return tensors, plain
+
+
+def unflatten(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> State:
+    """The tree that `flatten` took apart."""
+    tree: State = {}
+    for path, value in {**plain, **tensors}.items():
+        *parents, leaf = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
