@@ -1,0 +1,125 @@
+"""Who is enrolled: the set of members, held as a population and its small differences.
+
+A population of a million is one number here. Those who left and those who joined from outside are short sorted lists,
+so that "the i-th member" and "is c a member" cost nothing that grows with the population.
+
+Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from outside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+
+
+def _sorted_ids(ids: Tensor) -> Tensor:
+    return torch.unique(torch.as_tensor(ids, dtype=torch.int64))
+
+
+def _is_in(client_I: Tensor, sorted_L: Tensor) -> Tensor:
+    if len(sorted_L) == 0:
+        return torch.zeros(client_I.shape, dtype=torch.bool)
+    place_I = torch.searchsorted(sorted_L, client_I).clamp(max=len(sorted_L) - 1)
+    return sorted_L[place_I] == client_I
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Clients 0..population-1 without `removed_L`, and with `added_J` (ids from `population` on).
+
+    Both lists are public so that a total over all members (samples, say) can be kept as the population's total, less
+    the removed, plus the added.
+
+    >>> members = Members(5).leave(1).join(9)
+    >>> members.ids()
+    tensor([0, 2, 3, 4, 9])
+    >>> len(members), 1 in members, members.at(torch.tensor([1, 4]))
+    (5, False, tensor([2, 9]))
+    """
+
+    population: int
+    removed_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    added_J: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def __post_init__(self) -> None:
+        if self.population < 0:
+            raise Mistake(f"a population of {self.population} clients: give 0 or more")
+        object.__setattr__(self, "removed_L", _sorted_ids(self.removed_L))
+        object.__setattr__(self, "added_J", _sorted_ids(self.added_J))
+        removed_L, added_J = self.removed_L, self.added_J
+        if len(removed_L) and not 0 <= int(removed_L[0]) <= int(removed_L[-1]) < self.population:
+            raise Mistake(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
+        if len(added_J) and int(added_J[0]) < self.population:
+            raise Mistake(
+                f"added clients must come from outside the population (ids from {self.population} on), "
+                f"got {int(added_J[0])}; to bring one of the population back, take it off the removed"
+            )
+
+    def __len__(self) -> int:
+        return self._stayed + len(self.added_J)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Members):
+            return NotImplemented
+        same = torch.equal(self.removed_L, other.removed_L) and torch.equal(self.added_J, other.added_J)
+        return self.population == other.population and same
+
+    def __hash__(self) -> int:
+        return hash((self.population, tuple(self.removed_L.tolist()), tuple(self.added_J.tolist())))
+
+    def __contains__(self, client: int) -> bool:
+        return self.contains(client)
+
+    @property
+    def _stayed(self) -> int:
+        return self.population - len(self.removed_L)
+
+    def contains(self, client: int) -> bool:
+        """Whether one client is a member."""
+        return bool(self.which(torch.tensor([client]))[0])
+
+    def which(self, client_I: Tensor) -> Tensor:
+        """Which of these clients are members, as booleans."""
+        client_I = client_I.to(torch.int64)
+        of_population_I = (client_I >= 0) & (client_I < self.population)
+        return (of_population_I & ~_is_in(client_I, self.removed_L)) | _is_in(client_I, self.added_J)
+
+    def at(self, index_I: Tensor) -> Tensor:
+        """The members at these positions of the sorted list of members, without making that list."""
+        if len(index_I) and not 0 <= int(index_I.min()) <= int(index_I.max()) < len(self):
+            raise IndexError(f"positions must be in 0..{len(self) - 1}")
+        # The j-th removed id (from 0) is skipped by every position beyond removed - j.
+        first_after_L = self.removed_L - torch.arange(len(self.removed_L))
+        inside_I = index_I + torch.searchsorted(first_after_L, index_I, right=True)
+        if len(self.added_J) == 0:
+            return inside_I
+        outside_I = self.added_J[(index_I - self._stayed).clamp(min=0)]
+        return torch.where(index_I < self._stayed, inside_I, outside_I)
+
+    def ids(self) -> Tensor:
+        """All members, sorted; as long as the membership, so for rounds that ask everyone."""
+        return self.at(torch.arange(len(self)))
+
+    def join(self, client: int) -> Members:
+        """The members once this client has joined."""
+        if client < 0:
+            raise Mistake(f"client {client} cannot join: ids start at 0")
+        if client in self:
+            raise Mistake(f"client {client} cannot join: it is a member already")
+        if client < self.population:
+            return Members(self.population, self.removed_L[self.removed_L != client], self.added_J)
+        return Members(self.population, self.removed_L, torch.cat([self.added_J, torch.tensor([client])]))
+
+    def leave(self, client: int) -> Members:
+        """The members once this client has left."""
+        if client not in self:
+            raise Mistake(
+                f"client {client} cannot leave: it is not a member (the population has {self.population})"
+            )
+        if client >= self.population:
+            return Members(self.population, self.removed_L, self.added_J[self.added_J != client])
+        return Members(self.population, torch.cat([self.removed_L, torch.tensor([client])]), self.added_J)
