@@ -27,7 +27,7 @@ def test_a_draw_is_sorted_distinct_and_in_range(among: int, share: float, t: int
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_every_subset_is_equally_likely(count: int) -> None:
-    """Chi-square over all subsets of 6: the statistic of n - 1 degrees of freedom stays below mean + 4 std."""
+    """Chi-square over all n subsets: with n - 1 degrees of freedom, below mean + 4 std."""
     rounds, subsets = 6000, math.comb(6, count)
     seen = Counter(tuple(draw(count, 6, t, seed=1).tolist()) for t in range(rounds))
     expected = rounds / subsets
@@ -90,5 +90,5 @@ def test_members_who_left_do_not_stop_a_run() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Fraction(0.0), lambda: Fraction(1.5), lambda: Count(0)])
 def test_impossible_settings_are_refused(make: object) -> None:
-    with pytest.raises(Mistake, match="at least 1|at most 1"):
+    with pytest.raises(Mistake, match=r"at least 1|at most 1"):
         make()  # type: ignore[operator]

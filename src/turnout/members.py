@@ -1,9 +1,10 @@
 """Who is enrolled: the set of members, held as a population and its small differences.
 
-A population of a million is one number here. Those who left and those who joined from outside are short sorted lists,
-so that "the i-th member" and "is c a member" cost nothing that grows with the population.
+A population of a million is one number here. Those who left and those who joined from outside are short
+sorted lists, so that "the i-th member" and "is c a member" cost nothing that grows with the population.
 
-Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from outside it.
+Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from
+outside it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def _is_in(client_I: Tensor, sorted_L: Tensor) -> Tensor:
 class Members:
     """Clients 0..population-1 without `removed_L`, and with `added_J` (ids from `population` on).
 
-    Both lists are public so that a total over all members (samples, say) can be kept as the population's total, less
-    the removed, plus the added.
+    Both lists are public so that a total over all members (samples, say) can be kept as the population's
+    total, less the removed, plus the added.
 
     >>> members = Members(5).leave(1).join(9)
     >>> members.ids()

@@ -36,8 +36,9 @@ def _first_distinct(value_D: Tensor, count: int) -> Tensor:
 def draw(count: int, among: int, t: int, seed: int) -> Tensor:
     """`count` of the positions 0..among-1, uniformly without replacement, sorted.
 
-    Positions are drawn one after another and repeats are thrown away, which is sampling without replacement. When more
-    than half are wanted, those to leave out are drawn instead, so about 1.4 draws per position are the most needed.
+    Positions are drawn one after another and repeats are thrown away, which is sampling without replacement.
+    When more than half are wanted, those to leave out are drawn instead, so about 1.4 draws per position are
+    the most needed.
 
     >>> draw(3, among=1_000_000, t=0, seed=0).unique().shape, draw(4, among=4, t=0, seed=0)
     (torch.Size([3]), tensor([0, 1, 2, 3]))
@@ -104,6 +105,6 @@ class Count:
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
             raise Mistake(
-                f"selection Count(clients={self.clients}) asks for more clients than the {clients} there are: "
+                f"selection Count(clients={self.clients}) asks for more than the {clients} clients there are: "
                 f"use {clients} or fewer, or Everyone()"
             )
