@@ -1,0 +1,119 @@
+"""The tables of `records.sqlite`, and how such a file is opened, written and read safely."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.errors import Mistake
+
+Column = NDArray[Any]
+
+APPLICATION = 0x5455524E  # "TURN": marks the file as ours
+VERSION = 1
+SCHEMA = """
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY, skipped TEXT, clock INTEGER, lr REAL, members INTEGER, asked INTEGER,
+    answered INTEGER, counted INTEGER, work REAL, weight_sum REAL, weight_max REAL, train_loss REAL,
+    bytes_up INTEGER, bytes_down INTEGER, seconds REAL);
+CREATE TABLE extras (round INTEGER, name TEXT, value, PRIMARY KEY (round, name)) WITHOUT ROWID;
+CREATE TABLE clients (
+    round INTEGER, client INTEGER, work REAL, share REAL, weight REAL, loss REAL, examples INTEGER,
+    bytes_up INTEGER, bytes_down INTEGER, seconds REAL, friend INTEGER,
+    PRIMARY KEY (round, client)) WITHOUT ROWID;
+CREATE TABLE client_extras (
+    round INTEGER, name TEXT, client INTEGER, value, PRIMARY KEY (round, name, client)) WITHOUT ROWID;
+CREATE TABLE evaluations (round INTEGER, name TEXT, value REAL, PRIMARY KEY (round, name)) WITHOUT ROWID;
+CREATE TABLE client_evaluations (
+    round INTEGER, name TEXT, client INTEGER, value REAL, PRIMARY KEY (round, name, client)) WITHOUT ROWID;
+CREATE TABLE events (
+    round INTEGER, number INTEGER, client INTEGER, kind TEXT, detail TEXT,
+    PRIMARY KEY (round, number)) WITHOUT ROWID;
+"""
+KEYS = {
+    "rounds": ("round",),
+    "extras": ("round", "name"),
+    "clients": ("round", "client"),
+    "client_extras": ("round", "name", "client"),
+    "evaluations": ("round", "name"),
+    "client_evaluations": ("round", "name", "client"),
+    "events": ("round", "number"),
+}
+CLIENT_COLUMNS = (
+    "work", "share", "weight", "loss", "examples", "bytes_up", "bytes_down", "seconds", "friend"
+)  # fmt: skip
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]:
+    """All or nothing; a row that is already there is a caller who forgot to cut."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException as error:
+        db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.IntegrityError):
+            raise Mistake(
+                f"{what} is already in {path} (or names a client twice); "
+                "resuming cuts the later rounds first, a new run needs a new folder"
+            ) from error
+        raise
+    db.execute("COMMIT")
+
+
+def checked(db: sqlite3.Connection, path: Path, create: bool) -> sqlite3.Connection:
+    """The connection, once it is known to be our kind of file; closed otherwise."""
+    try:
+        _check(db, path, create)
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise Mistake(
+            f"{path} cannot be read as run records ({error}); restore it or use a new folder"
+        ) from error
+    except Mistake:
+        db.close()
+        raise
+    return db
+
+
+def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
+    application, version, tables = (
+        db.execute(query).fetchone()[0]
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if create and not tables:
+        db.execute("PRAGMA journal_mode = WAL")
+        marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+    elif application != APPLICATION:
+        raise Mistake(f"{path} is not the records of a run (a database of something else, or empty)")
+    elif version != VERSION:
+        raise Mistake(
+            f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
+            "use the Turnout that wrote it, or run the experiment again"
+        )
+    db.execute("PRAGMA synchronous = NORMAL")  # safe against a kill; `Records.sync` is for a power cut
+
+
+def as_column(values: list[Any]) -> Column:
+    """int64 where all are whole and none is missing, else float64 with NaN for NULL; words as objects.
+
+    >>> as_column([1, None]), as_column([1, 2]), as_column(["a", None])
+    (array([ 1., nan]), array([1, 2]), array(['a', None], dtype=object))
+    """
+    if any(isinstance(v, str) for v in values):
+        return np.array(values, dtype=object)
+    if values and all(type(v) is int for v in values):
+        return np.array(values, dtype=np.int64)
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def is_empty(column: Column) -> bool:
+    """Whether a column has nothing but gaps."""
+    return column.dtype == np.float64 and bool(np.isnan(column).all())
