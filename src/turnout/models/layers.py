@@ -1,0 +1,136 @@
+"""What the model specs share: the spec's protocol, places in a stack of layers, activations, checks of sizes.
+
+A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns
+samples into scores (logits, never probabilities). Wherever it can, that module is one plain `nn.Sequential`
+of named layers (`conv1`, `norm1`, `act1`, `pool1`, `flatten`, `linear3`, ..., `output`), so that other code
+can read what it is. Layers are numbered from 1 through the whole stack; the output layer has no number.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Protocol
+
+from torch import nn
+
+from turnout.errors import Mistake, nearest
+
+Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers
+Layers = list[tuple[str, nn.Module]]
+
+# Softmax runs over features (or channels), as a hidden activation does in Keras: paper 002, Table 1.
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "softmax": lambda: nn.Softmax(dim=1),
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class ModelSpec(Protocol):
+    """What every model spec can do; anything with this one method is a model spec."""
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A fresh module for samples of this shape; the caller seeds torch around it."""
+        ...
+
+
+def sequential(layers: Layers) -> nn.Sequential:
+    """Named layers as one plain `nn.Sequential`."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def placed(places: Places, layers: int) -> tuple[bool, ...]:
+    """Which of the layers 1..n are meant.
+
+    >>> placed("all", 3), placed((1, 3), 3), placed(False, 2)
+    ((True, True, True), (True, False, True), (False, False))
+    """
+    if isinstance(places, tuple):
+        return tuple(number in places for number in range(1, layers + 1))
+    return (places in (True, "all"),) * layers
+
+
+def check_places(name: str, places: object, layers: int) -> Places:
+    """The places a person wrote (a list is fine), or a sentence about what is wrong with them."""
+    if isinstance(places, bool):
+        return places
+    if isinstance(places, str):
+        if places not in ("all", "none"):
+            raise Mistake(f"{name}: {places!r} is not a place; {nearest(places, ['all', 'none'])}")
+        return places
+    numbers = check_sizes(name, places)
+    if beyond := [n for n in numbers if n > layers]:
+        raise Mistake(
+            f"{name} names layer {beyond[0]}, but there are {layers} layers (numbered from 1): "
+            "name existing layers, or say 'all' or 'none'"
+        )
+    return numbers
+
+
+def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
+    """Whole numbers of at least 1, as a tuple."""
+    if not isinstance(sizes, Iterable) or isinstance(sizes, str):
+        raise Mistake(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
+    values = tuple(sizes)
+    for value in values:
+        check_size(name, value)
+    return values
+
+
+def check_size(name: str, value: object, least: int = 1) -> None:
+    """One whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise Mistake(f"{name} has {value!r}: it takes whole numbers of at least {least}")
+
+
+def check_share(name: str, value: float) -> None:
+    """A probability of dropping something: in [0, 1)."""
+    if not 0 <= value < 1:
+        raise Mistake(f"{name} is {value!r}: it is a probability, at least 0 and below 1")
+
+
+def check_activation(name: str) -> None:
+    if name not in ACTIVATIONS:
+        raise Mistake(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
+
+
+def check_classes(classes: int) -> None:
+    check_size("classes (the number of outputs)", classes)
+
+
+def dense(
+    inputs: int,
+    hidden: tuple[int, ...],
+    classes: int,
+    activation: str,
+    norm: tuple[bool, ...],
+    drop: float = 0.0,
+    first: int = 1,
+) -> Layers:
+    """Hidden layers (linear, BatchNorm before the activation as in paper 004, dropout), then the output."""
+    layers: Layers = []
+    for number, (size, with_norm) in enumerate(zip(hidden, norm, strict=True), first):
+        layers.append((f"linear{number}", nn.Linear(inputs, size)))
+        if with_norm:
+            layers.append((f"norm{number}", nn.BatchNorm1d(size)))
+        layers.append((f"act{number}", ACTIVATIONS[activation]()))
+        if drop:
+            layers.append((f"drop{number}", nn.Dropout(drop)))
+        inputs = size
+    return [*layers, ("output", nn.Linear(inputs, classes))]
+
+
+def features(input_shape: tuple[int, ...]) -> int:
+    """Numbers in one sample.
+
+    >>> features((1, 28, 28))
+    784
+    """
+    if not input_shape or prod(input_shape) < 1:
+        raise Mistake(
+            f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension"
+        )
+    return prod(input_shape)

@@ -1,0 +1,80 @@
+"""Models without structure in their input: multinomial logistic regression and the multi-layer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from turnout.errors import Mistake
+from turnout.models.layers import (
+    Layers,
+    Places,
+    check_activation,
+    check_classes,
+    check_places,
+    check_sizes,
+    dense,
+    features,
+    placed,
+    sequential,
+)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Multinomial logistic regression: scores = W x + b (paper 000, SYNTHETIC). Also linear regression.
+
+    >>> model = Logistic(zero_init=True).build((60,), classes=10)
+    >>> sum(p.numel() for p in model.parameters())
+    610
+    """
+
+    zero_init: bool = False
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        check_classes(classes)
+        output = nn.Linear(features(input_shape), classes)
+        if self.zero_init:
+            nn.init.zeros_(output.weight)
+            nn.init.zeros_(output.bias)
+        return sequential([("flatten", nn.Flatten()), ("output", output)])
+
+
+@dataclass(frozen=True, init=False)
+class MLP:
+    """Fully connected layers of the given sizes; `MLP(200, 200)` is McMahan's 2NN (papers 000 and 004).
+
+    `batch_norm` puts BatchNorm between a layer and its activation: after all hidden layers (True), or after
+    those numbered; the 2NN of paper 004 has it after the first only: `MLP(200, 200, batch_norm=(1,))`.
+
+    >>> model = MLP(200, 200).build((1, 28, 28), classes=10)
+    >>> sum(p.numel() for p in model.parameters())
+    199210
+    """
+
+    hidden: tuple[int, ...]
+    batch_norm: Places
+    activation: str
+
+    def __init__(
+        self,
+        *sizes: int,
+        hidden: Sequence[int] = (),
+        batch_norm: Places | list[int] = False,
+        activation: str = "relu",
+    ) -> None:
+        if sizes and hidden:
+            raise Mistake(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
+        checked = check_sizes("hidden", sizes or hidden)
+        check_activation(activation)
+        object.__setattr__(self, "hidden", checked)
+        object.__setattr__(self, "batch_norm", check_places("batch_norm", batch_norm, len(checked)))
+        object.__setattr__(self, "activation", activation)
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        check_classes(classes)
+        norm = placed(self.batch_norm, len(self.hidden))
+        layers: Layers = [("flatten", nn.Flatten())]
+        return sequential(layers + dense(features(input_shape), self.hidden, classes, self.activation, norm))
