@@ -1,0 +1,209 @@
+"""Who holds which data: the `Federation` every round reads, and `Pooled`, which keeps it all in one pool.
+
+Shape letters: N clients of the population, C clients of a cohort, S samples of a pool, R rows (samples listed
+client after client).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.types import Samples
+
+Device = torch.device | str
+
+
+class Federation(Protocol):
+    """Everything known about who holds which data; clients are 0 .. clients - 1.
+
+    `input_shape` is that of one sample, `classes` the number of outputs a model needs, `labels` their names
+    (none for regression), `names` the clients' names where the data has owners.
+    """
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    @property
+    def names(self) -> tuple[str, ...] | None: ...
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        """How many training samples each of these clients has (int64), at the cost of these clients only."""
+        ...
+
+    def train(self, client_C: Tensor, t: int) -> Samples:
+        """The clients' training samples; the round matters for streams only."""
+        ...
+
+    def test(self, client_C: Tensor, t: int) -> Samples:
+        """Each client's own held-out samples (a client may have none)."""
+        ...
+
+    def central_test(self) -> tuple[Tensor, Tensor] | None:
+        """The set that global metrics are measured on, None where there is none."""
+        ...
+
+    def to(self, device: Device) -> Federation:
+        """The same federation with its data on a device."""
+        ...
+
+    def groups(self) -> Tensor | None:
+        """The cluster of each client [N], where the partition has clusters."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A short hash that changes when the data does."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Which rows of a pool each client owns: client c has `count_N[c]` entries of `row_R`, from `start_N[c]`
+    on.
+
+    Counts and starts stay on the CPU, where cohorts are drawn; the long list lives beside the pool.
+    """
+
+    row_R: Tensor
+    count_N: Tensor
+    start_N: Tensor
+
+    @staticmethod
+    def of(rows_N: Sequence[Tensor]) -> Rows:
+        """Join one list of row numbers per client.
+
+        >>> Rows.of([torch.tensor([4, 2]), torch.tensor([7])]).take(torch.tensor([1, 0]))
+        (tensor([7, 4, 2]), tensor([1, 2]))
+        """
+        count_N = torch.tensor([len(rows) for rows in rows_N], dtype=torch.int64)
+        row_R = torch.cat([rows.to(torch.int64) for rows in rows_N]) if len(rows_N) else count_N
+        return Rows(row_R, count_N, count_N.cumsum(0) - count_N)
+
+    def take(self, client_C: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of some clients, one after the other, and how many each has."""
+        client_C, device = client_C.cpu(), self.row_R.device
+        count_C, from_C = self.count_N[client_C], self.start_N[client_C]
+        total = int(count_C.sum())
+        # Row r of the result is entry r + shift of row_R, with one shift per client.
+        shift_C = (from_C - (count_C.cumsum(0) - count_C)).to(device)
+        count_C = count_C.to(device)
+        shift_R = torch.repeat_interleave(shift_C, count_C, output_size=total)
+        return self.row_R[shift_R + torch.arange(total, device=device)], count_C
+
+    def to(self, device: Device) -> Rows:
+        return replace(self, row_R=self.row_R.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """A federation whose samples lie in one pool of tensors; a round only lists row numbers and copies
+    nothing.
+
+    `test_rows` are rows of `test_x` and `test_y` where those are given (an official test set dealt to the
+    clients), of the training pool otherwise. `central` is the set that global metrics use.
+    """
+
+    x: Tensor
+    y: Tensor
+    train_rows: Rows
+    test_rows: Rows
+    classes: int
+    labels: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    test_x: Tensor | None = None
+    test_y: Tensor | None = None
+    central: tuple[Tensor, Tensor] | None = None
+    cluster_N: Tensor | None = None
+
+    @property
+    def clients(self) -> int:
+        return len(self.train_rows.count_N)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return self.train_rows.count_N[client_C.cpu()].to(client_C.device)
+
+    def train(self, client_C: Tensor, t: int = 0) -> Samples:
+        return Samples(self.x, self.y, *self.train_rows.take(client_C))
+
+    def test(self, client_C: Tensor, t: int = 0) -> Samples:
+        x = self.x if self.test_x is None else self.test_x
+        y = self.y if self.test_y is None else self.test_y
+        return Samples(x, y, *self.test_rows.take(client_C))
+
+    def central_test(self) -> tuple[Tensor, Tensor] | None:
+        return self.central
+
+    def groups(self) -> Tensor | None:
+        return self.cluster_N
+
+    def to(self, device: Device) -> Pooled:
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            test_x=moved(self.test_x),
+            test_y=moved(self.test_y),
+            train_rows=self.train_rows.to(device),
+            test_rows=self.test_rows.to(device),
+            central=None
+            if self.central is None
+            else (self.central[0].to(device), self.central[1].to(device)),
+        )
+
+    def fingerprint(self) -> str:
+        sampled = torch.linspace(0, max(len(self.x) - 1, 0), min(len(self.x), 256)).long().to(self.x.device)
+        return digest(
+            repr((self.clients, tuple(self.x.shape), self.classes)),
+            self.train_rows.count_N,
+            self.train_rows.row_R,
+            self.test_rows.row_R,
+            self.x[sampled],
+            self.y[sampled],
+        )
+
+
+def pool_tests(federation: Pooled) -> Pooled:
+    """Use all clients' test samples as the central test set, where the data brought none of its own."""
+    everyone = federation.test(torch.arange(federation.clients))
+    if not len(everyone.row_R):
+        return federation
+    return replace(federation, central=(everyone.x[everyone.row_R], everyone.y[everyone.row_R]))
+
+
+def digest(*parts: str | Tensor) -> str:
+    """A hash of texts and tensors, the same on every device.
+
+    >>> digest("a", torch.zeros(2)) == digest("a", torch.zeros(3))
+    False
+    """
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        hasher.update(
+            part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().tobytes()
+        )
+    return hasher.hexdigest()
+
+
+def check_clients(client_C: Tensor, clients: int) -> None:
+    """Refuse client numbers outside the population."""
+    outside = client_C[(client_C < 0) | (client_C >= clients)]
+    if len(outside):
+        raise Mistake(f"there is no client {int(outside[0])}: the data has clients 0 to {clients - 1}")

@@ -1,0 +1,162 @@
+"""`Generated`: a federation whose data is made when asked for, so that a million clients cost nothing.
+
+A function of (client, round) makes one client's data; what was made lately is kept up to a number of bytes,
+and the samples of a cohort are joined into a pool of their own.
+
+Shape letters: C clients of a cohort.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
+from turnout.rng import rng
+from turnout.types import Samples
+
+
+class ClientData(NamedTuple):
+    """One client's samples: what it trains on and what it tests on."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+    def to(self, device: Device) -> ClientData:
+        return ClientData(*(part.to(device) for part in self))
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.numel() * part.element_size() for part in self)
+
+
+class Recent:
+    """The values used last, up to `limit` bytes; a copy sent to another process starts empty."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.held = limit, 0
+        self.values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Any | None:
+        if key not in self.values:
+            return None
+        self.values.move_to_end(key)
+        return self.values[key][0]
+
+    def put(self, key: Hashable, value: Any, size: int) -> None:
+        self.values[key] = (value, size)
+        self.held += size
+        while self.held > self.limit and len(self.values) > 1:
+            self.held -= self.values.popitem(last=False)[1][1]
+
+    def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
+        return Recent, (self.limit,)
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """A federation by address: `make(client, t)` gives one client's data, `count(client_C)` the training
+    sizes.
+
+    Without `count` the sizes are those of the data itself, at round 0 for a stream (`changes`).
+    `central_clients` is how many clients' test samples make up the central test set: everyone's where there
+    are no more than that, a fixed random sample of clients otherwise, none for 0.
+    """
+
+    make: Callable[[int, int], ClientData]
+    clients: int
+    input_shape: tuple[int, ...]
+    classes: int
+    labels: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    count: Callable[[Tensor], Tensor] | None = None
+    changes: bool = False
+    central_clients: int = 1000
+    device: Device = "cpu"
+    recent: Recent = field(default_factory=lambda: Recent(256 * 2**20), repr=False)
+    joined: Recent = field(default_factory=lambda: Recent(0), repr=False)
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        check_clients(client_C, self.clients)
+        if self.count is not None:
+            return self.count(client_C)
+        return torch.tensor([len(self.client(c, 0).x) for c in client_C.tolist()], device=client_C.device)
+
+    def client(self, c: int, t: int) -> ClientData:
+        """One client's data, made now or remembered."""
+        address = (c, t if self.changes else 0)
+        data = self.recent.get(address)
+        if data is None:
+            data = self.make(*address).to(self.device)
+            self.recent.put(address, data, data.bytes)
+        return data
+
+    def train(self, client_C: Tensor, t: int = 0) -> Samples:
+        return self._joined(client_C, t)[0]
+
+    def test(self, client_C: Tensor, t: int = 0) -> Samples:
+        return self._joined(client_C, t)[1]
+
+    def central_test(self) -> tuple[Tensor, Tensor] | None:
+        if not self.central_clients:
+            return None
+        pool = self.joined.get("central")
+        if pool is None:
+            parts = [self.client(c, 0) for c in self._central_sample().tolist()]
+            pool = (torch.cat([d.test_x for d in parts]), torch.cat([d.test_y for d in parts]))
+            self.joined.put("central", pool, 0)
+        return pool if len(pool[0]) else None
+
+    def _central_sample(self) -> Tensor:
+        if self.clients <= self.central_clients:
+            return torch.arange(self.clients)
+        # The sample is part of the data, not of an experiment: it has an address of its own and no seed.
+        g = rng(0, "central test", self.clients)
+        return torch.randint(self.clients, (self.central_clients,), generator=g).unique()
+
+    def groups(self) -> Tensor | None:
+        return None
+
+    def to(self, device: Device) -> Generated:
+        return replace(self, device=device, recent=Recent(self.recent.limit), joined=Recent(0))
+
+    def fingerprint(self) -> str:
+        first, last = self.client(0, 0), self.client(self.clients - 1, 0)
+        return digest(repr((self.clients, self.input_shape, self.classes)), *first, *last)
+
+    def pooled(self) -> Pooled:
+        """The same data in one pool: better for a small population, where rounds then copy nothing."""
+        parts = [self.client(c, 0) for c in range(self.clients)]
+        x = torch.cat([part for d in parts for part in (d.x, d.test_x)])
+        y = torch.cat([part for d in parts for part in (d.y, d.test_y)])
+        cuts = [n for d in parts for n in (len(d.x), len(d.test_x))]
+        pieces = torch.arange(len(x), device=x.device).split(cuts)
+        train, test = Rows.of(pieces[0::2]), Rows.of(pieces[1::2])
+        return pool_tests(Pooled(x, y, train, test, self.classes, self.labels, self.names))
+
+    def _joined(self, client_C: Tensor, t: int) -> tuple[Samples, Samples]:
+        """A cohort's training and test samples; the last cohort is remembered, as rounds often ask it twice."""
+        ids = tuple(client_C.tolist())
+        address = (ids, t if self.changes else 0)
+        found = self.joined.get("last")
+        if found is None or found[0] != address:
+            check_clients(client_C, self.clients)
+            parts = [self.client(c, t) for c in ids]
+            found = (address, _join([d.x for d in parts], [d.y for d in parts]))
+            found = (*found, _join([d.test_x for d in parts], [d.test_y for d in parts]))
+            self.joined.put("last", found, 0)
+        return found[1], found[2]
+
+
+def _join(x_C: list[Tensor], y_C: list[Tensor]) -> Samples:
+    """One pool that holds just these clients' samples."""
+    x, y = torch.cat(x_C), torch.cat(y_C)
+    count_C = torch.tensor([len(part) for part in x_C], device=x.device)
+    return Samples(x, y, torch.arange(len(x), device=x.device), count_C)

@@ -1,0 +1,114 @@
+"""How many samples each client has: drawn by address, for any clients at once.
+
+Shape letters: C clients that were asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.rng import uniform
+
+
+class Sizes(Protocol):
+    """A rule for the number of samples of a client."""
+
+    def draw(self, client_C: Tensor, seed: int) -> Tensor:
+        """The sizes of these clients, int64; a client's size does not depend on who else is asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Everyone has `each` samples; without a number, the equal division of what there is.
+
+    >>> Equal(200).draw(torch.tensor([0, 7]), seed=0)
+    tensor([200, 200])
+    """
+
+    each: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.each is not None and self.each < 1:
+            raise Mistake(f"Equal(each={self.each}): every client needs at least 1 sample")
+
+    def draw(self, client_C: Tensor, seed: int) -> Tensor:
+        if self.each is None:
+            raise Mistake("Equal() needs a number where data is generated: write Equal(each=100)")
+        return torch.full_like(client_C, self.each, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Pareto of type I: P(n_k > n) = (x_m / n)^index, cut at `cap`.
+
+    With index 0.5 (paper 000) the mean is infinite, the median 4 x_m and the 90th percentile 100 x_m, so a
+    cap is needed; the paper gives neither `scale` x_m nor `cap`. By inversion n = x_m (1 - u)^(-1 / index),
+    rounded down.
+
+    >>> sizes = Pareto().draw(torch.arange(10_000), seed=0)
+    >>> sizes.min().item(), sizes.max().item(), 70 < sizes.median().item() < 90
+    (20, 2000, True)
+    """
+
+    index: float = 0.5
+    scale: float = 20.0
+    cap: int = 2000
+    floor: int = 1
+
+    def __post_init__(self) -> None:
+        if self.index <= 0 or self.scale <= 0:
+            raise Mistake(f"Pareto(index={self.index}, scale={self.scale}): both must be above 0")
+        if not 1 <= self.floor <= self.cap:
+            raise Mistake(f"Pareto(floor={self.floor}, cap={self.cap}): need 1 <= floor <= cap")
+
+    def draw(self, client_C: Tensor, seed: int) -> Tensor:
+        u_C = uniform(seed, "sizes", ids=client_C)
+        return (self.scale * (1 - u_C) ** (-1 / self.index)).clamp(self.floor, self.cap).floor().long()
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """FedProx's sizes for SYNTHETIC: int(lognormal(mean, std)) + plus, with an optional cap.
+
+    >>> LogNormal(std=0.0).draw(torch.tensor([3]), seed=0)  # int(e^4) + 50
+    tensor([104])
+    """
+
+    mean: float = 4.0
+    std: float = 2.0
+    plus: int = 50
+    cap: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.std < 0 or self.plus < 1:
+            raise Mistake(f"LogNormal(std={self.std}, plus={self.plus}): need std >= 0 and plus >= 1")
+        if self.cap is not None and self.cap < 1:
+            raise Mistake(f"LogNormal(cap={self.cap}): a client needs at least 1 sample")
+
+    def draw(self, client_C: Tensor, seed: int) -> Tensor:
+        u_C = uniform(seed, "sizes", ids=client_C).clamp(min=2.0**-53)
+        size_C = torch.exp(self.mean + self.std * torch.special.ndtri(u_C)).long() + self.plus
+        return size_C if self.cap is None else size_C.clamp(max=self.cap)
+
+
+def train_count(size_C: Tensor, test_share: float) -> Tensor:
+    """How many of n samples are for training: floor((1 - test_share) n), and never none.
+
+    >>> train_count(torch.tensor([1, 10, 25]), 0.1)
+    tensor([ 1,  9, 22])
+    """
+    kept_C = (size_C.double() * (1 - test_share) + 1e-9).floor().long()
+    return torch.minimum(kept_C.clamp(min=1), size_C)
+
+
+def check_test_share(test_share: float) -> None:
+    if not 0 <= test_share < 1:
+        raise Mistake(
+            f"test_share={test_share}: the share of a client's samples kept for testing is in [0, 1)"
+        )
