@@ -9,12 +9,14 @@ Shape letters: C clients of the cohort, D draws, I positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.fleet import FleetLog
 from turnout.members import Members
 from turnout.rng import uniform
 
@@ -105,6 +107,28 @@ class Count:
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
             raise Mistake(
-                f"selection Count(clients={self.clients}) asks for more than the {clients} clients there are: "
+                f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
                 f"use {clients} or fewer, or Everyone()"
             )
+
+
+@dataclass(frozen=True)
+class AsLogged:
+    """Ask those whom a fleet's log (`round,client,work`) asked: members with a row in round t."""
+
+    path: str
+    names: tuple[str, ...] | None = None
+
+    @cached_property
+    def log(self) -> FleetLog:
+        return FleetLog(self.path, names=self.names)
+
+    def bound(self, names: tuple[str, ...] | None, clients: int) -> AsLogged:
+        """The same for data with these client names (None: numbered) and this many clients, checked."""
+        selection = AsLogged(self.path, names)
+        selection.__dict__["log"] = self.log.bound(names, clients)
+        return selection
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        asked_I = self.log.asked(t)
+        return asked_I[members.which(asked_I)]

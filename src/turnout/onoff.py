@@ -1,0 +1,50 @@
+"""A two-state Markov chain per client that can be asked for any round, in any order, without a history.
+
+Coupling from the past: in round s every client has a number u_s in [0, 1), and both states move by it,
+
+    up   stays up      if u_s < 1 - fall,
+    down comes up      if u_s < rise.
+
+Where the two agree (u_s below both bounds, or above both) the state after round s is known whatever came
+before; elsewhere both keep their state, or, if rise > 1 - fall, both change it. So walk back from t to the
+latest round that decides. Rounds before 0 are walked through like any other, which makes round 0 an exact
+draw from the long run.
+
+Shape letters: C clients, U clients still undecided, B rounds of a block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from turnout.rng import key, keys, unit
+
+_BLOCK = 16  # rounds looked at together: enough to decide most clients at once, few enough not to waste draws
+
+
+def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Tensor:
+    """Which clients are up in round t."""
+    both_up, any_up = min(rise, 1 - fall), max(rise, 1 - fall)
+    flips = rise > 1 - fall
+    up_C = torch.zeros(len(client_C), dtype=torch.bool)
+    undecided_U = torch.arange(len(client_C))
+    last = t
+    while len(undecided_U):
+        u_BU = _block(client_C[undecided_U], last, seed)
+        decides_BU = (u_BU < both_up) | (u_BU >= any_up)
+        back_U = decides_BU.to(torch.int8).argmax(0)  # the first row that decides, counted back from `last`
+        state_U = u_BU.gather(0, back_U[None])[0] < both_up
+        if flips:
+            state_U ^= ((t - last + back_U) % 2).to(torch.bool)
+        found_U = decides_BU.any(0)
+        up_C[undecided_U[found_U]] = state_U[found_U]
+        undecided_U = undecided_U[~found_U]
+        last -= _BLOCK
+    return up_C
+
+
+def _block(client_U: Tensor, last: int, seed: int) -> Tensor:
+    """The numbers of rounds last, last - 1, ... for some clients."""
+    base_B = torch.tensor([key(seed, "onoff", s) for s in range(last, last - _BLOCK, -1)])
+    return unit(keys(base_B[:, None], client_U[None, :]))
