@@ -13,8 +13,11 @@ from turnout.errors import Mistake
 from turnout.models import (
     CNN,
     MLP,
+    CharacterLSTM,
     Logistic,
     ModelSpec,
+    ResNet,
+    SentenceLSTM,
     animals_cnn,
     digits_cnn,
     fdms_cifar_cnn,
@@ -22,8 +25,10 @@ from turnout.models import (
     mcmahan_cnn,
     mtfl_cifar_cnn,
     pfl_cifar_cnn,
+    resnet50,
     vgg11,
 )
+from turnout.models.recurrent import LSTMLayer
 from turnout.rng import rng
 from turnout.task import Classification
 
@@ -90,6 +95,8 @@ def test_the_stacked_models_are_plain_sequentials(name: str) -> None:
         (mcmahan_cnn(), (1, 28, 28), 10, 1_663_370),  # McMahan et al. 2017, section 3
         (fdms_mnist_cnn(dropout=0.5), (1, 28, 28), 10, 21_840),
         (fdms_cifar_cnn(), (3, 32, 32), 10, 62_006),
+        (resnet50(stem="large"), (3, 224, 224), 1000, 25_557_032),  # He et al. 2016
+        (CharacterLSTM(), (80,), 90, 820_522),  # Shakespeare in Reddi et al. 2021
         (vgg11(), (3, 32, 32), 10, 865_482),  # VGG11* of sparse ternary compression
     ],
 )
@@ -157,6 +164,13 @@ def test_mlp_sizes_may_be_positions_or_a_list_and_replace_works() -> None:
         (lambda: CNN(drop_hidden=1.0), "drop_hidden is 1.0"),
         (lambda: Logistic().build((4,), 0), "classes"),
         (lambda: Logistic().build((), 2), "holds no features"),
+        (lambda: ResNet(blocks=()), "blocks is empty"),
+        (lambda: ResNet(stem="tiny"), "known: large, small"),
+        (lambda: ResNet().build((784,), 10), r"shape \(784,\)"),
+        (lambda: CharacterLSTM(layers=0), "layers has 0"),
+        (lambda: CharacterLSTM().build((1, 28, 28), 10), r"takes characters.*\(1, 28, 28\)"),
+        (lambda: SentenceLSTM(vocabulary=0), "vocabulary has 0"),
+        (lambda: SentenceLSTM().build((1, 28, 28), 10), "takes words"),
         (lambda: fdms_cifar_cnn().build((784,), 10), r"shape \(784,\)"),
         (
             lambda: fdms_cifar_cnn().build((1, 8, 8), 10),
@@ -224,3 +238,110 @@ def test_batch_norm_statistics_move_in_training() -> None:
     model(normal(3, *shape))
     assert int(model.get_buffer("norm1.num_batches_tracked")) == 1
     assert model.get_buffer("norm3.running_mean").abs().max() > 0
+
+
+@pytest.mark.parametrize(("stem", "map_size"), [("small", 4), ("large", 1)])
+def test_resnet_fits_small_and_large_images(stem: str, map_size: int) -> None:
+    with torch.device("meta"):
+        model = resnet50(stem).build((1, 28, 28), classes=62)
+        maps = nn.Sequential(*list(model.children())[:-3])(torch.ones(2, 1, 28, 28))
+        assert maps.shape == (2, 2048, map_size, map_size)
+        assert model(torch.ones(2, 1, 28, 28)).shape == (2, 62)
+
+
+def test_a_resnet_has_fifty_layers_with_weights() -> None:
+    with torch.device("meta"):
+        model = resnet50().build((3, 32, 32), classes=10)
+    layers = [
+        n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in n
+    ]
+    assert len(layers) == 50
+
+
+@pytest.mark.parametrize("stem", ["small", "large"])
+def test_residual_clients_train_side_by_side_as_they_do_alone(stem: str) -> None:
+    spec, y_CB = ResNet(blocks=(2, 1), width=3, stem=stem), torch.tensor([[0, 1, 2], [2, 2, 0]])
+    assert_vectorises(spec, normal(2, 3, 1, 12, 12), y_CB, (1, 12, 12), classes=3)
+
+
+def lstm_of_torch(layers: list[LSTMLayer], inputs: int, hidden: int) -> nn.LSTM:
+    """torch's own LSTM with the same weights; its second bias is 0."""
+    lstm = nn.LSTM(inputs, hidden, num_layers=len(layers), batch_first=True).double()
+    state = {}
+    for number, layer in enumerate(layers):
+        state[f"weight_ih_l{number}"] = layer.input.weight
+        state[f"bias_ih_l{number}"] = layer.input.bias
+        state[f"weight_hh_l{number}"] = layer.recurrent.weight
+        state[f"bias_hh_l{number}"] = torch.zeros(4 * hidden)
+    lstm.load_state_dict(state)
+    return lstm
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_lstm_equals_torchs(count: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [LSTMLayer(3 if number == 0 else 5, 5).double() for number in range(count)]
+    x_BTI = normal(4, 7, 3)
+    expected_BTH, _ = lstm_of_torch(layers, inputs=3, hidden=5)(x_BTI)
+    state_BTH = x_BTI
+    for layer in layers:
+        state_BTH = layer(state_BTH)
+    assert torch.allclose(state_BTH, expected_BTH, atol=1e-10, rtol=0)
+
+
+def test_characters_get_scores_at_every_position_that_see_only_the_past() -> None:
+    model = built(CharacterLSTM(embedding=3, hidden=4), (6,), classes=9)
+    text_BT = torch.arange(12).reshape(2, 6) % 9
+    changed_BT = text_BT.clone()
+    changed_BT[:, 4] = 8
+    score_BTK, changed_BTK = model(text_BT), model(changed_BT)
+    assert score_BTK.shape == (2, 6, 9)
+    assert torch.equal(score_BTK[:, :4], changed_BTK[:, :4])
+    assert not torch.allclose(score_BTK[:, 5], changed_BTK[:, 5])
+
+
+def test_last_only_gives_the_scores_of_the_last_position() -> None:
+    text_BT = torch.arange(12).reshape(2, 6) % 9
+    every = built(CharacterLSTM(embedding=3, hidden=4), (6,), classes=9)(text_BT)
+    last = built(CharacterLSTM(embedding=3, hidden=4, last=True), (6,), classes=9)(text_BT)
+    assert torch.equal(every[:, -1], last)
+
+
+def test_padding_on_either_side_does_not_change_a_sentence() -> None:
+    model = built(SentenceLSTM(vocabulary=9, embedding=3, hidden=4), (6,), classes=2)
+    alone = model(torch.tensor([[5, 2, 7]]))
+    padded = model(torch.tensor([[5, 2, 7, 0, 0, 0], [0, 0, 0, 5, 2, 7]]))
+    assert alone.shape == (1, 2)
+    assert torch.allclose(padded, alone.expand(2, 2), atol=1e-14)
+
+
+def test_embedded_words_give_what_their_numbers_give() -> None:
+    by_number = built(SentenceLSTM(vocabulary=9, embedding=3, hidden=4), (4,), classes=2)
+    by_vector = built(SentenceLSTM(hidden=4), (4, 3), classes=2)
+    weights = {k: v for k, v in by_number.state_dict().items() if not k.startswith("embedding")}
+    by_vector.load_state_dict(weights)
+    words_BT = torch.tensor([[5, 2, 7, 0]])
+    vectors_BTI = by_number.get_submodule("embedding")(words_BT) * (words_BT != 0)[..., None]
+    assert torch.allclose(by_vector(vectors_BTI), by_number(words_BT), atol=1e-14)
+
+
+TEXT_MODELS: dict[str, tuple[ModelSpec, tuple[int, ...]]] = {
+    "every character": (CharacterLSTM(embedding=3, hidden=4), (2, 3, 5)),
+    "last character": (CharacterLSTM(embedding=3, hidden=4, last=True), (2, 3)),
+    "sentence": (SentenceLSTM(vocabulary=9, embedding=3, hidden=4), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_text_clients_train_side_by_side_as_they_do_alone(name: str) -> None:
+    spec, target_shape = TEXT_MODELS[name]
+    text_CBT = torch.arange(30).reshape(2, 3, 5) * 7 % 9
+    target = torch.arange(int(torch.tensor(target_shape).prod())).reshape(target_shape) % 9
+    assert_vectorises(spec, text_CBT, target, (5,), classes=9)
+
+
+def test_embedded_sentences_train_side_by_side() -> None:
+    x_CBTI = normal(2, 3, 5, 4) * (torch.arange(5) < 3)[:, None]
+    y_CB = torch.tensor([[0, 1, 0], [1, 1, 0]])
+    assert_vectorises(SentenceLSTM(hidden=4, layers=1), x_CBTI, y_CB, (5, 4), classes=2)

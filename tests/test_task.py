@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
@@ -36,6 +36,7 @@ def test_accuracy_is_one_for_each_right_sample() -> None:
     assert Classification().metrics["accuracy"](output_BK, torch.tensor([1, 1, 1])).tolist() == [1, 0, 1]
 
 
+@settings(deadline=None)
 @given(real=st.integers(1, 5), padding=st.integers(0, 4))
 def test_padding_changes_neither_loss_nor_accuracy(real: int, padding: int) -> None:
     task, output_BTK = NextCharacter(), normal(2, real + padding, 6)

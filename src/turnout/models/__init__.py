@@ -13,12 +13,17 @@ from turnout.models.convolutional import (
 )
 from turnout.models.layers import ModelSpec
 from turnout.models.plain import MLP, Logistic
+from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
+from turnout.models.residual import ResNet, resnet50
 
 __all__ = [
     "CNN",
     "MLP",
+    "CharacterLSTM",
     "Logistic",
     "ModelSpec",
+    "ResNet",
+    "SentenceLSTM",
     "animals_cnn",
     "digits_cnn",
     "fdms_cifar_cnn",
@@ -26,5 +31,6 @@ __all__ = [
     "mcmahan_cnn",
     "mtfl_cifar_cnn",
     "pfl_cifar_cnn",
+    "resnet50",
     "vgg11",
 ]

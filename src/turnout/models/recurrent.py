@@ -1,0 +1,150 @@
+"""Recurrent models for text (paper 001): next character (Shakespeare), one label per sentence (Sentiment140).
+
+The LSTM is a cell written in plain operations, because `nn.LSTM` cannot be vectorised over clients. It has
+one bias per gate where `nn.LSTM` has two that only ever act as their sum.
+
+Shape letters: B samples, T positions, I inputs of a layer, H its hidden size, K scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from turnout.errors import Mistake
+from turnout.models.layers import check_classes, check_size
+
+
+class LSTMLayer(nn.Module):
+    """One LSTM layer over a whole text; gates in torch's order: input i, forget f, candidate g, output o.
+
+    c_t = f * c_{t-1} + i * g,  h_t = o * tanh(c_t);  i, f, o = sigmoid and g = tanh of W x_t + U h_{t-1} + b
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.input = nn.Linear(inputs, 4 * hidden)
+        self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False)
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x_BTI: Tensor, real_BT: Tensor | None = None) -> Tensor:
+        """The hidden state after every position; where `real_BT` is false (padding) it is carried over."""
+        gate_BTG = self.input(x_BTI)  # all positions at once: only the recurrent product must wait
+        hidden_BH = cell_BH = gate_BTG.new_zeros(gate_BTG.shape[0], self.hidden)
+        states = []
+        for t, gate_BG in enumerate(gate_BTG.unbind(1)):
+            i, f, g, o = (gate_BG + self.recurrent(hidden_BH)).chunk(4, dim=1)
+            next_cell_BH = f.sigmoid() * cell_BH + i.sigmoid() * g.tanh()
+            next_hidden_BH = o.sigmoid() * next_cell_BH.tanh()
+            if real_BT is not None:
+                real_B1 = real_BT[:, t, None]
+                next_cell_BH = torch.where(real_B1, next_cell_BH, cell_BH)
+                next_hidden_BH = torch.where(real_B1, next_hidden_BH, hidden_BH)
+            hidden_BH, cell_BH = next_hidden_BH, next_cell_BH
+            states.append(hidden_BH)
+        return torch.stack(states, dim=1)
+
+
+class TextScores(nn.Module):
+    """Embedding, LSTM layers, and scores for each position or only the last.
+
+    With `padded`, token 0 (or a vector of zeros where the text comes embedded) is padding: no state changes.
+    """
+
+    def __init__(
+        self, embedding: nn.Module, layers: list[LSTMLayer], classes: int, last: bool, padded: bool
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.output = nn.Linear(layers[-1].hidden, classes)
+        self.last = last
+        self.padded = padded
+
+    def forward(self, text: Tensor) -> Tensor:
+        state_BTH = self.embedding(text)
+        real_BT = _real(text) if self.padded else None
+        for layer in self.layers:
+            state_BTH = layer(state_BTH, real_BT)
+        return self.output(state_BTH[:, -1] if self.last else state_BTH)
+
+
+@dataclass(frozen=True)
+class CharacterLSTM:
+    """Next-character model of LEAF and McMahan et al. for Shakespeare: embedding 8, two layers of 256.
+
+    Takes characters [B, T] as whole numbers below `classes`, gives scores [B, T, K] for the next one at every
+    position; `last=True` gives only the last position's, [B, K], as LEAF trains it (task: Classification).
+
+    >>> model = CharacterLSTM().build((80,), classes=90)
+    >>> sum(p.numel() for p in model.parameters())
+    820522
+    """
+
+    embedding: int = 8
+    hidden: int = 256
+    layers: int = 2
+    last: bool = False
+
+    def __post_init__(self) -> None:
+        _check_recurrent(self)
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        check_classes(classes)
+        if len(input_shape) != 1:
+            raise _not_text("CharacterLSTM", "characters [positions]", input_shape)
+        layers = _layers(self.embedding, self.hidden, self.layers)
+        return TextScores(nn.Embedding(classes, self.embedding), layers, classes, self.last, padded=False)
+
+
+@dataclass(frozen=True)
+class SentenceLSTM:
+    """One label per sentence (Sentiment140): embedding, LSTM layers, scores from the last state.
+
+    Takes words [B, T] as whole numbers below `vocabulary`, 0 for padding on either side; or words already
+    embedded, [B, T, I], zeros for padding: `embedding` and `vocabulary` are then not used.
+    """
+
+    vocabulary: int = 10_000
+    embedding: int = 100
+    hidden: int = 256
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        _check_recurrent(self)
+        check_size("vocabulary", self.vocabulary)
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        check_classes(classes)
+        if len(input_shape) not in (1, 2):
+            raise _not_text("SentenceLSTM", "words [positions] or [positions, features]", input_shape)
+        embedded = len(input_shape) == 2
+        inputs = input_shape[1] if embedded else self.embedding
+        embedding = nn.Identity() if embedded else nn.Embedding(self.vocabulary, self.embedding)
+        layers = _layers(inputs, self.hidden, self.layers)
+        return TextScores(embedding, layers, classes, last=True, padded=True)
+
+
+def _real(text: Tensor) -> Tensor:
+    """Which positions [B, T] are not padding."""
+    return text != 0 if text.ndim == 2 else (text != 0).any(2)
+
+
+def _layers(inputs: int, hidden: int, count: int) -> list[LSTMLayer]:
+    return [LSTMLayer(inputs if number == 0 else hidden, hidden) for number in range(count)]
+
+
+def _check_recurrent(spec: CharacterLSTM | SentenceLSTM) -> None:
+    for name in ("embedding", "hidden", "layers"):
+        check_size(name, getattr(spec, name))
+
+
+def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> Mistake:
+    return Mistake(
+        f"{model} takes {takes}, but a sample here has shape {tuple(input_shape)}: "
+        "choose a model for such data (MLP, CNN), or bring text"
+    )
