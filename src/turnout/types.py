@@ -99,7 +99,9 @@ class Replies:
     age_C: Tensor | None = None
 
 
-State = dict[str, Any]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
+State = dict[
+    str, Any
+]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, dict[str, Any]]:

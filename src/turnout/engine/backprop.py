@@ -1,0 +1,281 @@
+"""Forward and backward written by hand for plain stacks of layers, for a chunk of clients at once.
+
+Faster than `vmap(grad)` on two counts: a weight's gradient and its plain-SGD update are one matrix product that adds
+straight into the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no graph is built. A convolution is a matrix product over
+the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose.
+
+Anything else than a stack of the layers below with a cross-entropy falls back to `vmap` (engine/vectorised.py);
+both are held to the plain loop.
+
+Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, L positions of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from turnout.engine.dropout import AddressedDropout, keep_mask
+from turnout.types import Tensors
+
+aten: Any = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a parameter's gradient goes: `target <- keep * target + scale * gradient`.
+
+    Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay and scale = -lr. For everything else: a
+    gradient matrix, with keep = 0 and scale = 1.
+    """
+
+    targets: Tensors
+    keep: float
+    scale: float
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> None:
+        target = self.targets[name]
+        target.view(target.shape[0], target.shape[1], -1).baddbmm_(a, b, beta=self.keep, alpha=self.scale)
+
+    def total(self, name: str, gradient: Tensor) -> None:
+        target = self.targets[name]
+        if self.keep == 0:
+            torch.mul(gradient, self.scale, out=target)
+        else:
+            target.mul_(self.keep).add_(gradient, alpha=self.scale)
+
+
+class Layer(Protocol):
+    """One layer's two directions; `saved` is what forward leaves for backward."""
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]: ...
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = x Wᵀ + b for [c, B, i]."""
+
+    weight: str
+    bias: str | None
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        W_T = weights[self.weight].transpose(1, 2)
+        y = torch.bmm(x, W_T) if self.bias is None else torch.baddbmm(weights[self.bias].unsqueeze(1), x, W_T)
+        return y, x
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        dx = d if first else torch.bmm(d, weights[self.weight])  # before the weights move
+        sink.product(self.weight, d.transpose(1, 2), saved)
+        if self.bias is not None:
+            sink.total(self.bias, d.sum(1))
+        return dx
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A stride-1 convolution of [c, i, B, h, w] as one product per client: W[o, K] @ columns[K, B L]."""
+
+    weight: str
+    bias: str | None
+    kernel: tuple[int, int]
+    padding: tuple[int, int]
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        (kh, kw), (ph, pw) = self.kernel, self.padding
+        if ph or pw:
+            x = F.pad(x, (pw, pw, ph, ph))
+        c, i, B, h, w = x.shape
+        oh, ow = h - kh + 1, w - kw + 1
+        s = x.stride()
+        windows = x.as_strided((c, i, kh, kw, B, oh, ow), (s[0], s[1], s[3], s[4], s[2], s[3], s[4]))
+        columns = windows.reshape(c, i * kh * kw, B * oh * ow)
+        W = weights[self.weight].view(c, -1, i * kh * kw)
+        if self.bias is None:
+            y = torch.bmm(W, columns)
+        else:
+            y = torch.baddbmm(weights[self.bias].unsqueeze(2), W, columns)
+        return y.view(c, -1, B, oh, ow), (columns, x.shape)
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        columns, shape = saved
+        c, o, B, oh, ow = d.shape
+        flat = d.reshape(c, o, B * oh * ow)
+        dx = d if first else self._spread(flat, weights[self.weight].view(c, o, -1), shape, (oh, ow))
+        sink.product(self.weight, flat, columns.transpose(1, 2))
+        if self.bias is not None:
+            sink.total(self.bias, flat.sum(2))
+        return dx
+
+    def _spread(self, flat: Tensor, W: Tensor, shape: torch.Size, out: tuple[int, int]) -> Tensor:
+        """Gradient of the input: every patch's gradient added back where the patch was taken."""
+        (kh, kw), (ph, pw), (oh, ow) = self.kernel, self.padding, out
+        c, i, B, h, w = shape
+        patches = torch.bmm(W.transpose(1, 2), flat).view(c, i, kh, kw, B, oh, ow)
+        dx = flat.new_zeros(shape)
+        for a in range(kh):
+            for b in range(kw):
+                dx[..., a : a + oh, b : b + ow] += patches[:, :, a, b]
+        return dx[..., ph : h - ph, pw : w - pw]
+
+
+@dataclass(frozen=True)
+class Rectify:
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        y = x.clamp_(min=0)  # in place: no layer before it keeps its output
+        return y, y
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        return aten.threshold_backward(d, saved, 0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Max-pooling of [c, i, B, h, w] over the last two dimensions."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        c, i, B, h, w = x.shape
+        image = x.reshape(c * i, B, h, w)
+        y, where = aten.max_pool2d_with_indices(image, self.kernel, self.stride)
+        return y.view(c, i, B, *y.shape[2:]), (image, where, x.shape)
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        image, where, shape = saved
+        flat = d.reshape(where.shape)
+        args = (self.kernel, self.stride, (0, 0), (1, 1), False, where)
+        return aten.max_pool2d_with_indices_backward(flat, image, *args).view(shape)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """[c, i, B, h, w] -> [c, B, i h w]; what is flat already passes."""
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        if x.dim() == 3:
+            return x, None
+        return x.transpose(1, 2).flatten(2), x.shape
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        if saved is None:
+            return d
+        c, i, B, h, w = saved
+        return d.view(c, B, i, h, w).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Dropout with the addressed mask of engine/dropout.py (its key arrives among the weights)."""
+
+    key: str
+    p: float
+    whole_channels: bool
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        if self.p == 0:
+            return x, None
+        image = x.dim() == 5
+        one = x.transpose(1, 2) if image else x  # [c, B, ...], as a client alone sees it
+        mask = keep_mask(weights[self.key], one.shape[1:], self.p, self.whole_channels, x.dtype, x.device)
+        mask = mask.transpose(1, 2) if image else mask
+        return x * mask, mask
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        return d if saved is None else d * saved
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _translate(name: str, module: nn.Module) -> Layer | None:
+    """The hand-written counterpart of one layer, or None where there is none."""
+    bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
+    if isinstance(module, nn.Linear):
+        return Dense(f"{name}.weight", bias)
+    if isinstance(module, nn.Conv2d):
+        plain = module.groups == 1 and _pair(module.stride) == (1, 1) and _pair(module.dilation) == (1, 1)
+        if not plain or isinstance(module.padding, str) or module.padding_mode != "zeros":
+            return None
+        return Convolution(f"{name}.weight", bias, _pair(module.kernel_size), _pair(module.padding))
+    if isinstance(module, nn.MaxPool2d):
+        plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
+        return Pool(_pair(module.kernel_size), _pair(module.stride)) if plain else None
+    if isinstance(module, nn.Flatten):
+        return Flat() if (module.start_dim, module.end_dim) == (1, -1) else None
+    if isinstance(module, nn.ReLU):
+        return Rectify()
+    if isinstance(module, AddressedDropout):
+        return Drop(f"{name}.key", module.p, module.whole_channels)
+    return None
+
+
+def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    """The layers of a stack of stacks, in order, with their full names; a model of another kind is one layer."""
+    if type(module) is not nn.Sequential:
+        return [(prefix.rstrip("."), module)]
+    return [pair for name, child in module.named_children() for pair in _flatten(child, f"{prefix}{name}.")]
+
+
+def by_hand(module: nn.Module) -> Stack | None:
+    """The hand-written form of a model, or None where it has a layer we have not written (or frozen parameters)."""
+    if type(module) is not nn.Sequential or not all(p.requires_grad for p in module.parameters()):
+        return None
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(module.parameters())):  # tied weights
+        return None
+    layers = [_translate(name, layer) for name, layer in _flatten(module)]
+    known = [layer for layer in layers if layer is not None]
+    if not known or len(known) != len(layers) or not isinstance(known[-1], Dense):
+        return None
+    return Stack(tuple(known))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole model: cross-entropy on top of the layers."""
+
+    layers: Sequence[Layer]
+
+    def descend(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: Sink) -> Tensor:
+        """One backward pass into the sink; the mean loss of each client comes back."""
+        logits, saved = self._forward(x, weights)
+        loss_c, d = _cross_entropy(logits, y, mask_cB)
+        first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Dense | Convolution))
+        for i in reversed(range(first, len(self.layers))):
+            d = self.layers[i].backward(d, saved[i], weights, sink, first=i == first)
+        return loss_c
+
+    def without_dropout(self) -> Stack:
+        """The same model in evaluation."""
+        return Stack(tuple(layer for layer in self.layers if not isinstance(layer, Drop)))
+
+    def _forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, list[Any]]:
+        h = (
+            x.transpose(1, 2).contiguous() if x.dim() == 5 else x
+        )  # images: [c, B, i, h, w] -> [c, i, B, h, w]
+        saved: list[Any] = []
+        for i, layer in enumerate(self.layers):
+            h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, Rectify) else h, weights)
+            saved.append(kept)
+        return h, saved
+
+
+def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean loss [c] over the real samples, and its gradient with respect to the scores [c, B, classes]."""
+    log_p = F.log_softmax(logits, 2)
+    index = y.unsqueeze(2)
+    loss_cB = -log_p.gather(2, index).squeeze(2)
+    d = log_p.exp_().scatter_add_(2, index, torch.full_like(loss_cB, -1.0).unsqueeze(2))
+    if mask_cB is None:
+        return loss_cB.mean(1), d.div_(y.shape[1])
+    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
+    return (loss_cB * share_cB).sum(1), d.mul_(share_cB.unsqueeze(2))

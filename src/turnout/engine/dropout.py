@@ -1,0 +1,66 @@
+"""Dropout whose masks are addressed, so that a result does not depend on chunk size, order or runtime.
+
+`vmap(randomness="different")` draws masks that change with the chunk. Every `nn.Dropout` of a model is replaced, in the
+engine's own copy, by a layer whose mask is a hash of (seed, round, client, step, layer, position). Dropout called as a
+function inside a user's `forward` cannot be replaced and is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from turnout.rng import key, keys
+
+_BITS = 31
+
+
+class AddressedDropout(nn.Module):
+    """nn.Dropout (or the channel-wise nn.Dropout2d) with the mask given by `self.key`, one number per client and step."""
+
+    key: Tensor
+
+    def __init__(self, p: float, whole_channels: bool):
+        super().__init__()
+        self.p, self.whole_channels = p, whole_channels
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return x * keep_mask(self.key, x.shape, self.p, self.whole_channels, x.dtype, x.device)
+
+
+def keep_mask(
+    key: Tensor, shape: torch.Size, p: float, whole_channels: bool, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """0 or 1/(1 - p) for each position of one client's activations [B, ...]; `key` may carry leading client dimensions."""
+    drawn = shape[:2] + (1,) * (len(shape) - 2) if whole_channels else shape
+    count = 1
+    for n in drawn:
+        count *= n
+    position = torch.arange(count, device=device).view(drawn)
+    bits = (keys(key.reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
+    return (bits >= int(p * 2**_BITS)).to(dtype) / (1 - p)
+
+
+def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """Replace the dropout layers of a model in place; the names of their key buffers come back."""
+    names = []
+    for path, child in list(module.named_modules()):
+        if isinstance(child, nn.Dropout | nn.Dropout2d):
+            addressed = AddressedDropout(child.p, isinstance(child, nn.Dropout2d))
+            parent, _, leaf = path.rpartition(".")
+            if not path:
+                module = addressed
+            else:
+                setattr(module.get_submodule(parent), leaf, addressed)
+            names.append(f"{path}.key" if path else "key")
+    return module, tuple(names)
+
+
+def dropout_keys(seed: int, t: int, client_c: Tensor, step: int, layers: int) -> Tensor:
+    """Keys [c, layers] for one local step."""
+    per_client = keys(key(seed, "dropout", t), client_c)
+    layer = torch.arange(layers, device=client_c.device) + step * layers
+    return keys(per_client[:, None], layer[None, :])

@@ -1,0 +1,197 @@
+"""The gradient of a chunk of clients, three ways with one signature; the plain loop is the oracle for the other two.
+
+    ByHand      engine/backprop.py, for plain stacks of layers under a cross-entropy
+    Vmapped     torch.func.vmap(grad), for any module that vectorises
+    Looped      one client at a time with ordinary autograd: the oracle, and the fallback
+
+Shape letters: c clients of a chunk, B batch, P parameters, k dropout layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from turnout.engine.backprop import Sink, Stack, by_hand
+from turnout.engine.dropout import with_addressed_dropout
+from turnout.engine.layout import Layout
+from turnout.types import Tensors
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> loss per sample [B]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One local step's samples for a chunk; `mask_cB` is None where every client has a full batch."""
+
+    x: Tensor
+    y: Tensor
+    mask_cB: Tensor | None
+    keys_ck: Tensor | None  # dropout keys
+    training: bool = True
+
+
+class Gradients(Protocol):
+    """States (BatchNorm statistics) are updated in place, as the module itself would."""
+
+    def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
+        """Write the gradients into `out_cP`; the mean loss of each client comes back."""
+        ...
+
+    def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        """One plain SGD step in place: x <- x - lr (g + decay x); the mean loss of each client comes back."""
+        ...
+
+    def twin(self) -> Gradients:
+        """The same for another thread (modules are not thread-safe)."""
+        ...
+
+
+@dataclass
+class Network:
+    """A model made ready for the engine: its own copy, dropout addressed, groups fixed."""
+
+    module: nn.Module
+    layout: Layout
+    loss: Loss
+    dropout_keys: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout, loss: Loss) -> Network:
+        prepared, names = with_addressed_dropout(copy.deepcopy(module))
+        return cls(prepared, layout, loss, names)
+
+    def twin(self) -> Network:
+        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys)
+
+    def keyed(self, keys_ck: Tensor | None) -> Tensors:
+        if keys_ck is None:
+            return {}
+        return {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
+
+    def has_batch_statistics(self) -> bool:
+        """Whether a sample's output depends on the others of its batch, so that padding would be seen."""
+        norm = nn.modules.batchnorm._BatchNorm
+        return any(isinstance(m, norm) for m in self.module.modules())
+
+
+class ByHand:
+    """The hand-written pass; `descend` is one fused product per layer."""
+
+    def __init__(self, network: Network, stack: Stack):
+        self.network, self.stack = network, stack
+
+    def _run(self, flat_cP: Tensor, batch: Batch, targets: Tensors, keep: float, scale: float) -> Tensor:
+        weights = self.network.layout.views(flat_cP)
+        if batch.training:
+            weights |= self.network.keyed(batch.keys_ck)
+        stack = self.stack if batch.training else self.stack.without_dropout()
+        return stack.descend(batch.x, batch.y, batch.mask_cB, weights, Sink(targets, keep, scale))
+
+    def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
+        return self._run(flat_cP, batch, self.network.layout.views(out_cP), keep=0.0, scale=1.0)
+
+    def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        return self._run(flat_cP, batch, self.network.layout.views(flat_cP), keep=1 - lr * decay, scale=-lr)
+
+    def twin(self) -> ByHand:
+        return self  # holds no module state
+
+
+class Vmapped:
+    """`vmap` of `grad` over the clients; works for any module without data-dependent control flow."""
+
+    def __init__(self, network: Network):
+        self.network = network
+        self._grad = grad_and_value(self._loss)
+
+    def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
+        output = functional_call(self.network.module, {**weights, **states}, (x,))
+        return (self.network.loss(output, y) * share_B).sum()
+
+    def _all(self, flat_cP: Tensor, states: Tensors, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        self.network.module.train(batch.training)
+        weights = self.network.layout.views(flat_cP)
+        inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
+        grads, loss_c = vmap(self._grad)(weights, inner, batch.x, batch.y, _shares(batch, flat_cP.dtype))
+        return [grads[s.name] for s in self.network.layout.slots], loss_c
+
+    def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
+        grads, loss_c = self._all(flat_cP, states, batch)
+        torch.cat([g.reshape(g.shape[0], -1) for g in grads], 1, out=out_cP)
+        return loss_c
+
+    def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        grads, loss_c = self._all(flat_cP, states, batch)
+        weights = list(self.network.layout.views(flat_cP).values())
+        if decay:
+            torch._foreach_mul_(weights, 1 - lr * decay)
+        torch._foreach_add_(weights, grads, alpha=-lr)
+        return loss_c
+
+    def twin(self) -> Vmapped:
+        return Vmapped(self.network.twin())
+
+
+def _shares(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """Each sample's share in its client's mean loss [c, B]."""
+    if batch.mask_cB is None:
+        return torch.full(batch.x.shape[:2], 1.0 / batch.x.shape[1], dtype=dtype, device=batch.x.device)
+    return batch.mask_cB / batch.mask_cB.sum(1, keepdim=True)
+
+
+class Looped:
+    """One client after another, with the module's own parameters and ordinary autograd."""
+
+    def __init__(self, network: Network):
+        self.network = network
+
+    def _one(self, flat_P: Tensor, states: Tensors, batch: Batch, i: int) -> tuple[Tensor, Tensor]:
+        module, layout = self.network.module, self.network.layout
+        module.train(batch.training)
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in layout.unpack(flat_P).items():
+                parameters[name].copy_(value)
+            for name in layout.states:
+                buffers[name].copy_(states[name][i])
+            for name, value in self.network.keyed(batch.keys_ck).items():
+                buffers[name].copy_(value[i])
+        real = slice(None) if batch.mask_cB is None else batch.mask_cB[i].bool()
+        loss = self.network.loss(module(batch.x[i][real]), batch.y[i][real]).mean()
+        wanted = [parameters[s.name] for s in layout.slots]
+        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+        for name in layout.states:
+            states[name][i] = buffers[name]
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(wanted, grads, strict=True)]
+        return torch.cat([g.reshape(-1) for g in filled]), loss.detach()
+
+    def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
+        losses = []
+        for i in range(flat_cP.shape[0]):
+            out_cP[i], loss = self._one(flat_cP[i], states, batch, i)
+            losses.append(loss)
+        return torch.stack(losses)
+
+    def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        grad_cP = torch.empty_like(flat_cP)
+        loss_c = self.gradient(flat_cP, states, batch, grad_cP)
+        if decay:
+            grad_cP.add_(flat_cP, alpha=decay)
+        flat_cP.add_(grad_cP, alpha=-lr)
+        return loss_c
+
+    def twin(self) -> Looped:
+        return Looped(self.network.twin())
+
+
+def fastest(network: Network, cross_entropy: bool) -> ByHand | Vmapped:
+    """By hand where the model is a plain stack under a cross-entropy, else under `vmap`."""
+    stack: Any = by_hand(network.module) if cross_entropy else None
+    return ByHand(network, stack) if stack is not None else Vmapped(network)

@@ -1,0 +1,287 @@
+"""Local training of a cohort: advanced in chunks, chunks spread over threads.
+
+A job's clients come sorted by work, most first, so that at each step the clients still at work are a prefix of their
+chunk. The same code trains with any of the three gradients of engine/gradients.py, and the result does not depend on
+chunk size, order or threads beyond rounding.
+
+Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns), B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+
+from turnout.engine.batches import Batches, address_batches
+from turnout.engine.dropout import dropout_keys
+from turnout.engine.gradients import Batch, Gradients, Network
+from turnout.local import SGD, Optimizer
+from turnout.terms import At, Term
+from turnout.types import Samples, Tensors
+
+BLOCK = 256  # clients whose batch orders are laid out together
+
+
+@dataclass(frozen=True)
+class Job:
+    """One round's local work for the clients that turned up, in descending order of steps."""
+
+    client_C: Tensor
+    steps_C: Tensor  # mini-batches each will finish
+    samples: Samples  # of these clients, in this order
+    start_P: Tensor  # [P], or [C, P] where clients start from different weights
+    states: Tensors  # name -> [...] broadcast to everyone, or [C, ...] if listed in `own_states`
+    lr: float
+    batch_size: int
+    drop_single: bool
+    seed: int
+    t: int
+    optimizer: Optimizer
+    own_states: frozenset[str] = frozenset()
+    slots: Tensors = field(default_factory=dict)  # optimizer state carried in: name -> [C, P]
+    count_C: Tensor | None = None  # optimizer steps carried in
+    terms: Sequence[Term] = ()
+    down: dict[str, Tensors] = field(default_factory=dict)
+    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> [C, ...]
+
+    @property
+    def fused(self) -> bool:
+        """Plain SGD without terms: gradient and update are one operation."""
+        return isinstance(self.optimizer, SGD) and not self.optimizer.momentum and not self.terms
+
+
+@dataclass
+class Trained:
+    """The cohort after local training, in the job's order of clients."""
+
+    flat_CP: Tensor
+    states: Tensors
+    slots: Tensors
+    count_C: Tensor
+    loss_C: Tensor  # mean over the local steps
+    up: dict[str, Tensors]
+    mine: dict[str, Tensors]
+
+
+class Trainer:
+    """Trains jobs: one gradient per thread, at most `chunk` clients at a time.
+
+    Threads, not processes: the kernels release the interpreter's lock, the matrices stay in one address space, and a
+    thread that runs its kernels on one core beats kernels that share two.
+    """
+
+    def __init__(self, network: Network, gradients: Gradients, chunk: int, threads: int = 1):
+        self.network, self.chunk = network, chunk
+        self._idle: SimpleQueue[Gradients] = SimpleQueue()
+        for i in range(threads):
+            self._idle.put(gradients if i == 0 else gradients.twin())
+        self._pool = (
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+            if threads > 1
+            else None
+        )
+
+    def train(self, job: Job) -> Trained:
+        """Train every client of a job."""
+        result = _blank(job, self.network.layout.width)
+        pending = []
+        for first in range(0, len(job.client_C), BLOCK):
+            block = slice(first, min(first + BLOCK, len(job.client_C)))
+            batches = _batches(job, block)
+            for start in range(block.start, block.stop, self.chunk):
+                rows = slice(start, min(start + self.chunk, block.stop))
+                own = slice(rows.start - first, rows.stop - first)
+                piece = Batches(batches.row_cJB[own], batches.size_cJ[own])
+                if self._pool is None:
+                    self._advance(job, rows, piece, result)
+                else:
+                    pending.append(self._pool.submit(self._advance, job, rows, piece, result))
+        for chunk in pending:
+            chunk.result()
+        return result
+
+    def _advance(self, job: Job, rows: slice, batches: Batches, result: Trained) -> None:
+        gradients = self._idle.get()
+        try:
+            Chunk(job, self.network, gradients, rows, batches, result).run()
+        finally:
+            self._idle.put(gradients)
+
+
+def _blank(job: Job, width: int) -> Trained:
+    """Everybody at the start, with the tensors that training will write into."""
+    clients, device = len(job.client_C), job.start_P.device
+    flat_CP = torch.empty(clients, width, dtype=job.start_P.dtype, device=device)
+    slots = {
+        n: job.slots[n].clone() if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots
+    }
+    mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
+    states = {
+        name: (value.clone() if name in job.own_states else value.expand(clients, *value.shape).clone())
+        for name, value in job.states.items()
+    }
+    count_C = torch.zeros(clients, dtype=torch.int64) if job.count_C is None else job.count_C.clone()
+    loss_C = torch.zeros(clients, dtype=job.start_P.dtype, device=device)
+    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, {}, mine)
+
+
+def _batches(job: Job, block: slice) -> Batches:
+    """The batch orders of a block of clients, on the device of the pool."""
+    start_C, count_C = job.samples.start_C, job.samples.count_C
+    first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
+    samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
+    batches = address_batches(
+        samples, job.client_C[block], job.steps_C[block], job.batch_size, job.drop_single, job.seed, job.t
+    )
+    return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
+
+
+class Chunk:
+    """A few clients on their way through their local steps."""
+
+    def __init__(
+        self, job: Job, network: Network, gradients: Gradients, rows: slice, batches: Batches, result: Trained
+    ):
+        self.job, self.network, self.gradients = job, network, gradients
+        self.rows, self.batches, self.result = rows, batches, result
+        self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
+        self.flat_cP = result.flat_CP[rows]
+        self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
+        self.flat_cP.copy_(self.start_cP)
+        self.states = {name: value[rows] for name, value in result.states.items()}
+        self.slots = {name: value[rows] for name, value in result.slots.items()}
+        self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
+        self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
+        self.grouped = network.has_batch_statistics()
+
+    def run(self) -> None:
+        steps = self.steps_c.tolist()
+        active = len(steps)
+        for step in range(steps[0] if steps else 0):
+            while steps[active - 1] <= step:
+                active -= 1
+            for rows in self._groups(step, active):
+                self._step(step, rows)
+        self.result.loss_C[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
+        self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
+        self._finish()
+
+    def _groups(self, step: int, active: int) -> list[slice | Tensor]:
+        """Clients that take this step together: all, or by batch size where padding would be seen."""
+        size_c = self.batches.size_cJ[:active, step]
+        if not self.grouped or bool((size_c == size_c[0]).all()):
+            return [slice(0, active)]
+        return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
+
+    def _batch(self, step: int, rows: slice | Tensor) -> Batch:
+        row_cB, size_c = self.batches.row_cJB[rows, step], self.batches.size_cJ[rows, step]
+        width = int(size_c.max())
+        short = bool((size_c < width).any())
+        row_cB = row_cB[:, :width]
+        mask_cB = (row_cB >= 0).to(self.flat_cP.dtype) if short else None
+        flat = (row_cB.clamp(min=0) if short else row_cB).reshape(-1)
+        x, y = self.job.samples.x, self.job.samples.y
+        keys_ck = None
+        if self.network.dropout_keys:
+            layers = len(self.network.dropout_keys)
+            keys_ck = dropout_keys(self.job.seed, self.job.t, self.client_c[rows], step, layers).to(x.device)
+        return Batch(
+            x.index_select(0, flat).view(*row_cB.shape, *x.shape[1:]),
+            y.index_select(0, flat).view(*row_cB.shape, *y.shape[1:]),
+            mask_cB,
+            keys_ck,
+        )
+
+    def _step(self, step: int, rows: slice | Tensor) -> None:
+        batch = self._batch(step, rows)
+        flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
+        if self.grad_cP is None:
+            assert isinstance(self.job.optimizer, SGD)
+            loss = self.gradients.descend(flat, states, batch, self.job.lr, self.job.optimizer.weight_decay)
+        else:
+            loss = self._general_step(step, rows, flat, states, batch)
+        if isinstance(rows, Tensor):  # a gathered group is a copy: put it back
+            self.flat_cP[rows] = flat
+            for name, value in states.items():
+                self.states[name][rows] = value
+        self.result.loss_C[self.rows][rows] += loss
+
+    def _general_step(
+        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch
+    ) -> Tensor:
+        """Gradient, then what the terms make of it (shared columns only), then the optimizer."""
+        assert self.grad_cP is not None
+        grad = self.grad_cP[rows]
+        loss = self.gradients.gradient(flat, states, batch, grad)
+        shared = self.network.layout.shared
+        for term in self.job.terms:
+            mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
+            at = self._at(step, rows, flat, states, batch)
+            grad[:, :shared] = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
+            self._put_back(rows, self.mine.get(term.name, {}), mine)
+        slots = {name: value[rows] for name, value in self.slots.items()}
+        count = self.result.count_C[self.rows][rows] + step + 1
+        self.job.optimizer.step(flat, grad, slots, count, self.job.lr)
+        self._put_back(rows, self.slots, slots)
+        return loss
+
+    @staticmethod
+    def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
+        """Gathered groups are copies; slices were changed in place already."""
+        if isinstance(rows, Tensor):
+            for name, value in changed.items():
+                home[name][rows] = value
+
+    def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> At:
+        shared = self.network.layout.shared
+        start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
+
+        def gradient(x_cP: Tensor) -> Tensor:
+            full, out = flat.clone(), torch.empty_like(flat)
+            full[:, :shared] = x_cP
+            self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, batch, out)
+            return out[:, :shared]
+
+        def sample_gradients(i: int) -> Tensor:
+            out = torch.empty_like(flat)
+            self.gradients.gradient(flat, states, self._own_sample(i, rows), out)
+            return out[:, :shared]
+
+        return At(
+            x_cP=flat[:, :shared],
+            start_cP=start[:, :shared],
+            lr=self.job.lr,
+            step=step,
+            steps_c=self.steps_c[rows],
+            examples_c=self.job.samples.count_C[self.rows][rows],
+            gradient=gradient,
+            sample_gradients=sample_gradients,
+        )
+
+    def _own_sample(self, i: int, rows: slice | Tensor) -> Batch:
+        """Each client's i-th own sample as a batch of one, in evaluation mode."""
+        samples = self.job.samples
+        count_c, start_c = samples.count_C[self.rows][rows], samples.start_C[self.rows][rows]
+        row_c = samples.row_R[start_c + i % count_c].to(samples.x.device)
+        return Batch(samples.x[row_c].unsqueeze(1), samples.y[row_c].unsqueeze(1), None, None, training=False)
+
+    def _finish(self) -> None:
+        """When training ends: what each term sends and keeps."""
+        whole = slice(0, len(self.client_c))
+        for term in self.job.terms:
+            at = self._at(0, whole, self.flat_cP, self.states, Batch(self.flat_cP, self.flat_cP, None, None))
+            up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
+            for name, value in mine.items():
+                self.mine[term.name][name].copy_(value)
+            for name, value in up.items():
+                self._home(term.name, name, value)[self.rows] = value
+
+    def _home(self, term: str, name: str, like: Tensor) -> Tensor:
+        """The cohort's matrix for what a term sends, made when the first chunk arrives."""
+        clients = len(self.job.client_C)
+        return self.result.up.setdefault(term, {}).setdefault(name, like.new_zeros(clients, *like.shape[1:]))

@@ -1,0 +1,177 @@
+"""The plain loop is the oracle: by hand and under vmap give the same training, in any chunks, on any threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from turnout.engine.batches import address_batches, steps_per_epoch
+from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
+from turnout.engine.layout import lay_out
+from turnout.engine.train import Job, Trained, Trainer
+from turnout.local import SGD
+from turnout.terms import Proximal
+from turnout.types import Samples
+
+CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def image(dropout: float = 0.0) -> nn.Module:
+    drop = [nn.Dropout(dropout)] if dropout else []
+    drop2 = [nn.Dropout2d(dropout)] if dropout else []
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), *drop2, nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(2, 3, 2, bias=False), nn.ReLU(), *drop, nn.Flatten(), nn.Linear(12, 3),
+    )  # fmt: skip
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+class Residual(nn.Module):
+    """Not a plain stack: only vmap and the loop can train it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.scale = nn.Linear(36, 36), nn.Linear(36, 3), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.flatten(1)
+        return self.b(h + self.scale * torch.tanh(self.a(h)))
+
+
+def samples(counts: list[int]) -> Samples:
+    g = torch.Generator().manual_seed(0)
+    total = sum(counts)
+    x = torch.randn(total, 1, 6, 6, generator=g, dtype=torch.float64)
+    y = torch.randint(0, 3, (total,), generator=g)
+    return Samples(x, y, torch.randperm(total, generator=g), torch.tensor(counts))
+
+
+COUNTS = [9, 14, 5, 2, 8]  # with batches of 4: short last batches of 1, 2, 1, 2 and none
+STEPS = [7, 5, 4, 2, 1]  # sorted by work; crosses epochs, ends inside them
+
+
+def trained(
+    model: nn.Module, kind: type | None, chunk: int = 5, threads: int = 1, **changes: object
+) -> Trained:
+    torch.manual_seed(3)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3)
+    layout = lay_out(model.double())
+    network = Network.of(model, layout, CROSS_ENTROPY)
+    gradients = fastest(network, cross_entropy=True) if kind is None else kind(network)
+    values: dict = {
+        "client_C": torch.tensor([3, 1, 4, 11, 5]), "steps_C": torch.tensor(STEPS), "samples": samples(COUNTS),
+        "start_P": layout.pack(dict(model.named_parameters())),
+        "states": {n: b.clone() for n, b in model.named_buffers()},
+        "lr": 0.1, "batch_size": 4, "drop_single": network.has_batch_statistics(), "seed": 7, "t": 2,
+        "optimizer": SGD(0.1),
+    }  # fmt: skip
+    return Trainer(network, gradients, chunk, threads).train(Job(**(values | changes)))
+
+
+def agree(a: Trained, b: Trained) -> None:
+    torch.testing.assert_close(a.flat_CP, b.flat_CP, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(a.loss_C, b.loss_C, rtol=1e-10, atol=1e-12)
+    for name in a.states:
+        torch.testing.assert_close(a.states[name], b.states[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [dense, image, lambda: image(0.4)], ids=["dense", "image", "dropout"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": SGD(0.1, weight_decay=0.2)}, {"optimizer": SGD(0.1, momentum=0.9, weight_decay=0.1)},
+     {"terms": [Proximal(0.7)]}],
+    ids=["plain", "decay", "momentum", "proximal"],
+)  # fmt: skip
+def test_by_hand_and_vmap_equal_the_loop(make, changes):
+    oracle = trained(make(), Looped, **changes)
+    by_hand = trained(make(), None, **changes)
+    agree(by_hand, oracle)
+    agree(trained(make(), Vmapped, **changes), oracle)
+    assert not torch.allclose(oracle.flat_CP[0], oracle.flat_CP[1])
+
+
+def test_plain_stacks_are_trained_by_hand_and_others_are_not():
+    for model, kind in [(dense(), ByHand), (image(0.1), ByHand), (normed(), Vmapped), (Residual(), Vmapped)]:
+        assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy=True), kind)
+    model = dense()
+    assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy=False), Vmapped)
+
+
+@pytest.mark.parametrize("make", [normed, Residual])
+def test_any_module_equals_the_loop(make):
+    """BatchNorm: clients of different batch sizes are not padded together, and its statistics move."""
+    oracle = trained(make(), Looped)
+    agree(trained(make(), None), oracle)
+    for name, value in oracle.states.items():
+        if name.endswith("running_mean"):
+            assert (value.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "make", [dense, lambda: image(0.4), normed, Residual], ids=["d", "drop", "norm", "any"]
+)
+def test_chunks_and_threads_do_not_matter(make):
+    whole = trained(make(), None)
+    for chunk, threads in [(1, 1), (2, 2), (3, 2)]:
+        agree(trained(make(), None, chunk, threads), whole)
+
+
+def test_a_client_does_not_depend_on_its_company():
+    whole = trained(dense(), None)
+    s = samples(COUNTS)
+    alone = trained(
+        dense(), None, client_C=torch.tensor([4]), steps_C=torch.tensor([4]),
+        samples=Samples(s.x, s.y, s.row_R[23:28], torch.tensor([5])),
+    )  # fmt: skip
+    torch.testing.assert_close(alone.flat_CP[0], whole.flat_CP[2], rtol=1e-10, atol=1e-12)
+
+
+def test_the_loop_is_ordinary_training():
+    """The oracle itself, against torch.optim on one client's batches."""
+    model = dense()
+    result = trained(model, Looped, optimizer=SGD(0.1, momentum=0.9, weight_decay=0.01))
+    s, client, steps = samples(COUNTS), 1, STEPS[1]
+    own = Samples(s.x, s.y, s.row_R[9:23], torch.tensor([14]))
+    batches = address_batches(own, torch.tensor([client]), torch.tensor([steps]), 4, False, 7, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for j in range(steps):
+        rows = batches.row_cJB[0, j][batches.row_cJB[0, j] >= 0]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(s.x[rows]), s.y[rows]).backward()
+        optimizer.step()
+    expected = lay_out(model).pack(dict(model.named_parameters()))
+    torch.testing.assert_close(result.flat_CP[1], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_an_epoch_sees_every_sample_once_and_epochs_differ():
+    s = samples([10, 7])
+    batches = address_batches(s, torch.tensor([5, 9]), torch.tensor([6, 4]), 4, False, 0, 0)
+    first = batches.row_cJB[0, :3][batches.row_cJB[0, :3] >= 0]
+    second = batches.row_cJB[0, 3:][batches.row_cJB[0, 3:] >= 0]
+    assert sorted(first.tolist()) == sorted(s.row_R[:10].tolist()) == sorted(second.tolist())
+    assert first.tolist() != second.tolist()
+    assert batches.size_cJ.tolist() == [[4, 4, 2, 4, 4, 2], [4, 3, 4, 3, 0, 0]]
+
+
+def test_a_last_batch_of_one_is_dropped_only_for_batch_statistics():
+    assert steps_per_epoch(torch.tensor([9, 8, 1]), 4, drop_single=True).tolist() == [2, 2, 0]
+    assert steps_per_epoch(torch.tensor([9, 8, 1]), 4, drop_single=False).tolist() == [3, 2, 1]
+    s = samples([9])
+    batches = address_batches(s, torch.tensor([0]), torch.tensor([4]), 4, True, 0, 0)
+    assert batches.size_cJ.tolist() == [[4, 4, 4, 4]]
+
+
+def test_personal_columns_come_last_and_travel_not():
+    layout = lay_out(normed(), personal=lambda name, module: name.startswith("2."))
+    assert [s.name for s in layout.slots[-2:]] == ["2.weight", "2.bias"]
+    assert layout.width - layout.shared == 12
+    assert set(layout.personal_states) == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
