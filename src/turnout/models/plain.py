@@ -54,9 +54,9 @@ class MLP:
     199210
     """
 
-    hidden: tuple[int, ...]
-    batch_norm: Places
-    activation: str
+    hidden: tuple[int, ...] = ()
+    batch_norm: Places = False
+    activation: str = "relu"
 
     def __init__(
         self,
