@@ -10,7 +10,7 @@ Shape letters: C clients of the cohort, N rows of the log, M clients that occur 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -60,27 +60,36 @@ def read_log(path: str | Path) -> Log:
     """Read and check a log; what is wrong is named with its line."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
+            rounds, clients, works = _columns(path, csv.reader(file))
     except OSError as error:
         raise Mistake(f"cannot read the log {path}: {error.strerror}") from error
-    if [name.strip() for name in header] != HEADER:
-        raise Mistake(f"{path}, line 1: the header must be `round,client,work`, got `{','.join(header)}`")
-    while rows and not rows[-1]:
-        rows.pop()
-    if not rows:
-        raise Mistake(f"{path} has a header and no rows: one row for every client asked in a round is needed")
-    for i, row in enumerate(rows):
-        if len(row) != 3:
-            raise _at_line(path, i, f"a row has 3 values (round, client, work), this one {len(row)}")
-    rounds, clients, works = zip(*rows, strict=True)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Mistake(f"{path} is not a CSV text of `round,client,work`: {error}") from error
     label_of = {label: code for code, label in enumerate(dict.fromkeys(clients))}
-    code_N = np.fromiter((label_of[c] for c in clients), dtype=np.int64, count=len(rows))
-    labels = tuple(label.strip() for label in label_of)
-    log = Log(
-        str(path), _numbers(path, "round", rounds, int), code_N, _numbers(path, "work", works, float), labels
-    )
+    code_N = np.fromiter((label_of[c] for c in clients), dtype=np.int64, count=len(clients))
+    round_N, work_N = _numbers(path, "round", rounds, int), _numbers(path, "work", works, float)
+    log = Log(str(path), round_N, code_N, work_N, tuple(label_of))
     _check_rows(log)
     return log
+
+
+def _columns(path: str | Path, rows: Iterator[list[str]]) -> tuple[list[str], list[str], list[str]]:
+    """The texts of the three columns. Rows are not kept: a million small lists are slow."""
+    header = next(rows, [])
+    if [name.strip() for name in header] != HEADER:
+        raise Mistake(f"{path}, line 1: the header must be `round,client,work`, got `{','.join(header)}`")
+    columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for i, row in enumerate(rows):
+        if not row and not any(rows):
+            break  # empty lines at the end
+        if len(row) != 3:
+            raise _at_line(path, i, f"a row has 3 values (round, client, work), this one has {len(row)}")
+        columns[0].append(row[0])
+        columns[1].append(row[1].strip())
+        columns[2].append(row[2])
+    if not columns[0]:
+        raise Mistake(f"{path} has no rows: give one row for every client asked in a round")
+    return columns
 
 
 def _numbers(path: str | Path, column: str, texts: Sequence[str], kind: type) -> np.ndarray:
@@ -118,11 +127,9 @@ class FleetLog:
     """Participation from a log of `round,client,work`.
 
     mode="replay"    round t of the run is round t of the log: the logged fraction for a client with a row,
-    absent
-                     without one (`asked(t)` says who has; selection AsLogged asks exactly those)
+                     absent without one (`asked(t)` says who has; selection AsLogged asks exactly those)
     mode="resample"  every simulated client has one of the logged clients for good, at random, and draws one
-    of its
-                     rows each round (by="client"); or draws from all rows of the log (by="fleet")
+                     of its rows each round (by="client"); or draws from all rows of the log (by="fleet")
 
     For a replay, clients in the log are the client names of the data where it has names, else their
     numbers; give the names by `bound`. A resampled log may name its clients as it likes.
@@ -156,9 +163,7 @@ class FleetLog:
             log._check_clients(clients)
         return log
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         if self.mode == "resample":
             return self._resampled(client_C, t, seed)
         asked_A, work_A = self._round(t)

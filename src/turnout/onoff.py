@@ -15,12 +15,12 @@ Shape letters: C clients, U clients still undecided, B rounds of a block.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from turnout.rng import key, keys, unit
-
-_BLOCK = 16  # rounds looked at together: enough to decide most clients at once, few enough not to waste draws
 
 
 def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Tensor:
@@ -29,9 +29,10 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
     flips = rise > 1 - fall
     up_C = torch.zeros(len(client_C), dtype=torch.bool)
     undecided_U = torch.arange(len(client_C))
+    block = min(32, math.ceil(1 / (1 - any_up + both_up)))  # rounds at a time: the mean number needed
     last = t
     while len(undecided_U):
-        u_BU = _block(client_C[undecided_U], last, seed)
+        u_BU = _block(client_C[undecided_U], last, block, seed)
         decides_BU = (u_BU < both_up) | (u_BU >= any_up)
         back_U = decides_BU.to(torch.int8).argmax(0)  # the first row that decides, counted back from `last`
         state_U = u_BU.gather(0, back_U[None])[0] < both_up
@@ -40,11 +41,11 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
         found_U = decides_BU.any(0)
         up_C[undecided_U[found_U]] = state_U[found_U]
         undecided_U = undecided_U[~found_U]
-        last -= _BLOCK
+        last -= block
     return up_C
 
 
-def _block(client_U: Tensor, last: int, seed: int) -> Tensor:
+def _block(client_U: Tensor, last: int, block: int, seed: int) -> Tensor:
     """The numbers of rounds last, last - 1, ... for some clients."""
-    base_B = torch.tensor([key(seed, "onoff", s) for s in range(last, last - _BLOCK, -1)])
+    base_B = torch.tensor([key(seed, "onoff", s) for s in range(last, last - block, -1)])
     return unit(keys(base_B[:, None], client_U[None, :]))
