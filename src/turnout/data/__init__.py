@@ -5,26 +5,50 @@ gets what, sizes say how much.
 """
 
 from turnout.data import partition
+from turnout.data.cifar import CIFAR10, CIFAR100
 from turnout.data.dealt import Dealt, Pool
 from turnout.data.digits import Digits
 from turnout.data.federation import Federation, Pooled, Rows
+from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
+from turnout.data.idx import EMNIST, MNIST, FashionMNIST
+from turnout.data.images import ImageFolder
+from turnout.data.loaders import ClientFiles, Loader, Stream
+from turnout.data.noise import Noisy
+from turnout.data.own import Own
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
+from turnout.data.tables import Table
+from turnout.data.text import Characters, Sentences
 
 __all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "EMNIST",
+    "MNIST",
+    "Characters",
     "ClientData",
+    "ClientFiles",
     "Dealt",
     "Digits",
     "Equal",
+    "FashionMNIST",
     "Federation",
     "Generated",
+    "ImageFolder",
+    "Loader",
     "LogNormal",
+    "Noisy",
+    "Own",
     "Pareto",
     "Pool",
     "Pooled",
     "Rows",
+    "Sentences",
     "Sizes",
+    "Stream",
     "Synthetic",
+    "Table",
+    "find_data_dir",
     "partition",
 ]

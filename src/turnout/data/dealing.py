@@ -51,15 +51,11 @@ def ask(weight_CL: Tensor, pool_L: Tensor, want_C: Tensor) -> Tensor:
             [ 0, 20]])
     """
     weight_CL = weight_CL.double()
-    end_CL = (
-        weight_CL.cumsum(1) * want_C[:, None] / weight_CL.sum(1, keepdim=True).clamp(min=1e-300)
-    ).round()
+    end_CL = (weight_CL.cumsum(1) * want_C[:, None] / weight_CL.sum(1, keepdim=True).clamp(min=1e-300)).round()
     end_CL[:, -1] = want_C.double()
     wish_CL = torch.diff(end_CL, dim=1, prepend=end_CL.new_zeros(len(want_C), 1)).long()
     wish_CL = torch.where(weight_CL > 0, wish_CL, 0)
-    return torch.stack(
-        [_level(wish_C, int(pool)) for wish_C, pool in zip(wish_CL.unbind(1), pool_L, strict=True)], 1
-    )
+    return torch.stack([_level(wish_C, int(pool)) for wish_C, pool in zip(wish_CL.unbind(1), pool_L, strict=True)], 1)
 
 
 def _level(wish_C: Tensor, pool: int) -> Tensor:
@@ -105,8 +101,8 @@ def check_held(count_CL: Tensor, weight_CL: Tensor, pool_L: Tensor, partition: s
         client, label = missing[0].tolist()
         holders = int((weight_CL[:, label] > 0).sum())
         raise Mistake(
-            f"{partition}: client {client} gets no sample of label {label}, whose {int(pool_L[label])} samples "
-            f"are shared by {holders} clients; use fewer clients, or larger sizes where a client has several labels"
+            f"{partition}: client {client} gets no sample of label {label}, whose {int(pool_L[label])} "
+            f"samples are shared by {holders} clients; use fewer clients, or larger sizes if they are tiny"
         )
 
 
@@ -115,7 +111,7 @@ def check_filled(rows_C: list[Tensor], partition: str, least: int = 1) -> list[T
     short = [c for c, rows in enumerate(rows_C) if len(rows) < least]
     if short:
         raise Mistake(
-            f"{partition} leaves {len(short)} of {len(rows_C)} clients with fewer than {least} samples (client "
-            f"{short[0]} has {len(rows_C[short[0]])}): use fewer clients, smaller sizes or another partition"
+            f"{partition} leaves {len(short)} of {len(rows_C)} clients with fewer than {least} samples "
+            f"(client {short[0]} has {len(rows_C[short[0]])}): use fewer clients or another partition"
         )
     return rows_C

@@ -111,9 +111,7 @@ def _population(pool: Pool, spec: Dealt, partition: Partition) -> int:
         if not found:
             raise Mistake(f"no owner has {partition.min_size} samples or more: lower min_size")
         return found
-    raise Mistake(
-        f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners"
-    )
+    raise Mistake(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
 
 
 def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:

@@ -93,6 +93,8 @@ class Rows:
     def take(self, client_C: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of some clients, one after the other, and how many each has."""
         client_C, device = client_C.cpu(), self.row_R.device
+        if len(client_C) == len(self.count_N) and torch.equal(client_C, torch.arange(len(client_C))):
+            return self.row_R, self.count_N.to(device)  # everyone, in order: nothing to gather
         count_C, from_C = self.count_N[client_C], self.start_N[client_C]
         total = int(count_C.sum())
         # Row r of the result is entry r + shift of row_R, with one shift per client.
@@ -163,9 +165,7 @@ class Pooled:
             test_y=moved(self.test_y),
             train_rows=self.train_rows.to(device),
             test_rows=self.test_rows.to(device),
-            central=None
-            if self.central is None
-            else (self.central[0].to(device), self.central[1].to(device)),
+            central=None if self.central is None else (self.central[0].to(device), self.central[1].to(device)),
         )
 
     def fingerprint(self) -> str:
@@ -196,9 +196,7 @@ def digest(*parts: str | Tensor) -> str:
     """
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
-        hasher.update(
-            part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().tobytes()
-        )
+        hasher.update(part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().tobytes())
     return hasher.hexdigest()
 
 

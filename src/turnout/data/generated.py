@@ -9,7 +9,8 @@ Shape letters: C clients of a cohort.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,17 @@ from torch import Tensor
 from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
 from turnout.rng import rng
 from turnout.types import Samples
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small operations: more threads only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class ClientData(NamedTuple):
@@ -78,7 +90,7 @@ class Generated:
     names: tuple[str, ...] | None = None
     count: Callable[[Tensor], Tensor] | None = None
     changes: bool = False
-    central_clients: int = 1000
+    central_clients: int = 200
     device: Device = "cpu"
     recent: Recent = field(default_factory=lambda: Recent(256 * 2**20), repr=False)
     joined: Recent = field(default_factory=lambda: Recent(0), repr=False)
@@ -142,7 +154,7 @@ class Generated:
         return pool_tests(Pooled(x, y, train, test, self.classes, self.labels, self.names))
 
     def _joined(self, client_C: Tensor, t: int) -> tuple[Samples, Samples]:
-        """A cohort's training and test samples; the last cohort is remembered, as rounds often ask it twice."""
+        """A cohort's training and test samples; the last cohort is remembered: rounds often ask it twice."""
         ids = tuple(client_C.tolist())
         address = (ids, t if self.changes else 0)
         found = self.joined.get("last")

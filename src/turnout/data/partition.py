@@ -93,9 +93,7 @@ class Classes:
         code_S, pool_L = dealing.label_pools(label_S, "Classes")
         if self.per_client > len(pool_L):
             raise Mistake(f"Classes(per_client={self.per_client}): the data has only {len(pool_L)} classes")
-        weight_CL = torch.zeros(clients, len(pool_L)).scatter_(
-            1, self._classes(clients, len(pool_L), seed), 1.0
-        )
+        weight_CL = torch.zeros(clients, len(pool_L)).scatter_(1, self._classes(clients, len(pool_L), seed), 1.0)
         return _promised(code_S, weight_CL, pool_L, seed, want_C, f"Classes(per_client={self.per_client})")
 
     def _classes(self, clients: int, classes: int, seed: int) -> Tensor:
@@ -130,8 +128,8 @@ class Shards:
         shards = used if self.shards is None else self.shards
         if not used <= shards <= len(label_S):
             raise Mistake(
-                f"Shards: {clients} clients of {self.per_client} shards need {used} shards, and {shards} are to be "
-                f"cut from {len(label_S)} samples; use fewer clients or change the number of shards"
+                f"Shards: {clients} clients of {self.per_client} shards need {used} shards, and {shards} "
+                f"are to be cut from {len(label_S)} samples; use fewer clients or change the number of shards"
             )
         g = rng(seed, "partition", "shards")
         mixed_S = torch.randperm(len(label_S), generator=g)
@@ -169,8 +167,8 @@ class Dirichlet:
             if int(count_CL.sum(1).min()) >= self.min_size:
                 return dealing.deal(code_S, count_CL, seed)
         raise Mistake(
-            f"Dirichlet(alpha={self.alpha}): in {self.attempts} draws some of the {clients} clients always had "
-            f"fewer than {self.min_size} of {len(label_S)} samples; raise alpha, or lower clients or min_size"
+            f"Dirichlet(alpha={self.alpha}): in {self.attempts} draws some of the {clients} clients always "
+            f"had fewer than {self.min_size} of {len(label_S)} samples; raise alpha or use fewer clients"
         )
 
     def _proportions(self, clients: int, labels: int, seed: int, attempt: int) -> Tensor:
@@ -241,12 +239,10 @@ class Natural:
         owners_O = self.owners(owner_S)
         if clients > len(owners_O):
             raise Mistake(
-                f"Natural: {clients} clients are asked for, and {len(owners_O)} owners have {self.min_size} or more "
-                "samples: ask for fewer clients, or lower min_size"
+                f"Natural: {clients} clients are asked for, and {len(owners_O)} owners have "
+                f"{self.min_size} or more samples: ask for fewer clients, or lower min_size"
             )
-        chosen = (
-            torch.randperm(len(owners_O), generator=rng(seed, "partition", "owners"))[:clients].sort().values
-        )
+        chosen = torch.randperm(len(owners_O), generator=rng(seed, "partition", "owners"))[:clients].sort().values
         order_S = owner_S.argsort(stable=True)
         start_C = torch.searchsorted(owner_S[order_S], owners_O[chosen])
         end_C = torch.searchsorted(owner_S[order_S], owners_O[chosen], right=True)

@@ -1,0 +1,64 @@
+"""Checks on data a person brings: shapes, labels, and numbers that are none. A mistake says where.
+
+Shape letters: S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+
+Array = Tensor | np.ndarray
+
+
+def as_samples(x: Array, y: Array) -> tuple[Tensor, Tensor]:
+    """Arrays as tensors: inputs as float32 (whole numbers stay, for embeddings), targets int64 or float32."""
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    x = x.to(torch.float32 if x.is_floating_point() else torch.int64)
+    if y.is_floating_point():
+        return x, y.float().unsqueeze(1) if y.ndim == 1 else y.float()
+    return x, y.long()
+
+
+def classes_of(y: Tensor, classes: int | None, labels: Sequence[str] | None) -> int:
+    """How many outputs a model needs: as said, else the largest label plus one, else the width of the target."""
+    if y.is_floating_point():
+        return y[0].numel() if len(y) else 1
+    found = int(y.max()) + 1 if y.numel() else 0
+    return classes or (len(labels) if labels else max(found, 2))
+
+
+def check_samples(
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    place: Callable[[int], str],
+    input_shape: Sequence[int] | None = None,
+) -> None:
+    """Refuse samples that cannot be trained on; `place` says where a row is, in a person's words."""
+    if x.ndim < 2 or len(x) != len(y):
+        raise Mistake(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
+    if not len(x):
+        raise Mistake(f"{place(0)}: there are no samples here; every client needs at least one")
+    if input_shape is not None and tuple(x.shape[1:]) != tuple(input_shape):
+        shape = tuple(x.shape[1:])
+        raise Mistake(f"{place(0)}: a sample has shape {shape}, and {tuple(input_shape)} is expected")
+    for name, values in (("x", x), ("y", y)):
+        if values.is_floating_point():
+            bad = (~values.flatten(1).isfinite()).any(1)
+            _refuse(bad, place, f"{name} is NaN or infinite; repair or remove the sample")
+    if not y.is_floating_point():
+        wrong = ((y < 0) | (y >= classes)).view(len(y), -1).any(1)
+        _refuse(wrong, place, f"the label is outside 0 to {classes - 1}; renumber it or raise classes")
+
+
+def _refuse(bad_S: Tensor, place: Callable[[int], str], reason: str) -> None:
+    rows = bad_S.nonzero().flatten().tolist()
+    if rows:
+        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+        raise Mistake(f"{place(rows[0])}{more}: {reason}")

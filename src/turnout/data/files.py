@@ -1,0 +1,126 @@
+"""The data folder: where files are looked for, and how public ones are downloaded and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from turnout.errors import Mistake
+
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 2**18
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """A file with a public address and a published checksum (md5, or sha256 by its length)."""
+
+    name: str
+    address: str
+    checksum: str
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A data set's files and the folders, below the data folder, where they are looked for; the first is
+    ours.
+    """
+
+    title: str
+    folders: tuple[str, ...]
+    files: tuple[PublicFile, ...]
+
+    def names(self) -> str:
+        return ", ".join(file.name for file in self.files)
+
+
+def find_data_dir(explicit: Path | str | None = None) -> Path:
+    """The data folder: the one given, else $TURNOUT_DATA, else the user's cache.
+
+    >>> find_data_dir("here").name
+    'here'
+    """
+    if explicit:
+        return Path(explicit).expanduser()
+    if os.environ.get("TURNOUT_DATA"):
+        return Path(os.environ["TURNOUT_DATA"]).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "turnout"
+
+
+def find_path(path: Path | str, data_dir: Path | None) -> Path:
+    """A person's own file or folder: as written, or below the data folder."""
+    tried = [Path(path).expanduser(), find_data_dir(data_dir) / path]
+    for candidate in tried:
+        if candidate.exists():
+            return candidate
+    raise Mistake(f"there is no {tried[0]} and no {tried[1]}: check the path, or set --data-dir")
+
+
+def locate(name: str, folders: Sequence[Path]) -> Path | None:
+    """The first of these folders that has the file; a `.gz` may also be there unpacked."""
+    names = [name, name.removesuffix(".gz")] if name.endswith(".gz") and ".tar" not in name else [name]
+    for folder in folders:
+        for candidate in names:
+            if (folder / candidate).is_file():
+                return folder / candidate
+    return None
+
+
+def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) -> list[Path]:
+    """The set's files, downloading those that are not there; `mirror` is another address with the same names."""
+    root = find_data_dir(data_dir)
+    folders = [root / folder for folder in wanted.folders]
+    found = []
+    for file in wanted.files:
+        path = locate(file.name, folders)
+        try:
+            found.append(path or fetch(file, folders[0], mirror))
+        except (OSError, http.client.HTTPException, Mistake) as error:
+            raise Mistake(
+                f"{wanted.title} is not in {root} (looked in {', '.join(wanted.folders)}) and could not be "
+                f"downloaded: {error}. Put {wanted.names()} into {folders[0]}, or point --data-dir or "
+                "TURNOUT_DATA to a folder that has them"
+            ) from error
+    return found
+
+
+def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
+    """Download one file: to a temporary name, checked, then renamed, so that a half file is never taken for
+    one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
+    partial = folder / f".{file.name}.{os.getpid()}.part"
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT) as reply, partial.open("wb") as out:
+            found = _copy(reply, out, file.name, int(reply.headers.get("Content-Length") or 0), file.checksum)
+        if found != file.checksum:
+            raise Mistake(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
+        partial.replace(folder / file.name)
+    finally:
+        partial.unlink(missing_ok=True)
+    return folder / file.name
+
+
+def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:
+    """Copy with a progress bar and give the checksum of what was copied."""
+    hasher = hashlib.new("sha256" if len(checksum) == 64 else "md5", usedforsecurity=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(name, total=size or None)
+        while chunk := reply.read(CHUNK):
+            out.write(chunk)
+            hasher.update(chunk)
+            progress.update(bar, advance=len(chunk))
+    return hasher.hexdigest()

@@ -1,0 +1,173 @@
+"""Data that is made on demand: a loader function, a stream, or one file per client.
+
+Shape letters: C clients that were asked for.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from turnout.data.check import Array, as_samples, check_samples
+from turnout.data.files import find_path
+from turnout.data.generated import ClientData, Generated
+from turnout.data.sizes import check_test_share, train_count
+from turnout.errors import Mistake
+from turnout.rng import rng
+
+Samples = tuple[Array, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnDemand:
+    """What such data has in common; `labels=()` for regression, None to number the classes."""
+
+    clients: int
+    input_shape: tuple[int, ...]
+    classes: int
+    labels: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
+    central_clients: int = 200
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.clients < 1 or self.classes < 1:
+            raise Mistake(f"{name}: there must be at least 1 client and 1 class")
+        if self.names is not None and len(self.names) != self.clients:
+            raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
+
+    def _federation(self, make: Callable[[int, int], ClientData], **more: Any) -> Generated:
+        return Generated(
+            make=make,
+            clients=self.clients,
+            input_shape=tuple(self.input_shape),
+            classes=self.classes,
+            labels=tuple(str(i) for i in range(self.classes)) if self.labels is None else self.labels,
+            names=self.names,
+            central_clients=self.central_clients,
+            **more,
+        )
+
+    def _checked(self, client: int, given: Samples) -> tuple[Tensor, Tensor]:
+        x, y = as_samples(*given)
+        check_samples(x, y, self.classes, lambda row: f"client {client}, row {row}", self.input_shape)
+        return x, y
+
+
+@dataclass(frozen=True)
+class Loader(_OnDemand):
+    """A function of the client gives its samples: `function(client) -> (x, y)`, called when they are needed.
+
+    `examples(client_C)` gives the clients' training sizes where they are known beforehand; without it a
+    client's data is loaded to count it.
+    """
+
+    function: Callable[[int], Samples]
+    test_share: float = 0.2
+    examples: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_test_share(self.test_share)
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
+        return self._federation(_Load(self, seed), count=self.examples)
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One client's data from a loader, split by address. (An object: it travels to other processes.)"""
+
+    spec: Loader
+    seed: int
+
+    def __call__(self, client: int, t: int) -> ClientData:
+        x, y = self.spec._checked(client, self.spec.function(client))
+        order = torch.randperm(len(y), generator=rng(self.seed, "holdout", client))
+        kept = int(train_count(torch.tensor(len(y)), self.spec.test_share))
+        train, test = order[:kept].sort().values, order[kept:].sort().values
+        return ClientData(x[train], y[train], x[test], y[test])
+
+
+@dataclass(frozen=True)
+class Stream(_OnDemand):
+    """Data that arrives: `function(client, t) -> (x, y)` are client c's samples at round t (paper 002).
+
+    `test(client, t)` gives what the client tests on; without it a client has no test samples. A client's
+    share is counted on round 0.
+    """
+
+    function: Callable[[int, int], Samples]
+    test: Callable[[int, int], Samples] | None = None
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
+        return self._federation(self._at, changes=True)
+
+    def _at(self, client: int, t: int) -> ClientData:
+        x, y = self._checked(client, self.function(client, t))
+        if self.test is None:
+            return ClientData(x, y, x[:0], y[:0])
+        return ClientData(x, y, *self._checked(client, self.test(client, t)))
+
+
+@dataclass(frozen=True)
+class ClientFiles:
+    """One `.npz` or `.safetensors` file per client, with arrays `x` and `y`; clients are named by their
+    files.
+
+    A file is read when its client is asked for. Whole-number targets need `classes`; others are regression.
+    """
+
+    path: Path | str
+    pattern: str = "*.npz"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    test_share: float = 0.2
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
+        folder = find_path(self.path, data_dir)
+        paths = tuple(sorted(folder.glob(self.pattern)))
+        if not paths:
+            raise Mistake(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
+        x, y = as_samples(*_arrays(paths[0]))
+        if self.classes is None and not y.is_floating_point():
+            raise Mistake("ClientFiles: say how many classes there are (classes=...)")
+        loader = Loader(
+            _ReadFile(paths),
+            clients=len(paths),
+            input_shape=tuple(x.shape[1:]),
+            classes=self.classes or y.shape[1],
+            labels=() if y.is_floating_point() else self.labels,
+            names=tuple(path.stem for path in paths),
+            test_share=self.test_share,
+        )
+        return loader.load(seed)
+
+
+@dataclass(frozen=True)
+class _ReadFile:
+    paths: tuple[Path, ...]
+
+    def __call__(self, client: int) -> Samples:
+        return _arrays(self.paths[client])
+
+
+def _arrays(path: Path) -> Samples:
+    """x and y of one file; never unpickles."""
+    try:
+        if path.suffix == ".safetensors":
+            held = load_file(path)
+            return held["x"], held["y"]
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["x"], arrays["y"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
+        raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error

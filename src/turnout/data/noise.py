@@ -1,0 +1,51 @@
+"""`Noisy`: some clients' training samples spoilt by noise (paper 004), around any data set.
+
+Shape letters: N clients of the population, R rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from turnout.data.dealt import Dealt
+from turnout.data.federation import Pooled
+from turnout.errors import Mistake
+from turnout.rng import rng
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Add N(0, std^2) to the training samples of a random `share` of the clients, cut to [low, high].
+
+    Paper 004: a fifth of the clients, variance 4 on pixels in [0, 1]. Test samples stay clean.
+    """
+
+    data: Dealt
+    share: float = 0.2
+    std: float = 2.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.std < 0 or self.low >= self.high:
+            raise Mistake("Noisy needs a share in [0, 1], std >= 0 and low < high")
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
+        clean = self.data.load(seed, data_dir)
+        if not clean.x.is_floating_point():
+            raise Mistake("Noisy needs samples of numbers, not of characters or words")
+        row_R, _ = clean.train_rows.take(self.clients(clean.clients, seed))
+        g = rng(seed, "noise")
+        noise = torch.randn(len(row_R), *clean.input_shape, generator=g).mul_(self.std)
+        x = clean.x.clone()
+        x[row_R] = noise.add_(x[row_R]).clamp_(self.low, self.high)
+        return replace(clean, x=x)
+
+    def clients(self, clients: int, seed: int) -> Tensor:
+        """Which clients are noisy, sorted."""
+        count = round(self.share * clients)
+        return torch.randperm(clients, generator=rng(seed, "noise", "who"))[:count].sort().values

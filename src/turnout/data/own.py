@@ -1,0 +1,65 @@
+"""One's own data in memory: tensors with an owner column.
+
+Shape letters: S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from turnout.data.check import Array, as_samples, check_samples, classes_of
+from turnout.data.dealt import Dealt, Pool
+from turnout.data.partition import Partition
+from turnout.data.tables import coded
+from turnout.errors import Mistake
+
+
+@dataclass(frozen=True, eq=False)
+class Own(Dealt):
+    """Tensors in memory: samples, targets and, where there are any, each sample's owner (numbers or names).
+
+    Whole-number targets are classes (as many as `classes`, or the largest plus one), others are numbers to be
+    predicted. `test` is a central test set (x, y). Every owner is a client unless a partition is given.
+
+    >>> import torch
+    >>> data = Own(torch.zeros(3, 2), torch.tensor([0, 1, 1]), owner=["ann", "bob", "ann"]).load(seed=0)
+    >>> data.names, data.examples(torch.arange(2))
+    (('ann', 'bob'), tensor([1, 1]))
+    """
+
+    x: Array
+    y: Array
+    owner: Array | Sequence[int] | Sequence[str] | None = None
+    test: tuple[Array, Array] | None = None
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    clients: int | None = field(default=None, kw_only=True)
+    partition: Partition | None = field(default=None, kw_only=True)
+
+    def read(self, data_dir: Path | None = None) -> Pool:
+        x, y = as_samples(self.x, self.y)
+        test = as_samples(*self.test) if self.test else None
+        owner_S, owners = self._owners(len(y))
+        known = classes_of(y, self.classes, self.labels)
+        check_samples(x, y, known, lambda row: _place(row, owner_S, owners))
+        if test:
+            check_samples(*test, known, lambda row: f"row {row} of the test set", x.shape[1:])
+        names = () if y.is_floating_point() else self.labels or tuple(str(i) for i in range(known))
+        return Pool(x, y, known, names, test, owner_S, owners)
+
+    def _owners(self, samples: int) -> tuple[Tensor | None, tuple[str, ...]]:
+        if self.owner is None:
+            return None, ()
+        listed = self.owner.tolist() if isinstance(self.owner, Tensor | np.ndarray) else list(self.owner)
+        if len(listed) != samples:
+            raise Mistake(f"Own: {samples} samples and {len(listed)} owners; give one owner per sample")
+        return coded([str(owner) for owner in listed])
+
+
+def _place(row: int, owner_S: Tensor | None, owners: Sequence[str]) -> str:
+    return f"row {row}" if owner_S is None else f"row {row} (client {owners[int(owner_S[row])]!r})"
