@@ -1,0 +1,84 @@
+"""The two processes of a measurement: a training job against the clock, and a competitor for its CPU.
+
+Run as a file of its own (`python contention.py train ...`), never imported by a run: it uses the standard
+library alone, so that it starts in milliseconds and brings no threads, and what it does to its own CPU
+affinity stays with it. Both processes end by themselves when the process that started them is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+import time
+
+INPUTS = 60
+
+
+def share_core(core: int) -> None:
+    """Stay on one core, where the system knows how and the core is not -1."""
+    if core >= 0 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def train(parent: int, core: int, seed: int, rounds: int, epochs: int, samples: int, deadline_seconds: float) -> None:
+    """Print the share of the epochs finished before the deadline, and the seconds taken, for every round."""
+    share_core(core)
+    chance = random.Random(seed)
+    weights = [0.0] * INPUTS
+    x = [[chance.gauss(0, 1) for _ in range(INPUTS)] for _ in range(min(samples, 100))]
+    for _ in range(rounds):
+        if os.getppid() != parent:
+            return
+        begin = time.perf_counter()
+        done = _epochs_until(begin + deadline_seconds, weights, x, epochs, samples)
+        print(done / epochs, time.perf_counter() - begin, flush=True)
+
+
+def _epochs_until(stop: float, weights: list[float], x: list[list[float]], epochs: int, samples: int) -> int:
+    """Passes finished before `stop`; a part of a pass is lost."""
+    for done in range(epochs):
+        for i in range(samples):
+            step(weights, x[i % len(x)], label=i % 2)
+            if time.perf_counter() > stop:
+                return done
+    return epochs
+
+
+def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> None:
+    """One step of SGD on the logistic loss of one sample: w <- w - lr (sigmoid(w.x) - label) x.
+
+    >>> weights = [0.0, 0.0]
+    >>> step(weights, [1.0, -2.0], label=1, lr=1.0)
+    >>> weights
+    [0.5, -1.0]
+    """
+    error = 1 / (1 + math.exp(-sum(w * v for w, v in zip(weights, x, strict=True)))) - label
+    for j, v in enumerate(x):
+        weights[j] -= lr * error * v
+
+
+def compete(parent: int, core: int, seed: int, load: float, period: float) -> None:
+    """Bursts of load x period of CPU time, each followed by a sleep of the rest of the period, for ever.
+
+    The period varies by a half either way, so that rounds differ.
+    """
+    share_core(core)
+    chance = random.Random(seed)
+    while os.getppid() == parent:
+        this = period * chance.uniform(0.5, 1.5)
+        stop = time.process_time() + load * this
+        while time.process_time() < stop:
+            pass
+        time.sleep((1 - load) * this)
+
+
+if __name__ == "__main__":
+    what, *numbers = sys.argv[1:]
+    parent, core, seed = map(int, numbers[:3])
+    if what == "train":
+        rounds, epochs, samples = map(int, numbers[3:6])
+        train(parent, core, seed, rounds, epochs, samples, deadline_seconds=float(numbers[6]))
+    else:
+        compete(parent, core, seed, load=float(numbers[3]), period=float(numbers[4]))
