@@ -1,8 +1,8 @@
 """What happened in a run, as rows of `records.sqlite`: rounds, clients of a round, evaluations, events.
 
 A round is one transaction: its rows, its clients, its events and its evaluation are there together or not at
-all, so a run can be killed at any moment. The file is in WAL mode: others may read while the run writes. A number that
-does not exist (NaN) is NULL in the file and NaN in the columns read back.
+all, so a run can be killed at any moment. The file is in WAL mode: others may read while the run writes. A
+number that does not exist (NaN) is NULL in the file and NaN in the columns read back.
 
 Shape letters: C clients asked in a round.
 """
@@ -144,9 +144,7 @@ class Records:
         if not clients:
             return
         ids = clients["client"].tolist()
-        columns = [
-            clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS
-        ]
+        columns = [clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS]
         self._insert("clients", list(zip([t] * len(ids), ids, *columns, strict=True)))
         for name in clients.keys() - {"client", *CLIENT_COLUMNS}:
             values = clients[name].tolist()
@@ -190,9 +188,7 @@ class Records:
             return np.array([t for t, _ in rows], np.int64), np.array([v for _, v in rows], np.float64)
         columns = self.rounds()
         if metric not in columns:
-            raise Mistake(
-                f"{self.path} has no metric {metric!r}; {nearest(metric, [*self.metrics(), *columns])}"
-            )
+            raise Mistake(f"{self.path} has no metric {metric!r}; {nearest(metric, [*self.metrics(), *columns])}")
         try:
             values = columns[metric].astype(np.float64)
         except ValueError:
@@ -230,18 +226,14 @@ class Records:
         if t is None:
             t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
         if t is None:
-            raise Mistake(
-                f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}"
-            )
+            raise Mistake(f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}")
         where = " WHERE name = ? AND round = ?"
         columns = self._columns("client_evaluations", ("client", "value"), where, (name, t))
         return columns["client"], columns["value"]
 
     def events(self) -> list[tuple[int, int, str, str]]:
         """(round, client, kind, detail) of everything that happened to the membership, in order."""
-        return self.db.execute(
-            "SELECT round, client, kind, detail FROM events ORDER BY round, number"
-        ).fetchall()
+        return self.db.execute("SELECT round, client, kind, detail FROM events ORDER BY round, number").fetchall()
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
         row = self.db.execute(query, values).fetchone()

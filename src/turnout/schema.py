@@ -73,9 +73,7 @@ def checked(db: sqlite3.Connection, path: Path, create: bool) -> sqlite3.Connect
         _check(db, path, create)
     except sqlite3.DatabaseError as error:
         db.close()
-        raise Mistake(
-            f"{path} cannot be read as run records ({error}); restore it or use a new folder"
-        ) from error
+        raise Mistake(f"{path} cannot be read as run records ({error}); restore it or use a new folder") from error
     except Mistake:
         db.close()
         raise

@@ -1,0 +1,246 @@
+"""Charts as SVG text: lines with bands, bars, histograms, sparklines. Colours come from the page's style sheet.
+
+A chart carries its points as JSON (`data-chart`), from which the page's script shows the values under the pointer;
+without the script the picture is complete.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout.report.axes import Axis, Floats, make_axis, value_axis
+from turnout.report.units import Unit, show
+
+WIDTH, HEIGHT = 520, 300
+LEFT, RIGHT, BOTTOM = 58, 20, 42
+COLOURS = 8
+MOST_POINTS = 240
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: `y` at `x`, perhaps with a band from `low` to `high`; `colour` numbers the style."""
+
+    name: str
+    x: Floats
+    y: Floats
+    colour: int = 0
+    low: Floats | None = None
+    high: Floats | None = None
+
+
+def text(words: object) -> str:
+    """Anything a person wrote, safe in HTML and SVG."""
+    return html.escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]", "\ufffd", str(words)))
+
+
+def line_chart(
+    series: Sequence[Series],
+    title: str,
+    x_label: str = "round",
+    unit: Unit = "number",
+    x_unit: Unit = "number",
+    log_x: bool = False,
+    log_y: bool | None = None,
+) -> str:
+    """Lines over a common axis, each with its band; nothing for no data.
+
+    Without a word about `log_y`, a positive range of more than three decades (a loss that exploded) is logarithmic.
+    """
+    lines = [s for s in (_thin(_known(s, log_x)) for s in series) if len(s.x)]
+    if not lines:
+        return ""
+    named = _legend([(s.name, s.colour) for s in lines]) if len(lines) > 1 else ("", 0)
+    top = 36 + named[1]
+    xs = np.concatenate([s.x for s in lines])
+    ys = np.concatenate([v for s in lines for v in (s.y, s.low, s.high) if v is not None])
+    limit = 1.0 if unit == "percent" and max(s.y.max() for s in lines) <= 1 else np.inf
+    x = make_axis(xs.min(), xs.max(), LEFT, WIDTH - RIGHT, x_unit, log_x, about=6)
+    log_y = bool(ys.min() > 0 and ys.max() / ys.min() > 1000) if log_y is None else log_y
+    y = value_axis(float(ys.min()), float(min(ys.max(), limit)), HEIGHT - BOTTOM, top, unit, log_y)
+    body = named[0] + _grid(x, y, x_label) + "".join(_band(s, x, y) for s in lines)
+    body += "".join(_line(s, x, y) for s in lines) + '<g class="cursor"></g>'
+    return _svg(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit))
+
+
+def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_label: str = "") -> str:
+    """One bar per value in the order given; the first `marked` stand out, a line shows the mean."""
+    v = np.asarray(values, np.float64)
+    v = v[np.isfinite(v)]
+    if not len(v):
+        return ""
+    y = value_axis(min(0.0, v.min()), max(0.0, v.max()), HEIGHT - BOTTOM, 34, unit)
+    step = (WIDTH - LEFT - RIGHT) / len(v)
+    width = max(step - min(2.0, step * 0.2), 0.4)
+    base = float(y.place(0.0))
+    parts = []
+    for i, (value, at) in enumerate(zip(v, y.place(v), strict=True)):
+        kind = "bar low" if i < marked else "bar"
+        box = f'x="{LEFT + i * step:.1f}" y="{min(at, base):.1f}" width="{width:.2f}" height="{abs(at - base):.1f}"'
+        parts.append(f'<rect class="{kind}" {box}><title>{show(value, unit)}</title></rect>')
+    x = Axis(0, 1, LEFT, WIDTH - RIGHT, (), ())
+    return _svg(title, _grid(x, y, x_label) + "".join(parts) + _mean_line(float(v.mean()), y, unit))
+
+
+def histogram(
+    values: Floats, title: str, unit: Unit = "number", x_label: str = "", ends: tuple[float, float] | None = None
+) -> str:
+    """How many values lie where, in 30 bins; those that hold only the lowest tenth stand out."""
+    v = np.asarray(values, np.float64)
+    v = v[np.isfinite(v)]
+    if not len(v):
+        return ""
+    count, edge = np.histogram(v, bins=30, range=ends)
+    x = make_axis(edge[0], edge[-1], LEFT, WIDTH - RIGHT, unit, about=6)
+    y = value_axis(0.0, float(count.max()), HEIGHT - BOTTOM, 34)
+    worst = np.quantile(v, 0.1)
+    parts = []
+    for n, left, right in zip(count, edge[:-1], edge[1:], strict=True):
+        a, b, at = float(x.place(left)), float(x.place(right)), float(y.place(float(n)))
+        kind = "bar low" if right <= worst else "bar"
+        box = f'x="{a:.1f}" y="{at:.1f}" width="{max(b - a - 1, 0.4):.1f}" height="{HEIGHT - BOTTOM - at:.1f}"'
+        words = f"{show(left, unit)} to {show(right, unit)}: {n}"
+        parts.append(f'<rect class="{kind}" {box}><title>{words}</title></rect>')
+    return _svg(title, _grid(x, y, x_label) + "".join(parts))
+
+
+def spark(values: Floats, colour: int = 0) -> str:
+    """A curve the size of a word."""
+    v = np.asarray(values, np.float64)
+    v = v[np.isfinite(v)]
+    if len(v) < 2:
+        return ""
+    y = make_axis(float(v.min()), float(v.max()), 20, 2)
+    xs = np.linspace(1, 79, len(v))
+    path = _path(xs, y.place(v))
+    picture = f'<path class="line s{colour % COLOURS}" d="{path}"/>'
+    return f'<svg class="spark" viewBox="0 0 80 22" role="img" aria-label="curve">{picture}</svg>'
+
+
+def sheet(pictures: Sequence[str], style: str) -> str:
+    """Charts two by two as one standalone SVG document with its own style sheet."""
+    found = [picture for picture in pictures if picture]
+    across, down = min(len(found), 2), (len(found) + 1) // 2
+    body = ""
+    for i, picture in enumerate(found):
+        place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        body += picture.replace("<svg ", f"<svg {place} ", 1)
+    body = re.sub(r' data-chart="[^"]*"', "", body)  # a picture has no script to read it
+    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    return f"<svg {head}><style>{style}</style>{paper}{body}</svg>\n"
+
+
+def _known(s: Series, log_x: bool) -> Series:
+    """Only the points that can be drawn."""
+    keep = np.isfinite(s.x) & np.isfinite(s.y) & ((s.x > 0) | (not log_x))
+    band = [None if v is None else np.where(np.isfinite(v), v, s.y)[keep] for v in (s.low, s.high)]
+    return Series(s.name, s.x[keep], s.y[keep], s.colour, *band)
+
+
+def _thin(s: Series) -> Series:
+    """Neighbouring points averaged where there are more than a screen can show; the ends stay."""
+    if len(s.x) <= MOST_POINTS:
+        return s
+    group = np.linspace(0, MOST_POINTS, len(s.x), endpoint=False).astype(int)
+    count = np.bincount(group)
+
+    def mean(v: Floats | None) -> Floats | None:
+        if v is None:
+            return None
+        thin = np.bincount(group, weights=v) / count
+        thin[0], thin[-1] = v[0], v[-1]
+        return thin
+
+    x, y = mean(s.x), mean(s.y)
+    assert x is not None
+    assert y is not None
+    return Series(s.name, x, y, s.colour, mean(s.low), mean(s.high))
+
+
+def _path(xs: Floats, ys: Floats) -> str:
+    return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs, ys, strict=True))
+
+
+def _style(colour: int) -> str:
+    """A colour, and a dash once the colours are used up."""
+    return f"s{colour % COLOURS}" + (f" d{min(colour // COLOURS, 2)}" if colour >= COLOURS else "")
+
+
+def _line(s: Series, x: Axis, y: Axis) -> str:
+    xs, ys = x.place(s.x), y.place(s.y)
+    if len(s.x) == 1:
+        dot = f'class="dot {_style(s.colour)}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="3"'
+        return f"<circle {dot}><title>{text(s.name)}</title></circle>"
+    return f'<path class="line {_style(s.colour)}" d="{_path(xs, ys)}"><title>{text(s.name)}</title></path>'
+
+
+def _band(s: Series, x: Axis, y: Axis) -> str:
+    if s.low is None or s.high is None or len(s.x) < 2:
+        return ""
+    edge = [y.place(np.clip(v, y.low, y.high)) for v in (s.high, s.low)]
+    xs = x.place(s.x)
+    outline = _path(np.concatenate([xs, xs[::-1]]), np.concatenate([edge[0], edge[1][::-1]]))
+    return f'<path class="band {_style(s.colour)}" d="{outline}Z"/>'
+
+
+def _grid(x: Axis, y: Axis, x_label: str) -> str:
+    parts = []
+    for at, words in zip(y.place(np.array(y.ticks)), y.labels, strict=True):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
+    bottom = HEIGHT - BOTTOM
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    for at, words in zip(x.place(np.array(x.ticks)), x.labels, strict=True):
+        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{words}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
+    return "".join(parts)
+
+
+def _mean_line(mean: float, y: Axis, unit: Unit) -> str:
+    at = float(y.place(mean))
+    line = f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+    return line + f'<text class="tick" x="{LEFT + 6}" y="{at - 5:.1f}">mean {show(mean, unit)}</text>'
+
+
+def _legend(names: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """Names with their colours in rows, and the height they take."""
+    parts, x, row = [], 8.0, 0
+    for name, colour in names:
+        short = name if len(name) <= 40 else name[:39] + "…"
+        width = 36 + 6.9 * len(short)
+        if x > 8 and x + width > WIDTH:
+            x, row = 8.0, row + 1
+        y = 38 + 17 * row
+        parts.append(f'<path class="line key {_style(colour)}" d="M{x:.0f},{y}h16"/>')
+        parts.append(f'<text class="name" x="{x + 21:.0f}" y="{y + 4}">{text(short)}</text>')
+        x += width
+    return "".join(parts), 17 * (row + 1) + 8
+
+
+def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit, x_unit: Unit) -> str:
+    """What the script shows under the pointer."""
+    rows = []
+    for s in lines:
+        deviation = [None if s.high is None or s.low is None else (s.high - s.low) / 2]
+        shown = [show(float(v), unit) for v in s.y]
+        if deviation[0] is not None:
+            shown = [f"{w} ± {show(float(d), unit)}" for w, d in zip(shown, deviation[0], strict=True)]
+        at = [show(float(v), x_unit) if x_unit != "number" else f"{v:.0f}" for v in s.x]
+        places = [np.round(axis.place(v), 1).tolist() for axis, v in ((x, s.x), (y, s.y))]
+        rows.append({"n": s.name, "c": _style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
+    return json.dumps({"label": x_label, "rows": rows}, separators=(",", ":"))
+
+
+def _svg(title: str, body: str, points: str = "") -> str:
+    data = f' data-chart="{html.escape(points)}"' if points else ""
+    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{data}'
+    return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'

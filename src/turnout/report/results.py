@@ -1,0 +1,123 @@
+"""The results table, the same in a terminal and on a page: a row per variant, mean ± deviation over seeds."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from turnout.report.runs import Run, Runs, find_runs
+from turnout.report.units import lower_is_better, show, sparkline, spread, title_of, unit_of
+
+
+@dataclass(frozen=True)
+class Results:
+    """Cells as text; `leading` is the row whose main metric is best on average, None for a single row."""
+
+    header: list[str]
+    rows: list[list[str]]
+    leading: int | None
+
+
+def results(runs: Runs, target: float | None = None) -> Results:
+    """The table of a folder of runs."""
+    target = runs.target if target is None else target
+    main = runs.metrics[0] if runs.metrics else None
+    several = len({len(found) for found in runs.variants.values()}) > 1  # else the title says how many
+    header = ["variant", *(["seeds"] if several else [])]
+    if main:
+        header += [_name(main), "best"]
+    header += [_name(m) for m in runs.metrics[1:]]
+    if target is not None and main:
+        header.append(f"rounds to {show(target, unit_of(main)).replace('.0 ', ' ')}")
+    header += ["turnout", "up", "down", "time"]
+    rows = [_row(name, found, runs.metrics, several, target) for name, found in runs.variants.items()]
+    return Results(header, rows, _leading(runs, main))
+
+
+def results_table(folder: str | Path, target: float | None = None, width: int | None = None) -> Table:
+    """The results of a run folder, or a folder of runs, for a terminal of some width (default: this one's).
+
+    Where the terminal is narrow, columns are left out, the least important first; the report has them all.
+    """
+    runs = find_runs(folder)
+    found = results(runs, target)
+    names, rows = list(found.header), [list(row) for row in found.rows]
+    if runs.metrics:
+        names.append("curve")
+        for variant, row in zip(runs.variants, rows, strict=True):
+            row.append(sparkline(runs.curve(variant, runs.metrics[0])[1], width=16))
+    kept = _fitting(names, rows, width or shutil.get_terminal_size().columns)
+    table = Table(
+        title=Text(f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title),
+        title_justify="left",
+    )
+    for i in kept:
+        table.add_column(Text(names[i]), justify="left" if names[i] in ("variant", "curve") else "right")
+    for i, row in enumerate(rows):
+        cells = (Text(row[k], no_wrap=k > 0, overflow="ellipsis" if k else "fold") for k in kept)
+        table.add_row(*cells, style="bold" if i == found.leading else None)
+    return table
+
+
+def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
+    """The columns that fit side by side. The variant may be folded, the main metric always stays."""
+    need = [3 + max(len(row[i]) for row in rows) for i in range(len(names))]
+    need = [max(n, 3 + max(map(len, names[i].split()))) for i, n in enumerate(need)]
+    need[0] = min(need[0], 3 + max(12, width // 4))
+    main = 2 if "seeds" in names else 1
+    others = [
+        i for i in range(main + 1, len(names)) if names[i] not in ("curve", "time", "best", "up", "down", "turnout")
+    ]
+    others.sort(key=lambda i: not names[i].startswith("rounds to"))
+    order = [names.index(n) for n in ("time", "best", "seeds", "curve", "down", "up", "turnout") if n in names]
+    kept = list(range(len(names)))
+    for i in [*order, *reversed(others)]:
+        if sum(need[k] for k in kept) + 1 > width:
+            kept.remove(i)
+    return kept
+
+
+def seeds_of(runs: Runs) -> str:
+    """How many seeds the rows average over, where all have as many: "5 seeds", or just "seeds"."""
+    counts = {len(found) for found in runs.variants.values()}
+    return f"{counts.pop()} seeds" if len(counts) == 1 else "seeds"
+
+
+def _name(metric: str) -> str:
+    return title_of(metric).lower()
+
+
+def _row(name: str, found: list[Run], metrics: list[str], several: bool, target: float | None) -> list[str]:
+    cells = [name, *([str(len(found))] if several else [])]
+    for i, metric in enumerate(metrics):
+        cells.append(spread([run.final(metric) for run in found], unit_of(metric)))
+        if i == 0:
+            cells.append(spread([run.best(metric) for run in found], unit_of(metric)))
+    if target is not None and metrics:
+        cells.append(_rounds_to(found, metrics[0], target))
+    cells.append(show(float(np.mean([run.mean("work") for run in found])), "percent"))
+    spent = ("bytes_up", "bytes_down", "seconds")
+    return cells + [show(float(np.mean([run.total(c) for run in found])), unit_of(c)) for c in spent]
+
+
+def _rounds_to(found: list[Run], metric: str, target: float) -> str:
+    """Mean rounds to a target over the seeds that reached it, and how many did if not all."""
+    reached = [n for n in (run.rounds_to(metric, target) for run in found) if n is not None]
+    if not reached:
+        return "not reached"
+    words = spread([float(n) for n in reached])
+    return words if len(reached) == len(found) else f"{words} ({len(reached)} of {len(found)})"
+
+
+def _leading(runs: Runs, main: str | None) -> int | None:
+    if main is None or len(runs.variants) < 2:
+        return None
+    means = np.array([np.mean([run.final(main) for run in found]) for found in runs.variants.values()])
+    if np.isnan(means).any():
+        return None
+    return int(means.argmin() if lower_is_better(main) else means.argmax())

@@ -1,0 +1,196 @@
+"""Which runs a folder holds, and what their records say: curves, totals, means over seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import Mistake
+from turnout.record import Records
+from turnout.report.axes import Floats
+from turnout.report.units import in_order, lower_is_better
+from turnout.schema import Column
+
+FILE = "records.sqlite"
+NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder and what was read from it. `curves` maps a metric to (rounds, values)."""
+
+    variant: str
+    seed: int | None
+    path: Path
+    rounds: dict[str, Column]
+    curves: dict[str, tuple[Column, Column]]
+    client_values: dict[str, tuple[Column, Column]]
+    events: list[tuple[int, int, str, str]]
+    has_friends: bool = False
+
+    def final(self, metric: str) -> float:
+        """The last value measured; NaN if none."""
+        _, values = self.curves.get(metric, NO_CURVE)
+        return float(values[-1]) if len(values) else float("nan")
+
+    def best(self, metric: str) -> float:
+        """The best value measured; NaN if none."""
+        _, values = self.curves.get(metric, NO_CURVE)
+        pick = np.min if lower_is_better(metric) else np.max
+        return float(pick(values)) if len(values) else float("nan")
+
+    def rounds_to(self, metric: str, target: float) -> int | None:
+        """Rounds trained when the metric first reached a target; None if it never did."""
+        if metric not in self.curves:
+            return None
+        rounds, values = self.curves[metric]
+        reached = values <= target if lower_is_better(metric) else values >= target
+        return int(rounds[reached.argmax()]) + 1 if reached.any() else None
+
+    def total(self, column: str) -> float:
+        """A column of the rounds, summed; gaps count as 0."""
+        return float(np.nansum(self.rounds[column].astype(np.float64)))
+
+    def mean(self, column: str) -> float:
+        """A column of the rounds, averaged over the rounds that have it; NaN if none does."""
+        values = self.rounds[column].astype(np.float64)
+        values = values[~np.isnan(values)]
+        return float(values.mean()) if len(values) else float("nan")
+
+    def turnout(self) -> tuple[Column, Column, Column]:
+        """(rounds, clients, work) of everyone asked."""
+        kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
+        with Records.read(self.path / FILE) as records:
+            rows = np.fromiter(records.turnout_rows(), dtype=kind)
+        return rows["round"], rows["client"], rows["work"]
+
+    def friends(self) -> tuple[Column, Column]:
+        """(clients, friends) of every time a friend stood in."""
+        query = "SELECT client, friend FROM clients WHERE friend >= 0 AND friend != client"
+        with Records.read(self.path / FILE) as records:
+            pairs = np.array(records.db.execute(query).fetchall(), dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    def text(self, name: str) -> str:
+        """A text file of the run folder; empty if it is not there."""
+        path = self.path / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs of a folder. `waiting` counts those that are listed but have no records yet."""
+
+    title: str
+    runs: tuple[Run, ...]
+    waiting: int = 0
+    target: float | None = None
+    metric: str | None = None
+
+    @cached_property
+    def variants(self) -> dict[str, list[Run]]:
+        """The runs of each variant, one per seed, in the order listed."""
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.variant, []).append(run)
+        return found
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Everything evaluated; the main metric first."""
+        names = in_order({name for run in self.runs for name in run.curves})
+        return sorted(names, key=lambda name: name != self.metric)
+
+    def curve(self, variant: str, metric: str) -> tuple[Floats, Floats, Floats]:
+        """(rounds trained, mean over seeds, standard deviation) of a metric; the deviation is NaN for one seed."""
+        pairs = [run.curves[metric] for run in self.variants[variant] if metric in run.curves]
+        rounds, mean, deviation = mean_curve(pairs)
+        return rounds + 1, mean, deviation
+
+    def column(self, variant: str, name: str) -> tuple[Floats, Floats, Floats]:
+        """(rounds, mean over seeds, standard deviation) of a column of the rounds."""
+        found = [run.rounds for run in self.variants[variant] if name in run.rounds]
+        return mean_curve([(r["round"], r[name].astype(np.float64)) for r in found])
+
+
+def mean_curve(pairs: Iterable[tuple[Column, Column]]) -> tuple[Floats, Floats, Floats]:
+    """Mean and standard deviation (n - 1) at every round that any of the curves has.
+
+    >>> x, mean, deviation = mean_curve([([0, 1], [1.0, 2.0]), ([0], [3.0])])
+    >>> x.tolist(), mean.tolist(), deviation.round(3).tolist()
+    ([0.0, 1.0], [2.0, 2.0], [1.414, nan])
+    """
+    known = [(np.asarray(x), np.asarray(y, np.float64)) for x, y in pairs if len(x)]
+    known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in known]
+    if not known:
+        return np.array([]), np.array([]), np.array([])
+    rounds, place = np.unique(np.concatenate([x for x, _ in known]), return_inverse=True)
+    values = np.concatenate([y for _, y in known])
+    count = np.bincount(place, minlength=len(rounds))
+    mean = np.bincount(place, values, len(rounds)) / count
+    square = np.bincount(place, (values - mean[place]) ** 2, len(rounds))
+    many = count > 1
+    deviation = np.sqrt(np.divide(square, count - 1, out=np.full(len(rounds), np.nan), where=many))
+    return rounds.astype(np.float64), mean, deviation
+
+
+def find_runs(folder: str | Path) -> Runs:
+    """The runs of a folder: a run itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
+    folder = Path(folder)
+    if (folder / FILE).is_file():
+        return Runs(folder.absolute().name, (read_run(folder, folder.absolute().name, None),))
+    listed = _listed(folder) if (folder / "runs.json").is_file() else _found(folder)
+    entries = listed.pop("runs")
+    present = [e for e in entries if (folder / e["path"] / FILE).is_file()]
+    if not present:
+        raise Mistake(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
+    runs = tuple(read_run(folder / e["path"], str(e["variant"]), int(e["seed"])) for e in present)
+    return Runs(runs=runs, waiting=len(entries) - len(present), **listed)
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    path = folder / "runs.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = [{key: e[key] for key in ("variant", "seed", "path")} for e in content["runs"]]
+        named = {key: content[key] for key in ("target", "metric") if content.get(key) is not None}
+        return {"title": str(content.get("title") or folder.absolute().name), "runs": entries, **named}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Mistake(
+            f'{path} is not a list of runs ({error!r}); it should be {{"title": ..., "runs": '
+            '[{"variant": ..., "seed": ..., "path": ...}]}'
+        ) from error
+
+
+def _found(folder: Path) -> dict[str, Any]:
+    paths = sorted(p.parent.relative_to(folder) for p in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")])
+    entries = []
+    for path in paths:
+        number = re.fullmatch(r"seed-(\d+)", path.name)
+        variant = str(path.parent) if number and len(path.parts) > 1 else str(path)
+        entries.append({"variant": variant, "seed": int(number[1]) if number else 0, "path": str(path)})
+    entries.sort(key=lambda e: (e["variant"], e["seed"]))
+    return {"title": folder.absolute().name, "runs": entries}
+
+
+def read_run(path: Path, variant: str, seed: int | None) -> Run:
+    """What the report needs of one run."""
+    with Records.read(path / FILE) as records:
+        friends = records.db.execute("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1")
+        return Run(
+            variant,
+            seed,
+            path,
+            rounds=records.rounds(),
+            curves={name: records.curve(name) for name in records.metrics()},
+            client_values={name: records.client_evaluation(name) for name in records.client_metrics()},
+            events=records.events(),
+            has_friends=friends.fetchone() is not None,
+        )

@@ -1,0 +1,328 @@
+"""The report: right numbers, safe text, one file that needs nothing else, and sections only where there is data."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from rich.console import Console
+
+from turnout.errors import Mistake
+from turnout.record import Evaluation, Records, RoundRecord
+from turnout.report import charts, find_runs, results_table, sparkline, write_picture, write_report
+from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
+from turnout.report.charts import Series
+from turnout.report.heat import LEVELS, gather, indices, palette, png
+from turnout.report.maps import turnout_cells
+from turnout.report.results import results
+from turnout.report.runs import mean_curve
+from turnout.rng import uniform
+
+NASTY = '<script>alert("x")</script>&\x07'
+
+
+def make_run(
+    folder: Path, accuracies: list[float], clients: int = 6, friends: bool = False, parts: bool = True
+) -> Path:
+    folder.mkdir(parents=True)
+    ids = torch.arange(clients)
+    with Records.open(folder / "records.sqlite") as records:
+        for t, accuracy in enumerate(accuracies):
+            work_C = (uniform(0, "work", t, ids=ids) * 3).floor() / 2
+            columns = {"client": ids, "work": work_C}
+            if friends:
+                columns["friend"] = torch.where(work_C > 0, -1, (ids + 1) % clients)
+            record = RoundRecord(
+                round=t,
+                skipped=NASTY if parts and t == 1 else None,
+                lr=0.1,
+                members=clients,
+                asked=clients,
+                answered=int((work_C > 0).sum()),
+                work=float(work_C.mean()),
+                weight_sum=0.9,
+                train_loss=1 / (t + 1),
+                bytes_up=1000,
+                bytes_down=2000,
+                seconds=0.5,
+                extra={"elastic_loss": 0.5, "rule": NASTY} if parts else {},
+                clients=columns,
+                events=[(2, "leave", NASTY)] if parts and t == 0 else [],
+            )
+            per_client = {"personal_accuracy": (ids, ids / clients)} if parts else {}
+            records.add_round(record, Evaluation(t, {"global_accuracy": accuracy}, per_client))
+    return folder
+
+
+def make_study(folder: Path) -> Path:
+    runs = []
+    for variant, seed, accuracies in (
+        (NASTY, 0, [0.1, 0.5, 0.7]),
+        (NASTY, 1, [0.1, 0.6, 0.9]),
+        ("plain", 0, [0.1, 0.3, 0.4]),
+        ("plain", 1, [0.1, 0.5, 0.4]),
+    ):
+        path = f"{'nasty' if variant == NASTY else variant}/seed-{seed}"
+        make_run(folder / path, accuracies, friends=variant == NASTY)
+        (folder / path / "experiment.toml").write_text(f'# {NASTY[:-1]}\n[world.data]\nkind = "digits"\n')
+        (folder / path / "environment.json").write_text(json.dumps({"torch": NASTY}))
+        runs.append({"variant": variant, "seed": seed, "path": path})
+    runs.append({"variant": "later", "seed": 0, "path": "later/seed-0"})
+    (folder / "runs.json").write_text(json.dumps({"title": "A study " + NASTY, "runs": runs, "target": 0.5}))
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with their attributes, headings and text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inside: list[str] = []
+        self.headings: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside.append("/" + tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.inside and self.inside[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_a_study_has_every_section_and_no_text_becomes_markup(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path / "study")))
+    assert page.headings == [
+        "Results",
+        "Curves",
+        "Who turned up when",
+        "Personal accuracy of each client",
+        "Bytes",
+        "Weights",
+        "Who is whose friend",
+        "What the parts reported",
+        "Joined and left",
+        "Settings",
+    ]
+    assert [tag for tag, _ in page.tags].count("script") == 1  # ours
+    assert any('<script>alert("x")</script>&' in words for words in page.words)
+    assert "1 runs of this folder have not begun." in page.words
+
+
+def test_a_report_needs_nothing_from_outside(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path / "study")))
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "iframe", "object", "base")
+        assert "href" not in attributes
+        assert (attributes.get("src") or "data:").startswith("data:")
+        assert not any(name.startswith("on") for name in attributes)
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "url(" not in "".join(page.words)
+
+
+def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
+    page = Page(write_report(make_run(tmp_path / "run", [0.2, 0.4], parts=False)))
+    assert page.headings == ["Results", "Curves", "Who turned up when", "Bytes", "Weights"]
+    assert "Mean ± standard deviation" not in "".join(page.words)
+
+
+def test_the_points_under_the_pointer_are_the_means_over_seeds(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path / "study")))
+    first = next(a["data-chart"] for tag, a in page.tags if tag == "svg" and "data-chart" in a)
+    assert first is not None
+    rows = json.loads(first)["rows"]
+    assert [row["n"] for row in rows] == [NASTY, "plain"]
+    assert rows[0]["l"] == ["1", "2", "3"]  # rounds trained
+    deviation = math.sqrt((0.9 - 0.8) ** 2 + (0.7 - 0.8) ** 2)  # n - 1 = 1
+    assert rows[0]["t"][2] == f"80.0 % ± {100 * deviation:.1f} %"
+    assert rows[1]["t"][2] == "40.0 % ± 0.0 %"
+
+
+def test_results_are_means_over_seeds(tmp_path: Path) -> None:
+    found = results(find_runs(make_study(tmp_path / "study")))
+    cells = [dict(zip(found.header, row, strict=True)) for row in found.rows]
+    assert found.leading == 0
+    assert cells[0]["global accuracy"] == "80.0 ± 14.1 %"
+    assert cells[0]["best"] == "80.0 ± 14.1 %"
+    assert cells[1]["global accuracy"] == "40.0 ± 0.0 %"
+    assert cells[1]["best"] == "45.0 ± 7.1 %"
+    assert cells[0]["rounds to 50 %"] == "2 ± 0"
+    assert cells[1]["rounds to 50 %"] == "2 (1 of 2)"
+    assert cells[0]["up"] == "3 kB"
+    assert cells[0]["time"] == "1.5 s"
+    assert results(find_runs(tmp_path / "study"), target=0.95).rows[0][3] == "not reached"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_terminal_table_fits_and_shows_the_same_numbers(tmp_path: Path, width: int) -> None:
+    folder = make_study(tmp_path / "study")
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(results_table(folder, width=width))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, shown.splitlines())) <= width
+    assert "80.0 ± 14.1 %" in shown
+    assert ("▁" in shown and "6 kB" in shown) == (width >= 120)
+
+
+def test_a_smaller_loss_leads(tmp_path: Path) -> None:
+    for name, losses in (("a", [3.0, 1.0, 2.0]), ("b", [3.0, 2.0, 1.5])):
+        (tmp_path / name / "seed-0").mkdir(parents=True)
+        with Records.open(tmp_path / name / "seed-0" / "records.sqlite") as records:
+            for t, loss in enumerate(losses):
+                records.add_round(RoundRecord(round=t), Evaluation(t, {"global_loss": loss}))
+    found = results(find_runs(tmp_path), target=1.5)
+    assert found.leading == 1
+    assert [row[:4] for row in found.rows] == [["a", "2", "1", "2"], ["b", "1.5", "1.5", "3"]]
+
+
+def test_a_run_that_has_just_begun_or_exploded_still_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    Records.open(tmp_path / "new" / "records.sqlite").close()
+    assert Page(write_report(tmp_path / "new")).headings == ["Results"]
+    run = make_run(tmp_path / "bad", [0.5, math.nan, math.inf])
+    with Records.open(run / "records.sqlite") as records:
+        records.add_round(RoundRecord(round=3, train_loss=1e30))
+        records.add_round(RoundRecord(round=4, train_loss=math.inf))
+    text = write_report(run).read_text(encoding="utf-8")
+    assert "Training loss, log scale" in text
+    assert "nan" not in "".join(re.findall(r'<path[^>]* d="([^"]*)"', text))
+
+
+def test_the_picture_is_a_valid_document_of_its_own(tmp_path: Path) -> None:
+    path = write_picture(make_study(tmp_path / "study"))
+    root = ElementTree.parse(path).getroot()
+    titles = [e.text for e in root.iter() if e.get("class") == "title"]
+    assert titles == ["Global accuracy", "Training loss, all variants"]
+    lines = [e for e in root.iter() if (e.get("class") or "").startswith("line s")]
+    assert len(lines) == 3  # two variants; their training losses coincide
+    assert path.name == "curves.svg"
+    assert not list(path.parent.glob("*.part"))
+
+
+def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match="no records in"):
+        write_report(tmp_path)
+    (tmp_path / "runs.json").write_text('{"runs": [{"variant": "a"}]}')
+    with pytest.raises(Mistake, match="not a list of runs"):
+        write_report(tmp_path)
+
+
+def test_runs_are_found_without_a_list(tmp_path: Path) -> None:
+    for path in ("b/seed-10", "b/seed-9", "a/seed-0", "alone"):
+        make_run(tmp_path / path, [0.5])
+    found = [(run.variant, run.seed) for run in find_runs(tmp_path).runs]
+    assert found == [("a", 0), ("alone", 0), ("b", 9), ("b", 10)]
+
+
+def test_mean_curve_is_over_the_seeds_that_have_the_round() -> None:
+    pairs = [(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])), (np.array([0, 2]), np.array([2.0, math.nan]))]
+    rounds, mean, deviation = mean_curve(pairs)
+    assert rounds.tolist() == [0, 1, 2]
+    assert mean.tolist() == [1.5, 2.0, 3.0]
+    assert deviation[0] == pytest.approx(math.sqrt(0.5))
+    assert np.isnan(deviation[1:]).all()
+
+
+@given(st.floats(-100, 100), st.floats(1e-3, 1e9))
+def test_ticks_are_round_few_and_inside(low: float, width: float) -> None:
+    ticks = round_ticks(low, low + width)
+    assert 2 <= len(ticks) <= 7
+    assert all(low - 1e-6 * width <= v <= low + 1.000001 * width for v in ticks)
+    mantissa = float(f"{ticks[1] - ticks[0]:.2e}".split("e")[0])
+    assert mantissa in (1, 2, 5)
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1.5, 1e9))
+def test_logarithmic_ticks_are_inside(low: float, ratio: float) -> None:
+    assert all(low * 0.999 <= v <= low * ratio * 1.001 for v in log_ticks(low, low * ratio))
+
+
+def test_axes_place_values() -> None:
+    assert make_axis(0, 10, 0, 100).place(np.array([0.0, 2.5, 10.0])).tolist() == [0, 25, 100]
+    assert make_axis(1, 100, 0, 100, log=True).place(10.0) == pytest.approx(50)
+    assert (value_axis(0.13, 0.87, 0, 1).low, value_axis(0.13, 0.87, 0, 1).high) == (0, 1)
+    assert value_axis(0.5, 0.5, 0, 1).low < 0.5  # a constant lies in the middle
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    x = np.arange(10_000, dtype=np.float64)
+    chart = charts.line_chart([Series("a", x, x * 2)], "long")
+    data = ElementTree.fromstring(chart).get("data-chart")
+    assert data is not None
+    row = json.loads(data)["rows"][0]
+    assert len(row["x"]) == charts.MOST_POINTS
+    assert (row["l"][0], row["l"][-1]) == ("0", "9999")
+    assert row["t"][-1] == "19,998"
+
+
+def test_bars_mark_the_lowest_and_a_histogram_counts() -> None:
+    bars = ElementTree.fromstring(charts.bars(np.array([0.1, 0.5, np.nan, 0.6]), "b", marked=1, unit="percent"))
+    assert [e.get("class") for e in bars.iter() if e.tag == "rect"] == ["bar low", "bar", "bar"]
+    histogram = ElementTree.fromstring(charts.histogram(np.arange(100.0), "h"))
+    counts = [int((e.text or "").rsplit(" ", 1)[1]) for e in histogram.iter() if e.tag == "title"]
+    assert sum(counts) == 100
+    assert charts.bars(np.array([]), "b") == charts.histogram(np.array([np.nan]), "h") == ""
+
+
+def test_the_png_has_the_colours_of_the_cells() -> None:
+    value_RK = np.array([[np.nan, 0.0], [0.5, 1.0]])
+    image = Image.open(io.BytesIO(png(indices(value_RK), palette()))).convert("RGBA")
+    assert image.size == (2, 2)
+    seen = [image.getpixel((k, r)) for r in (0, 1) for k in (0, 1)]
+    expected = [tuple(palette()[i].tolist()) for i in (0, 1, 2 + round((LEVELS - 1) / 2), LEVELS + 1)]
+    assert seen == expected
+    assert seen[0][3] == 0  # type: ignore[index]
+
+
+@given(st.integers(1, 900), st.integers(1, 3000))
+def test_cells_average_what_falls_in_them(rows: int, columns: int) -> None:
+    row, column = np.array([0, rows - 1, rows - 1]), np.array([7, 6 + columns, 6 + columns])
+    cells = gather(row, column, np.array([1.0, 0.5, 0.0]), rows, 7, columns)
+    assert cells.value_RK.shape == (min(rows, 360), min(columns, 1000))
+    if rows > 1:
+        assert cells.value_RK[0, 0] == 1.0
+        assert cells.value_RK[-1, -1] == 0.25
+        assert np.isfinite(cells.value_RK).sum() == 2
+
+
+def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
+    clients, rounds = 2000, 600
+    ids = np.arange(clients)
+    round_N, client_N = np.repeat(np.arange(rounds), clients), np.tile(ids, rounds)
+    work_N = uniform(0, "work", ids=torch.arange(clients * rounds)).numpy() * (ids[client_N] % 2)
+    cells, known = turnout_cells((round_N, client_N * 7, work_N))
+    assert known == clients
+    assert cells.value_RK[0].mean() > 0.4
+    assert cells.value_RK[-1].mean() == 0.0
+    assert len(png(indices(cells.value_RK), palette())) < 700_000  # 1 MB as base64
+
+
+def test_variants_with_the_same_turnout_share_a_map(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path / "study")))
+    maps = [a["alt"] for tag, a in page.tags if tag == "img"]
+    assert maps == ["all variants, seed 0", NASTY.replace("\x07", "\ufffd")]  # turnout; friends of one variant
+
+
+def test_sparkline_keeps_its_width_and_ends() -> None:
+    line = sparkline([float(i) for i in range(1000)], width=10)
+    assert (len(line), line[0], line[-1]) == (10, "▁", "█")
+    assert sparkline([]) == ""
