@@ -16,9 +16,7 @@ some_ids = st.sets(st.integers(0, 29), max_size=12)
 
 
 @given(population=st.integers(0, 30), gone=some_ids, joined=some_ids)
-def test_members_are_population_less_removed_plus_added(
-    population: int, gone: set[int], joined: set[int]
-) -> None:
+def test_members_are_population_less_removed_plus_added(population: int, gone: set[int], joined: set[int]) -> None:
     gone = {c for c in gone if c < population}
     joined = {c + population for c in joined}
     members = Members(population, torch.tensor(sorted(gone)), torch.tensor(sorted(joined)))

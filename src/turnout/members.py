@@ -118,9 +118,7 @@ class Members:
     def leave(self, client: int) -> Members:
         """The members once this client has left."""
         if client not in self:
-            raise Mistake(
-                f"client {client} cannot leave: it is not a member (the population has {self.population})"
-            )
+            raise Mistake(f"client {client} cannot leave: it is not a member (the population has {self.population})")
         if client >= self.population:
             return Members(self.population, self.removed_L, self.added_J[self.added_J != client])
         return Members(self.population, torch.cat([self.removed_L, torch.tensor([client])]), self.added_J)

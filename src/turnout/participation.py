@@ -36,18 +36,14 @@ class Participation(Protocol):
     where the data has groups.
     """
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor: ...
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Always:
     """Everyone asked finishes everything."""
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         return torch.ones(len(client_C), dtype=torch.float64)
 
 
@@ -87,9 +83,7 @@ class Dropout:
     def __post_init__(self) -> None:
         _check_rate("Dropout", self.rate)
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = uniform(seed, "dropout", t, ids=client_C) >= self.rate
         if self.full_first_round and t == 0:
             up_C = torch.ones_like(up_C)
@@ -118,9 +112,7 @@ class Stratified:
     def __post_init__(self) -> None:
         _check_rate("Stratified", self.rate)
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         first_full = self.full_first_round and t == 0
         present = len(client_C) if first_full else round((1 - self.rate) * len(client_C))
         group_C = torch.zeros_like(client_C) if groups is None else groups[client_C]
@@ -157,8 +149,6 @@ class OnOff:
                 "make one of them larger than 1"
             )
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = up_now(client_C, t, seed, rise=1 / self.mean_down, fall=1 / self.mean_up)
         return _finished(up_C, self.when_up, client_C, t, full_work, seed, groups)

@@ -157,9 +157,7 @@ class Traces:
         """Which of the chosen traces each client has."""
         return (uniform(seed, "trace", ids=client_C) * len(self.chosen)).to(torch.int64)
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         units = self._units(full_work)
         trace_C = self.trace(client_C, seed)
         u_C = uniform(seed, "work", t, ids=client_C)
@@ -188,7 +186,5 @@ class Homogeneous:
     def __post_init__(self) -> None:
         Traces(names=(self.trace,), absence=self.absence)  # refuses unknown names and impossible absences
 
-    def fraction(
-        self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None
-    ) -> Tensor:
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         return Traces(names=(self.trace,), absence=self.absence).fraction(client_C, t, full_work, seed)
