@@ -51,13 +51,9 @@ class SGD:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise Mistake(
-                f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr"
-            )
+            raise Mistake(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
         if not 0 <= self.momentum < 1:
-            raise Mistake(
-                f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum"
-            )
+            raise Mistake(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
         if self.weight_decay < 0:
             raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
 
@@ -146,17 +142,13 @@ class Local:
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
-            raise Mistake(
-                "local work is asked for both in epochs and in steps: give algorithm.local one of the two"
-            )
+            raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         if self.full_work < 1:
             raise Mistake(
                 f"local work must be at least 1 unit, not {self.full_work}: set algorithm.local.epochs or .steps"
             )
         if self.batch_size < 1:
-            raise Mistake(
-                f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size"
-            )
+            raise Mistake(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
 
     @property
     def full_work(self) -> int:

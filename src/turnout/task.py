@@ -161,9 +161,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if not callable(self.loss):
-            raise Mistake(
-                f"a task's loss is a function (output, target) -> one loss per sample, not {self.loss!r}"
-            )
+            raise Mistake(f"a task's loss is a function (output, target) -> one loss per sample, not {self.loss!r}")
         metrics = {"loss": self.loss} | dict(self.metrics) if self.main == "loss" else dict(self.metrics)
         if self.main not in metrics:
             hint = nearest(self.main, metrics)
@@ -217,9 +215,7 @@ def _check_batch(output_shape: tuple[int, ...], target: Tensor) -> None:
 
 def _check_labels(scores: int, label: Tensor) -> None:
     if label.is_floating_point():
-        raise Mistake(
-            f"labels are whole numbers, but the data has {label.dtype}: convert them, or use Regression"
-        )
+        raise Mistake(f"labels are whole numbers, but the data has {label.dtype}: convert them, or use Regression")
     if label.numel() == 0:
         return
     low, high = int(label.min()), int(label.max())

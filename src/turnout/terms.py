@@ -105,9 +105,7 @@ class Proximal(Stateless):
 
     def __post_init__(self) -> None:
         if self.mu < 0:
-            raise Mistake(
-                f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0"
-            )
+            raise Mistake(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)

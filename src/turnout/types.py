@@ -87,7 +87,7 @@ class Replies:
     update_CP  shared parameters, trained - start, already scaled by work: to be *added*, combined by `weighted_sum`
     states     BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
     sums       what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
-    report     per-client numbers (loss, examples, seconds, bytes): name -> [C]
+    report     per-client numbers: "loss", "finite" (the update is a number throughout), "bytes_up", ...: name -> [C]
     age_C      rounds since the reply was computed; 0 for a fresh one
     """
 
@@ -99,9 +99,7 @@ class Replies:
     age_C: Tensor | None = None
 
 
-State = dict[
-    str, Any
-]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
+State = dict[str, Any]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, dict[str, Any]]:

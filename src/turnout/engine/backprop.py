@@ -259,9 +259,7 @@ class Stack:
         return Stack(tuple(layer for layer in self.layers if not isinstance(layer, Drop)))
 
     def _forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, list[Any]]:
-        h = (
-            x.transpose(1, 2).contiguous() if x.dim() == 5 else x
-        )  # images: [c, B, i, h, w] -> [c, i, B, h, w]
+        h = x.transpose(1, 2).contiguous() if x.dim() == 5 else x  # images: [c, B, i, h, w] -> [c, i, B, h, w]
         saved: list[Any] = []
         for i, layer in enumerate(self.layers):
             h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, Rectify) else h, weights)

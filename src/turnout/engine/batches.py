@@ -59,9 +59,7 @@ def address_batches(
         hash_R = keys(keys(client_key_c, torch.tensor(epoch))[owner_R], sample_R)
         # one flat sort: the client in the top bits, the hash below it
         order_R = torch.sort((owner_R << 44) | ((hash_R >> 20) & (2**44 - 1)), stable=True).indices
-        step_R = (
-            epoch * per_epoch_c[owner_R] + sample_R // batch_size
-        )  # owners stay contiguous after the sort
+        step_R = epoch * per_epoch_c[owner_R] + sample_R // batch_size  # owners stay contiguous after the sort
         kept = (sample_R // batch_size < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
         rows_R = samples.row_R[start_c[owner_R] + sample_R[order_R]]
         row_cJB[owner_R[kept], step_R[kept], (sample_R % batch_size)[kept]] = rows_R[kept]

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from turnout.types import Tensors
 
-Predicate = Callable[
-    [str, nn.Module], bool
-]  # (name of a parameter or buffer, the model) -> does it stay home?
+Predicate = Callable[[str, nn.Module], bool]  # (name of a parameter or buffer, the model) -> does it stay home?
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from turnout.terms import At, Term
 from turnout.types import Samples, Tensors
 
 BLOCK = 256  # clients whose batch orders are laid out together
+_SMALL = 1 << 20  # bytes a step of the whole cohort touches, below which threads do not pay
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Job:
     seed: int
     t: int
     optimizer: Optimizer
+    scale_C: Tensor | None = None  # what each multiplies its update by before sending it
     own_states: frozenset[str] = frozenset()
     slots: Tensors = field(default_factory=dict)  # optimizer state carried in: name -> [C, P]
     count_C: Tensor | None = None  # optimizer steps carried in
@@ -57,13 +59,17 @@ class Job:
 
 @dataclass
 class Trained:
-    """The cohort after local training, in the job's order of clients."""
+    """The cohort after local training, in the job's order of clients.
+
+    `flat_CP` holds the scaled update (trained - start) in the shared columns and the trained values in the personal ones.
+    """
 
     flat_CP: Tensor
     states: Tensors
     slots: Tensors
     count_C: Tensor
     loss_C: Tensor  # mean over the local steps
+    finite_C: Tensor  # whether the update is a number throughout
     up: dict[str, Tensors]
     mine: dict[str, Tensors]
 
@@ -75,35 +81,50 @@ class Trainer:
     thread that runs its kernels on one core beats kernels that share two.
     """
 
-    def __init__(self, network: Network, gradients: Gradients, chunk: int, threads: int = 1):
-        self.network, self.chunk = network, chunk
+    def __init__(
+        self,
+        network: Network,
+        gradients: Gradients,
+        chunk: int,
+        threads: int = 1,
+        cost: int = 1 << 30,
+        fixed: bool = True,
+    ):
+        """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one."""
+        self.network, self.gradients, self.chunk = network, gradients, chunk
+        self.threads, self.cost, self.fixed = threads, cost, fixed
         self._idle: SimpleQueue[Gradients] = SimpleQueue()
         for i in range(threads):
             self._idle.put(gradients if i == 0 else gradients.twin())
         self._pool = (
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-            if threads > 1
-            else None
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else None
         )
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         result = _blank(job, self.network.layout.width)
+        chunk = self._chunk(len(job.client_C))
         pending = []
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
             batches = _batches(job, block)
-            for start in range(block.start, block.stop, self.chunk):
-                rows = slice(start, min(start + self.chunk, block.stop))
+            for start in range(block.start, block.stop, chunk):
+                rows = slice(start, min(start + chunk, block.stop))
                 own = slice(rows.start - first, rows.stop - first)
                 piece = Batches(batches.row_cJB[own], batches.size_cJ[own])
                 if self._pool is None:
                     self._advance(job, rows, piece, result)
                 else:
                     pending.append(self._pool.submit(self._advance, job, rows, piece, result))
-        for chunk in pending:
-            chunk.result()
+        for done in pending:
+            done.result()
         return result
+
+    def _chunk(self, clients: int) -> int:
+        """Small work stays together: a thread of its own would cost more than it brings."""
+        if self.fixed or clients * self.cost < _SMALL:
+            return self.chunk
+        return min(self.chunk, -(-clients // self.threads))
 
     def _advance(self, job: Job, rows: slice, batches: Batches, result: Trained) -> None:
         gradients = self._idle.get()
@@ -117,9 +138,7 @@ def _blank(job: Job, width: int) -> Trained:
     """Everybody at the start, with the tensors that training will write into."""
     clients, device = len(job.client_C), job.start_P.device
     flat_CP = torch.empty(clients, width, dtype=job.start_P.dtype, device=device)
-    slots = {
-        n: job.slots[n].clone() if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots
-    }
+    slots = {n: job.slots[n].clone() if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
     mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
     states = {
         name: (value.clone() if name in job.own_states else value.expand(clients, *value.shape).clone())
@@ -127,7 +146,8 @@ def _blank(job: Job, width: int) -> Trained:
     }
     count_C = torch.zeros(clients, dtype=torch.int64) if job.count_C is None else job.count_C.clone()
     loss_C = torch.zeros(clients, dtype=job.start_P.dtype, device=device)
-    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, {}, mine)
+    finite_C = torch.ones(clients, dtype=torch.bool, device=device)
+    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine)
 
 
 def _batches(job: Job, block: slice) -> Batches:
@@ -211,9 +231,7 @@ class Chunk:
                 self.states[name][rows] = value
         self.result.loss_C[self.rows][rows] += loss
 
-    def _general_step(
-        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch
-    ) -> Tensor:
+    def _general_step(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> Tensor:
         """Gradient, then what the terms make of it (shared columns only), then the optimizer."""
         assert self.grad_cP is not None
         grad = self.grad_cP[rows]
@@ -280,6 +298,15 @@ class Chunk:
                 self.mine[term.name][name].copy_(value)
             for name, value in up.items():
                 self._home(term.name, name, value)[self.rows] = value
+        self._become_update()
+
+    def _become_update(self) -> None:
+        """Turn the shared columns into what is sent, while they are still in the cache."""
+        shared = self.network.layout.shared
+        update_cP = self.flat_cP[:, :shared].sub_(self.start_cP[:, :shared])
+        if self.job.scale_C is not None:
+            update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
+        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
 
     def _home(self, term: str, name: str, like: Tensor) -> Tensor:
         """The cohort's matrix for what a term sends, made when the first chunk arrives."""

@@ -1,0 +1,75 @@
+"""The server's arithmetic: a weighted sum of updates, a weighted mean of states, and the step that applies them.
+
+Shape letters: C replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.types import State
+
+
+def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
+    """Σ_c weight_c · update_c over the rows with weight > 0; the weights need not sum to 1.
+
+    A zero weight does not hide a NaN, so rows without weight are left out rather than multiplied by 0.
+
+    >>> weighted_sum(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.tensor([2.0, 0.0]))
+    tensor([2., 4.])
+    """
+    used_C = weight_C > 0
+    if not bool(used_C.all()):
+        update_CP, weight_C = update_CP[used_C.to(update_CP.device)], weight_C[used_C]
+    return weight_C.to(update_CP) @ update_CP
+
+
+def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
+    """Σ_c weight_c · value_c / Σ_c weight_c: for states, which must stay in their range whatever the weights sum to.
+
+    Integers (a batch counter) are rounded. What is the same for everybody stays exactly as it is.
+
+    >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0]))
+    tensor([2.])
+    """
+    used_C = weight_C > 0
+    if not bool(used_C.all()):
+        value_C, weight_C = value_C[used_C.to(value_C.device)], weight_C[used_C]
+    if bool((value_C == value_C[:1]).all()):
+        return value_C[0].clone()
+    weight_C = weight_C.to(value_C.device, torch.float64)
+    mean = (weight_C / weight_C.sum()) @ value_C.to(torch.float64).flatten(1)
+    mean = mean if value_C.is_floating_point() else mean.round()
+    return mean.to(value_C.dtype).view(value_C.shape[1:])
+
+
+class ServerStep(Protocol):
+    """What the server does with the summed update."""
+
+    def begin(self, width: int) -> State: ...
+
+    def step(self, update_P: Tensor, state: State) -> tuple[Tensor, State]:
+        """The change to apply to the shared parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class Apply:
+    """w <- w + lr · Σ weight_c update_c."""
+
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise Mistake(f"the server's learning rate must be above 0, not {self.lr}: set algorithm.server.lr")
+
+    def begin(self, width: int) -> State:
+        return {}
+
+    def step(self, update_P: Tensor, state: State) -> tuple[Tensor, State]:
+        return update_P * self.lr, state

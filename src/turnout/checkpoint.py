@@ -1,0 +1,69 @@
+"""Checkpoints: one safetensors file, never pickle, replaced in one step so that a kill leaves the old one or the new.
+
+The plain values of the state tree (numbers, strings) travel as JSON in the file's metadata, beside the round, the data's
+fingerprint and the list of client files (store.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from turnout.errors import Mistake
+from turnout.types import State, flatten, unflatten
+
+FORMAT = "turnout-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round."""
+
+    round: int
+    state: State
+    fingerprint: str  # of the data and the model: a checkpoint of another experiment is refused
+    client_files: list[str]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write beside the old one, bring it to the disk, and only then take its place."""
+    tensors, plain = flatten(checkpoint.state)
+    about = {
+        "format": FORMAT,
+        "round": checkpoint.round,
+        "fingerprint": checkpoint.fingerprint,
+        "client_files": checkpoint.client_files,
+        "plain": plain,
+    }
+    temporary = path.with_name(path.name + ".new")
+    save_file({n: v.detach().cpu().contiguous() for n, v in tensors.items()}, temporary, {"turnout": json.dumps(about)})
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_checkpoint(path: Path, fingerprint: str, device: torch.device) -> Checkpoint:
+    """Read a checkpoint back; a damaged or foreign one is a mistake with a sentence."""
+    try:
+        with safe_open(path, "pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {}).get("turnout", "{}"))
+            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        raise Mistake(
+            f"{path} is damaged ({error}): delete it and run again with --resume to start that run over"
+        ) from error
+    if about.get("format") != FORMAT:
+        raise Mistake(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
+    if about["fingerprint"] != fingerprint:
+        raise Mistake(
+            f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run the "
+            "folder's own experiment.toml"
+        )
+    return Checkpoint(about["round"], unflatten(tensors, about["plain"]), about["fingerprint"], about["client_files"])

@@ -1,0 +1,116 @@
+"""The short names of parts in experiment files: one table per role, made of the public classes.
+
+A role is the type a setting is annotated with. Where a part is not in its table, a dotted path `package.module:Name` stands
+for the user's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from turnout import data, local, models, participation, personal, selection, substitution, task, terms, weighting
+from turnout.aggregation import Apply, ServerStep
+from turnout.compression import Compression, Dense
+from turnout.data import partition
+from turnout.engine.layout import Predicate
+from turnout.errors import Mistake, nearest
+from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.settings import DataSpec
+
+Maker = Callable[..., Any]
+
+
+def kind_name(maker: Maker) -> str:
+    """The short name of a class or function.
+
+    >>> kind_name(weighting.ByWork), kind_name(partition.IID), kind_name(models.digits_cnn)
+    ('by-work', 'iid', 'digits-cnn')
+    """
+    name = getattr(maker, "__name__", type(maker).__name__)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
+
+
+def _table(*makers: Maker, **others: Maker) -> dict[str, Maker]:
+    return {kind_name(maker): maker for maker in makers} | others
+
+
+KINDS: dict[Any, dict[str, Maker]] = {
+    DataSpec: _table(
+        data.Synthetic, data.Digits, data.MNIST, data.FashionMNIST, data.EMNIST, data.CIFAR10, data.CIFAR100,
+        data.ImageFolder, data.Characters, data.Sentences, data.Table, data.ClientFiles, data.Own, data.Loader, data.Stream,
+        data.Noisy,
+    ),
+    partition.Partition: _table(
+        partition.IID, partition.OneLabel, partition.Classes, partition.Shards, partition.Dirichlet, partition.Clustered,
+        partition.Natural,
+    ),
+    data.Sizes: _table(data.Equal, data.Pareto, data.LogNormal),
+    participation.Participation: _table(
+        participation.Always, participation.Traces, participation.Homogeneous, participation.Dropout,
+        participation.Stratified, participation.OnOff, participation.FleetLog,
+    ),
+    selection.Selection: _table(selection.Everyone, selection.Fraction, selection.Count, selection.AsLogged),
+    models.ModelSpec: _table(
+        models.Logistic, models.MLP, models.CNN, models.ResNet, models.CharacterLSTM, models.SentenceLSTM,
+        models.digits_cnn, models.mcmahan_cnn, models.fdms_mnist_cnn, models.fdms_cifar_cnn, models.pfl_cifar_cnn,
+        models.mtfl_cifar_cnn, models.vgg11, models.resnet50,
+    ),
+    task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
+    local.Optimizer: _table(local.SGD),
+    local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
+    terms.Term: _table(terms.Proximal),
+    Predicate: _table(personal.batch_norm, personal.Named),
+    Compression: _table(Dense),
+    substitution.Substitution: _table(substitution.Unused, substitution.Dropout),
+    weighting.Weighting: _table(
+        weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
+        A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,
+    ),
+    ServerStep: _table(Apply),
+    RuntimeSpec: _table(InProcess),
+}  # fmt: skip
+
+ROLE_NAMES = {
+    DataSpec: "data", partition.Partition: "partition", data.Sizes: "sizes", participation.Participation: "participation",
+    selection.Selection: "selection", models.ModelSpec: "model", task.TaskSpec: "task", local.Optimizer: "optimizer",
+    local.Schedule: "schedule", terms.Term: "term", Predicate: "personal", Compression: "compression",
+    substitution.Substitution: "substitution", weighting.Weighting: "weighting", ServerStep: "server",
+    RuntimeSpec: "runtime",
+}  # fmt: skip
+
+
+def find(role: Any, kind: str, path: str) -> Maker:
+    """The class or function a short name or a dotted path stands for."""
+    if ":" in kind:
+        return imported(kind, path)
+    table = KINDS[role]
+    if kind not in table:
+        raise Mistake(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {nearest(kind, table)}")
+    return table[kind]
+
+
+def imported(dotted: str, path: str) -> Any:
+    """What a dotted path `package.module:Name` names."""
+    module, _, name = dotted.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise Mistake(f"{path}: cannot import {module!r} ({error}): is its folder on PYTHONPATH?") from error
+    except AttributeError as error:
+        raise Mistake(f"{path}: module {module!r} has nothing called {name!r}") from error
+
+
+def name_of(role: Any, thing: Any) -> str:
+    """How a part is written in a file: its short name, else its dotted path."""
+    maker = thing if callable(thing) and not _is_instance_of_kind(role, thing) else type(thing)
+    for kind, known in KINDS.get(role, {}).items():
+        if known is maker and len(kind) > 1:
+            return kind
+    return f"{maker.__module__}:{maker.__qualname__}"
+
+
+def _is_instance_of_kind(role: Any, thing: Any) -> bool:
+    return any(isinstance(known, type) and isinstance(thing, known) for known in KINDS.get(role, {}).values())

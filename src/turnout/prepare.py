@@ -1,0 +1,167 @@
+"""From an experiment to something that runs: data loaded, model built and checked, first server state.
+
+Everything that can be wrong with what a person wrote is found here, before the first round.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from turnout.data import Federation
+from turnout.engine.layout import lay_out
+from turnout.errors import Mistake, nearest
+from turnout.members import Members
+from turnout.rng import key
+from turnout.round import Server
+from turnout.runtimes.inprocess import InProcessRuntime, Model
+from turnout.settings import Experiment
+from turnout.task import check_model
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment about to start."""
+
+    experiment: Experiment
+    federation: Federation
+    template: nn.Module  # as the user wrote it, for handing trained models back
+    model: Model
+    runtime: InProcessRuntime
+    members: Members
+    server: Server
+    fingerprint: str
+
+
+def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
+    """Load, build, check."""
+    federation = experiment.world.data.load(experiment.seed, data_dir)
+    experiment = _bound(experiment, federation)
+    template = build_model(experiment.model, federation, experiment.seed)
+    if experiment.start is not None:
+        load_weights(template, Path(experiment.start))
+    x, y = _a_few_samples(federation)
+    check_model(experiment.task, template, x, y)
+    layout = lay_out(template, experiment.algorithm.personal)
+    if layout.shared == 0:
+        raise Mistake("every parameter stays home, so there is nothing to federate: change algorithm.personal")
+    flat_P = layout.pack(dict(template.named_parameters()))
+    states = {name: value.detach().clone() for name, value in template.named_buffers()}
+    model = Model(copy.deepcopy(template), layout, flat_P, states)
+    algorithm = experiment.algorithm
+    runtime = InProcessRuntime(
+        experiment.runtime,
+        federation,
+        experiment.world.participation,
+        algorithm,
+        experiment.task,
+        model,
+        experiment.seed,
+    )
+    device, dtype = runtime.device, runtime.dtype
+
+    def placed(value: Tensor) -> Tensor:
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+    server = Server(
+        shared_P=placed(flat_P[: layout.shared]),
+        states={name: placed(states[name]) for name in layout.shared_states},
+        down={t.name: {n: placed(v) for n, v in t.down(layout.shared).items()} for t in algorithm.terms},
+        parts={
+            "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
+            "compression": algorithm.compression.begin(layout.shared),
+            "server": algorithm.server.begin(layout.shared),
+        },
+    )
+    names = repr([(s.name, s.shape) for s in layout.slots])
+    fingerprint = hashlib.sha256((federation.fingerprint() + names).encode()).hexdigest()[:16]
+    return Prepared(experiment, federation, template, model, runtime, Members(federation.clients), server, fingerprint)
+
+
+def _bound(experiment: Experiment, federation: Federation) -> Experiment:
+    """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
+    participation, selection = experiment.world.participation, experiment.algorithm.selection
+    if hasattr(participation, "bound"):
+        experiment = experiment.but(
+            **{"world.participation": participation.bound(federation.names, federation.clients)}
+        )
+    if hasattr(selection, "bound"):
+        experiment = experiment.but(**{"algorithm.selection": selection.bound(federation.names, federation.clients)})
+    if hasattr(selection, "check"):
+        selection.check(federation.clients)
+    return experiment
+
+
+def build_model(model: Any, federation: Federation, seed: int) -> nn.Module:
+    """A module from a spec, a factory (with or without input shape and classes), or a module itself."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    make = getattr(model, "build", model)
+    if not callable(make):
+        raise Mistake(f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one")
+    wants = len(inspect.signature(make).parameters)
+    arguments = (federation.input_shape, federation.classes)[:wants]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "model") & (2**63 - 1))
+        built = make(*arguments)
+    if not isinstance(built, nn.Module):
+        raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module")
+    return built
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Begin from given weights; names and shapes must be the model's own."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Mistake(f"start = {str(path)!r} cannot be read as a safetensors file: {error}") from error
+    own = module.state_dict()
+    for name, value in weights.items():
+        if name not in own:
+            raise Mistake(f"{path} has a tensor {name!r} that this model has not: {nearest(name, own)}")
+        if own[name].shape != value.shape:
+            raise Mistake(f"{path}: {name} is {tuple(value.shape)}, the model wants {tuple(own[name].shape)}")
+    missing = own.keys() - weights.keys()
+    if missing:
+        raise Mistake(f"{path} lacks {', '.join(sorted(missing)[:3])}: it holds another model's weights")
+    module.load_state_dict(weights)
+
+
+def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Samples to try the model on."""
+    ids = torch.arange(min(federation.clients, 64))
+    with_data = ids[federation.examples(ids).cpu() > 0]
+    if len(with_data) == 0:
+        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
+    x, y = federation.train(with_data[:1], 0).of(0)
+    return x[:8], y[:8]
+
+
+def memory_estimate(prepared: Prepared) -> dict[str, int]:
+    """Bytes the run will need, before its first round: the largest pieces by name."""
+    layout, algorithm = prepared.model.layout, prepared.experiment.algorithm
+    clients = len(algorithm.selection.choose(prepared.members, 0, prepared.experiment.seed))
+    width = 8 if prepared.runtime.dtype == torch.float64 else 4
+    matrices = 1 + len(algorithm.local.optimizer.slots)
+    trainer = prepared.runtime.trainer
+    return {
+        "cohort": matrices * clients * layout.width * width,
+        "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
+        "client state": prepared.runtime.store.row_bytes
+        * min(prepared.federation.clients, clients * prepared.experiment.rounds),
+        "data": _data_bytes(prepared.federation),
+    }
+
+
+def _data_bytes(federation: Federation) -> int:
+    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))

@@ -1,0 +1,213 @@
+"""The default runtime: every client of a cohort simulated in this process, vectorised.
+
+It holds what real devices would hold themselves: their data and the state they keep between rounds. It returns the
+turnout that was drawn, and trains only those whose work is used.
+
+Shape letters: C clients of the cohort, R participants.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data import Federation
+from turnout.engine.batches import steps_per_epoch
+from turnout.engine.gradients import Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.layout import Layout
+from turnout.engine.train import Trainer
+from turnout.errors import Mistake
+from turnout.kept import initial_rows, kept_from
+from turnout.local import Local
+from turnout.members import Members
+from turnout.participation import Participation
+from turnout.round import ClientWork, Download, client_work
+from turnout.runtimes.settings import InProcess
+from turnout.settings import Algorithm
+from turnout.store import ClientStore
+from turnout.task import Classification, TaskSpec
+from turnout.types import Replies, Tensors, Turnout
+
+CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready for training: the module, its groups, and its first weights."""
+
+    module: nn.Module
+    layout: Layout
+    flat_P: Tensor
+    states: Tensors
+
+
+class InProcessRuntime:
+    """Simulated clients."""
+
+    def __init__(
+        self,
+        settings: InProcess,
+        federation: Federation,
+        participation: Participation,
+        algorithm: Algorithm,
+        task: TaskSpec,
+        model: Model,
+        seed: int,
+    ):
+        self.device = pick_device(settings.device)
+        self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
+        self.federation = federation.to(self.device)
+        self.participation, self.algorithm, self.seed = participation, algorithm, seed
+        self.groups = federation.groups()
+        module = model.module.to(self.device, self.dtype)
+        self.network = Network.of(module, model.layout, task.loss)
+        self.drop_single = self.network.has_batch_statistics()
+        flat_P, states = model.flat_P.to(self.dtype), {n: v.cpu() for n, v in model.states.items()}
+        self.store = ClientStore(initial_rows(model.layout, flat_P, states, algorithm))
+        self.trainer = self._trainer(settings, task)
+        self._mean: tuple[Members, float] | None = None
+
+    def _trainer(self, settings: InProcess, task: TaskSpec) -> Trainer:
+        gradients = pick_gradients(settings.engine, self.network, type(task) is Classification)
+        sample = self.federation.train(torch.tensor([_first_with_data(self.federation)]), 0)
+        x, y = sample.of(0)
+        size = self.algorithm.local.batch_size
+        x = x[:size].to(self.dtype) if x.is_floating_point() else x[:size]
+        if not isinstance(gradients, Looped):
+            gradients = checked_gradients(gradients, self.network, x, y[:size])
+        cost = client_bytes(self.network, x, y[:size])
+        on_gpu = self.device.type == "cuda"
+        threads = 1 if on_gpu else settings.threads or os.cpu_count() or 1
+        if on_gpu:
+            room = torch.cuda.mem_get_info(self.device)[0] // 2
+        else:
+            room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
+        chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
+        return Trainer(self.network, gradients, chunk, threads, cost, fixed=settings.chunk is not None)
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return self.federation.examples(client_C).cpu()
+
+    def mean_examples(self, members: Members) -> float:
+        if self._mean is None or self._mean[0] != members:
+            self._mean = members, float(self.examples(members.ids()).double().mean())
+        return self._mean[1]
+
+    def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
+        """Draw who turns up, train those whose work is used, keep what they keep."""
+        turnout, steps_C = self._turn_out(client_C, download.t)
+        used_C = turnout.present_C if self.store.initial else self.algorithm.weighting.counts(turnout)
+        if not bool(self.algorithm.weighting.counts(turnout).any()):
+            return turnout, None
+        row_R = used_C.nonzero().squeeze(1)
+        row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
+        client_R = client_C[row_R]
+        samples = self.federation.train(client_R, download.t)
+        if samples.x.is_floating_point() and samples.x.dtype != self.dtype:
+            samples = type(samples)(samples.x.to(self.dtype), samples.y, samples.row_R, samples.count_C)
+        scale_C = self.algorithm.weighting.client_scale(turnout)
+        by_client = self.algorithm.scale_at == "client" and not bool((scale_C[row_R] == 1).all())
+        work = ClientWork(client_R, steps_C[row_R], scale_C[row_R] if by_client else None, samples, self.drop_single)
+        kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
+        replies, kept = client_work(self.trainer, self.algorithm, download, work, kept, self.seed)
+        self.store.scatter(client_R, kept.to_rows())
+        return turnout, replies
+
+    def _turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
+        local = self.algorithm.local
+        finished_C = self.participation.fraction(client_C, t, local.full_work, self.seed, self.groups)
+        return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single)
+
+
+def turn_out(
+    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool
+) -> tuple[Turnout, Tensor]:
+    """Fractions of the work as whole mini-batches, and the turnout they make.
+
+    A fraction is rounded down to whole mini-batches; less than one is an absence.
+    """
+    full_C = local.full_steps(steps_per_epoch(examples_C, local.batch_size, drop_single))
+    steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
+    work_C = torch.where(steps_C > 0, steps_C / full_C.clamp(min=1) * local.full_work, 0.0)
+    progress = local.optimizer.progress
+    return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C)), steps_C
+
+
+def pick_device(name: str) -> torch.device:
+    """The device meant by a setting."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Mistake(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise Mistake("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
+    return device
+
+
+def pick_gradients(engine: str, network: Network, cross_entropy: bool) -> Gradients:
+    """The gradients meant by a setting."""
+    if engine == "loop":
+        return Looped(network)
+    if engine == "vmap":
+        return Vmapped(network)
+    gradients = fastest(network, cross_entropy)
+    if engine == "by-hand" and isinstance(gradients, Vmapped):
+        raise Mistake(
+            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU, Flatten and Dropout "
+            "layers under the classification task: use 'auto'"
+        )
+    return gradients
+
+
+def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
+    """The same gradients, or the plain loop (with a warning) for a model that cannot be vectorised."""
+    from turnout.engine.gradients import Batch
+
+    flat_cP = network.layout.pack(dict(network.module.named_parameters())).expand(2, -1).clone()
+    states = {n: b.expand(2, *b.shape).clone() for n, b in network.module.named_buffers() if n in network.layout.states}
+    keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
+    batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
+    try:
+        gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0][:160]
+        warnings.warn(
+            f"this model cannot be vectorised, so clients train one at a time, slowly: {reason}", stacklevel=2
+        )
+        return Looped(network)
+    return gradients
+
+
+def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
+    """What one client's local step touches: its weights, and what the forward pass saves for the backward one."""
+    total = 0
+
+    def count(saved: Tensor) -> Tensor:
+        nonlocal total
+        total += saved.numel() * saved.element_size()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(count, _same):
+        network.module.eval()
+        network.loss(network.module(x), y).mean()
+    return total + network.layout.width * x.element_size()
+
+
+_same: Callable[[Tensor], Tensor] = lambda saved: saved  # noqa: E731
+
+
+def _first_with_data(federation: Federation) -> int:
+    """Some client that holds samples, to measure the model with."""
+    for first in range(0, federation.clients, 1024):
+        some = torch.arange(first, min(first + 1024, federation.clients))
+        held = (federation.examples(some).cpu() > 0).nonzero()
+        if len(held):
+            return first + int(held[0])
+    raise Mistake("no client holds any training sample: look at world.data")

@@ -1,0 +1,160 @@
+"""An experiment has three sections: the world, the algorithm, the runtime. Plus model, task, and when to stop.
+
+These are values only: what they mean is in the parts, how they run in round.py and experiment.py, how they are written
+as TOML in config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from turnout.aggregation import Apply, ServerStep
+from turnout.compression import Compression, Dense
+from turnout.data import Federation, Synthetic
+from turnout.engine.layout import Predicate
+from turnout.errors import Mistake
+from turnout.local import Local
+from turnout.models import Logistic, ModelSpec
+from turnout.participation import Always, Participation
+from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.selection import Everyone, Selection
+from turnout.substitution import Substitution, Unused
+from turnout.task import Classification, TaskSpec
+from turnout.terms import Term
+from turnout.weighting import ByWork, Shares, Weighting
+
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]
+
+
+class DataSpec(Protocol):
+    """A data set and who holds it: a frozen object that loads itself."""
+
+    def load(self, seed: int, data_dir: Path | None) -> Federation: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """What a deployment will not let you choose: data and who holds it, and who shows up."""
+
+    data: DataSpec = field(default_factory=Synthetic)
+    participation: Participation = field(default_factory=Always)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What you do about it.
+
+    max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
+    nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
+    scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
+    """
+
+    local: Local = field(default_factory=Local)
+    terms: tuple[Term, ...] = ()
+    personal: Predicate | None = None
+    compression: Compression = field(default_factory=Dense)
+    substitution: Substitution = field(default_factory=Unused)
+    weighting: Weighting = field(default_factory=ByWork)
+    shares: Shares = field(default_factory=Shares)
+    server: ServerStep = field(default_factory=Apply)
+    selection: Selection = field(default_factory=Everyone)
+    scale_at: str = "client"
+    max_weight: float | None = None
+    nonfinite: str = "stop"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", tuple(self.terms))
+        if self.scale_at not in ("client", "server"):
+            raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
+        if self.nonfinite not in ("stop", "absent"):
+            raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
+        if self.max_weight is not None and not self.max_weight > 0:
+            raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
+        names = [term.name for term in self.terms]
+        if len(set(names)) != len(names):
+            raise Mistake(f"two terms are called the same ({', '.join(names)}): give one of them another name")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
+
+    per_client: also on each member's own test data, on a sample of `clients` of them where there are more.
+    """
+
+    every: int = 1
+    per_client: bool = False
+    clients: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.clients < 1:
+            raise Mistake(
+                f"evaluate.every and evaluate.clients must be at least 1, not {self.every} and {self.clients}"
+            )
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop before the last round: a target reached, no gain for some rounds, or a budget spent.
+
+    target    value of `metric` (the task's main global metric where none is named)
+    patience  evaluations without a new best
+    """
+
+    target: float | None = None
+    metric: str | None = None
+    patience: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("patience", "seconds", "bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run needs. `start`: a safetensors file of weights to begin from instead of fresh ones."""
+
+    world: World = field(default_factory=World)
+    model: Model = field(default_factory=Logistic)
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    task: TaskSpec = field(default_factory=Classification)
+    rounds: int = 100
+    seed: int = 0
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    stop: Stop = field(default_factory=Stop)
+    runtime: RuntimeSpec = field(default_factory=InProcess)
+    start: str | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise Mistake(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
+        if self.seed < 0:
+            raise Mistake(f"a seed must not be negative, but is {self.seed}")
+
+    def but(self, **changes: Any) -> Experiment:
+        """The same experiment with some settings replaced, by path: `but(**{"algorithm.weighting": ByShare()})`.
+
+        >>> Experiment().but(rounds=3, **{"world.data.alpha": 0.5}).world.data.alpha
+        0.5
+        """
+        result = self
+        for path, value in changes.items():
+            result = _with(result, path.split("."), value)
+        return result
+
+
+def _with(thing: Any, path: list[str], value: Any) -> Any:
+    if not hasattr(thing, path[0]):
+        raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}")
+    inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
+    return replace(thing, **{path[0]: inner})

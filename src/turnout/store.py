@@ -1,0 +1,116 @@
+"""Clients' own state by id: gather(ids), scatter(ids). Only clients that have some take room.
+
+What a client keeps between rounds (personal parameters, residuals, control variates) is one row per name. Rows live in
+memory, or in a file mapped into memory where they would be too large. Checkpoints are incremental: each writes the
+rows that changed since the last one, and now and then all of them, so that a round with a small cohort never rewrites
+a large population.
+
+Shape letters: C clients asked for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from turnout.types import Tensors
+
+
+class ClientStore:
+    """Rows per client, starting from `initial` (one client's state) for those never seen."""
+
+    def __init__(self, initial: Tensors, memory_limit: int = 4 << 30, folder: Path | None = None):
+        self.initial = {name: value.detach().cpu() for name, value in initial.items()}
+        self.memory_limit, self.folder = memory_limit, folder
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every client."""
+        self._slot: dict[int, int] = {}
+        self._touched: set[int] = set()
+        self._rows: Tensors = {name: value.new_empty(0, *value.shape) for name, value in self.initial.items()}
+
+    def __len__(self) -> int:
+        return len(self._slot)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one client costs."""
+        return sum(value.numel() * value.element_size() for value in self.initial.values())
+
+    def gather(self, client_C: Tensor) -> Tensors:
+        """The rows of some clients; a client never seen has the initial ones."""
+        slots = [self._slot.get(c, -1) for c in client_C.tolist()]
+        known = torch.tensor([i for i, s in enumerate(slots) if s >= 0], dtype=torch.int64)
+        where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)
+        result = {}
+        for name, value in self.initial.items():
+            rows = value.expand(len(slots), *value.shape).clone()
+            rows[known] = self._rows[name][where]
+            result[name] = rows
+        return result
+
+    def scatter(self, client_C: Tensor, rows: Tensors) -> None:
+        """Keep new rows for some clients."""
+        if not self.initial:
+            return
+        clients = client_C.tolist()
+        for c in clients:
+            self._slot.setdefault(c, len(self._slot))
+        self._grow(len(self._slot))
+        where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
+        for name, value in rows.items():
+            self._rows[name][where] = value.detach().to("cpu", self.initial[name].dtype)
+        self._touched.update(clients)
+
+    def forget(self, client: int) -> None:
+        """A client has left for good: its row goes back to the initial values."""
+        if client in self._slot:
+            self.scatter(torch.tensor([client]), {name: value[None] for name, value in self.initial.items()})
+
+    def _grow(self, needed: int) -> None:
+        for name, value in self._rows.items():
+            if needed > len(value):
+                bigger = self._allocate(name, max(needed, 2 * len(value), 64))
+                bigger[: len(value)] = value
+                self._rows[name] = bigger
+
+    def _allocate(self, name: str, rows: int) -> Tensor:
+        like = self.initial[name]
+        shape = (rows, *like.shape)
+        if rows * self.row_bytes <= self.memory_limit:
+            return torch.empty(shape, dtype=like.dtype)
+        folder = self.folder or Path(tempfile.mkdtemp(prefix="turnout-store-"))
+        path = folder / f"{name.replace('/', '.')}-{rows}.rows"
+        folder.mkdir(parents=True, exist_ok=True)
+        size = rows * like.numel()
+        return torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write the rows that changed since `files` were written (all of them, once that is less); the new list of files.
+
+        Files are valid only when the checkpoint that lists them is in place, so a kill in between loses nothing.
+        """
+        if not self.initial or not (self._touched or not files):
+            return files
+        folder.mkdir(parents=True, exist_ok=True)
+        written = sum((folder / f).stat().st_size for f in files)
+        whole = not files or written > 2 * len(self._slot) * self.row_bytes
+        clients = sorted(self._slot if whole else self._touched)
+        name = f"clients-{mark}.safetensors"
+        ids = torch.tensor(clients, dtype=torch.int64)
+        save_file({"client": ids, **{n: v.contiguous() for n, v in self.gather(ids).items()}}, folder / name)
+        self._touched.clear()
+        return [name] if whole else [*files, name]
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        """Go back to what these files say."""
+        self.clear()
+        for file in files:
+            rows = load_file(folder / file)
+            self.scatter(rows.pop("client"), rows)
+        self._touched.clear()

@@ -1,0 +1,127 @@
+"""How much each reply counts: schemes A, B and C of paper 000, FedNova, and the shares they start from.
+
+A weighting answers three questions, each with a default: whose work counts, what a client multiplies its update by
+before sending it, and what the server multiplies a share by. A new weighting overrides one of them.
+
+Shape letters: C clients of the cohort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.types import Turnout
+
+
+def scale(work_C: Tensor, full_work: Tensor | float) -> Tensor:
+    """Scheme C: p_t^k = (E / s_t^k) p^k; the factor E / s, and 0 where s = 0.
+
+    >>> scale(torch.tensor([4, 1, 0]), full_work=4)
+    tensor([1., 4., 0.])
+    """
+    return torch.where(work_C > 0, full_work / work_C.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
+
+
+class Weighting:
+    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B)."""
+
+    def counts(self, turnout: Turnout) -> Tensor:
+        """Whose reply is used, as booleans over the cohort."""
+        return turnout.present_C
+
+    def client_scale(self, turnout: Turnout) -> Tensor:
+        """What each client multiplies its update by before the residual and the encoding; 0 for the absent."""
+        return turnout.present_C.to(torch.float64)
+
+    def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        """What the server multiplies each share by, given whose reply is used (at least one).
+
+        `lent`: a substitution gives the shares of the missing away.
+        """
+        return torch.ones_like(share_C)
+
+
+@dataclass(frozen=True)
+class CompleteOnly(Weighting):
+    """Scheme A: a_k = (N p_k / K) [s_k = E], K the number of complete clients.
+
+    N/K pays for those who are missing; a substitution does that too, so with one the factor is dropped.
+    """
+
+    def counts(self, turnout: Turnout) -> Tensor:
+        return turnout.complete_C
+
+    def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        factor = 1.0 if lent else len(share_C) / int(counts_C.sum())
+        return torch.full_like(share_C, factor)
+
+
+@dataclass(frozen=True)
+class ByShare(Weighting):
+    """Scheme B: a_k = p_k; unfinished work counts as it is."""
+
+
+@dataclass(frozen=True)
+class ByWork(Weighting):
+    """Scheme C: a_k = (E / s_k) p_k; each client stands for its full share however little it finished.
+
+    With momentum E and s are the sums of the gradients' coefficients (FedNova's normaliser), for plain SGD the steps.
+    """
+
+    def client_scale(self, turnout: Turnout) -> Tensor:
+        return scale(turnout.progress_C, turnout.full_progress_C)
+
+
+@dataclass(frozen=True)
+class FedNova(Weighting):
+    """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps and τ_eff = Σ p_k a_k over those present, shares normalised.
+
+    Scheme C is the same with τ_eff fixed to E.
+    """
+
+    def client_scale(self, turnout: Turnout) -> Tensor:
+        return scale(turnout.progress_C, 1.0)
+
+    def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        own_C = torch.where(counts_C, share_C, 0.0)
+        mean_progress = (own_C * turnout.progress_C).sum() / own_C.sum()
+        return mean_progress.expand_as(share_C)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each client of the cohort stands for.
+
+    by    "samples" (n_c) or "uniform"
+    over  "normalised": over the cohort that was asked, so the shares sum to 1; "unbiased": n_c / n · N / |cohort| over
+          all members. With everybody asked the two are the same.
+    """
+
+    by: str = "samples"
+    over: str = "normalised"
+
+    def __post_init__(self) -> None:
+        if self.by not in ("samples", "uniform"):
+            raise Mistake(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
+        if self.over not in ("normalised", "unbiased"):
+            raise Mistake(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
+
+    def of(self, examples_C: Tensor, members: int, mean_examples: float | None) -> Tensor:
+        """Shares of a cohort; `mean_examples` is the members' mean sample count, needed only for unbiased shares.
+
+        >>> Shares().of(torch.tensor([1, 3]), members=10, mean_examples=2.0)
+        tensor([0.2500, 0.7500], dtype=torch.float64)
+        >>> Shares(over="unbiased").of(torch.tensor([1, 3]), members=10, mean_examples=4.0)
+        tensor([0.1250, 0.3750], dtype=torch.float64)
+        """
+        size_C = (
+            examples_C.to(torch.float64) if self.by == "samples" else torch.ones(len(examples_C), dtype=torch.float64)
+        )
+        if self.over == "normalised":
+            return size_C / size_C.sum().clamp(min=1e-300)
+        mean = 1.0 if self.by == "uniform" or mean_examples is None else mean_examples
+        return size_C / (mean * len(size_C))  # = n_c / (N · mean) · N / |cohort|
