@@ -183,6 +183,16 @@ def test_the_terminal_table_fits_and_shows_the_same_numbers(tmp_path: Path, widt
     assert ("▁" in shown and "6 kB" in shown) == (width >= 120)
 
 
+def test_title_target_and_metric_come_from_the_experiment_file(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [0.2, 0.6])
+    (run / "experiment.toml").write_text('title = "Try"\n[stop]\ntarget = 0.6\nmetric = "global_accuracy"\n')
+    runs = find_runs(run)
+    assert (runs.title, runs.target, runs.metric) == ("Try", 0.6, "global_accuracy")
+    assert results(runs).rows[0][results(runs).header.index("rounds to 60 %")] == "2"
+    (run / "experiment.toml").write_text("not toml [")
+    assert find_runs(run).title == "run"
+
+
 def test_a_smaller_loss_leads(tmp_path: Path) -> None:
     for name, losses in (("a", [3.0, 1.0, 2.0]), ("b", [3.0, 2.0, 1.5])):
         (tmp_path / name / "seed-0").mkdir(parents=True)

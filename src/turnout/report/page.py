@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
         sections.events_section(runs),
         settings_section(runs),
     ]
-    return _write(Path(folder) / "report.html", _page(_title(runs), "".join(body)))
+    return _write(Path(folder) / "report.html", _page(runs.title, "".join(body)))
 
 
 def write_picture(folder: str | Path) -> Path:
@@ -52,7 +51,7 @@ def header(runs: Runs) -> str:
     kinds = "".join(f"<span><i>{text(name)}</i> {text(kind)}</span>" for name, kind in _common_kinds(runs))
     waiting = f'<p class="soft">{runs.waiting} runs of this folder have not begun.</p>' if runs.waiting else ""
     skipped = f'<p class="soft">{text(_skipped(runs))}</p>' if _skipped(runs) else ""
-    title = f"<h1>{text(_title(runs))}</h1>"
+    title = f"<h1>{text(runs.title)}</h1>"
     return f'<header>{title}{waiting}{skipped}<div class="kinds">{kinds}</div><div class="facts">{cards}</div></header>'
 
 
@@ -116,21 +115,9 @@ def _skipped(runs: Runs) -> str:
     return "Rounds that changed nothing: " + "; ".join(counted[:5]) + "." if counted else ""
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    try:
-        return tomllib.loads(run.text("experiment.toml"))
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def _title(runs: Runs) -> str:
-    named = _settings(runs.runs[0]).get("name") if len(runs.runs) == 1 else None
-    return named if isinstance(named, str) and named else runs.title
-
-
 def _common_kinds(runs: Runs) -> list[tuple[str, str]]:
     """(part, kind) pairs that the experiment files of all variants share."""
-    lists = [_kinds(_settings(found[0])) for found in runs.variants.values()]
+    lists = [_kinds(found[0].settings()) for found in runs.variants.values()]
     return [pair for pair in lists[0] if all(pair in other for other in lists)][:14]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,10 +84,20 @@ class Run:
         path = self.path / name
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
+    def settings(self) -> dict[str, Any]:
+        """The experiment file as tables; empty if it cannot be read."""
+        try:
+            return tomllib.loads(self.text("experiment.toml"))
+        except tomllib.TOMLDecodeError:
+            return {}
+
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a folder. `waiting` counts those that are listed but have no records yet."""
+    """All runs of a folder. `waiting` counts those that are listed but have no records yet.
+
+    The target and the main metric are those of `runs.json`, else those at which the first run was to stop.
+    """
 
     title: str
     runs: tuple[Run, ...]
@@ -145,14 +156,25 @@ def find_runs(folder: str | Path) -> Runs:
     """The runs of a folder: a run itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
     folder = Path(folder)
     if (folder / FILE).is_file():
-        return Runs(folder.absolute().name, (read_run(folder, folder.absolute().name, None),))
+        run = read_run(folder, folder.absolute().name, None)
+        return Runs(str(run.settings().get("title") or run.variant), (run,), **_stop(run))
     listed = _listed(folder) if (folder / "runs.json").is_file() else _found(folder)
     entries = listed.pop("runs")
     present = [e for e in entries if (folder / e["path"] / FILE).is_file()]
     if not present:
         raise Mistake(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
     runs = tuple(read_run(folder / e["path"], str(e["variant"]), int(e["seed"])) for e in present)
-    return Runs(runs=runs, waiting=len(entries) - len(present), **listed)
+    return Runs(runs=runs, waiting=len(entries) - len(present), **(_stop(runs[0]) | listed))
+
+
+def _stop(run: Run) -> dict[str, Any]:
+    stop = run.settings().get("stop")
+    wanted = stop if isinstance(stop, dict) else {}
+    return {
+        key: wanted[key]
+        for key, kind in (("target", float | int), ("metric", str))
+        if isinstance(wanted.get(key), kind)
+    }
 
 
 def _listed(folder: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _clients_of(runs: Runs, name: str) -> str:
     table = f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>' if rows else ""
     note = "The last time each client was measured, all seeds together; the lowest tenth is marked."
     body = f"{grid(figures)}<div style='height:14px'></div>{table}" if figures else ""
-    return section(f"{title_of(name)} of each client", body, note)
+    return section(f"{title_of(name.removeprefix('client_'))} of each client", body, note)
 
 
 def _client_values(runs: Runs, variant: str, name: str) -> Floats:
