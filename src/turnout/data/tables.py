@@ -70,8 +70,10 @@ def read_csv(path: Path) -> Csv:
     rows = [row for row in rows if row]
     if not rows:
         raise Mistake(f"{path} has no rows below its header")
-    if wrong := next((i for i, row in enumerate(rows) if len(row) != len(header)), None):
-        raise Mistake(f"{path}, row {wrong + 1} after the header: {len(rows[wrong])} cells, not {len(header)}")
+    wrong = [i for i, row in enumerate(rows) if len(row) != len(header)]
+    if wrong:
+        found = f"{len(rows[wrong[0]])} cells, not {len(header)}"
+        raise Mistake(f"{path}, row {wrong[0] + 1} after the header: {found}; correct the row")
     return Csv(path, {name: list(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)})
 
 
