@@ -226,6 +226,13 @@ def test_foreign_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
         Records.read(old)
 
 
+def test_a_reader_leaves_nothing_behind(tmp_path: Path) -> None:
+    write(tmp_path / "records.sqlite", range(2))
+    with Records.read(tmp_path / "records.sqlite") as records:
+        assert records.last_round() == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["records.sqlite"]
+
+
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="no records at"):
         Records.read(tmp_path / "none.sqlite")

@@ -193,6 +193,22 @@ def test_title_target_and_metric_come_from_the_experiment_file(tmp_path: Path) -
     assert find_runs(run).title == "run"
 
 
+def test_the_worst_tenth_is_the_highest_of_a_loss_and_the_lowest_of_an_accuracy(tmp_path: Path) -> None:
+    for clients in (100, 1000):  # bars, histogram
+        (tmp_path / f"{clients}").mkdir()
+        ids = torch.arange(clients)
+        per_client = dict.fromkeys(("client_accuracy", "client_loss"), (ids, ids / clients))
+        with Records.open(tmp_path / f"{clients}" / "records.sqlite") as records:
+            records.add_round(RoundRecord(round=0), Evaluation(0, {}, per_client))
+        page = write_report(tmp_path / f"{clients}").read_text(encoding="utf-8")
+        mean = float((ids / clients)[-clients // 10 :].double().mean())
+        assert f"<td>Client loss</td><td>{clients:,}</td><td>{mean:.3g}</td>" in page
+        marked = re.findall(r'class="bar low"[^>]*><title>([\d.]+)', page)
+        accuracy, loss = marked[: len(marked) // 2], marked[len(marked) // 2 :]
+        assert max(map(float, accuracy)) <= 10  # per cent
+        assert min(map(float, loss)) >= 0.89
+
+
 def test_a_smaller_loss_leads(tmp_path: Path) -> None:
     for name, losses in (("a", [3.0, 1.0, 2.0]), ("b", [3.0, 2.0, 1.5])):
         (tmp_path / name / "seed-0").mkdir(parents=True)

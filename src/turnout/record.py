@@ -94,9 +94,8 @@ class Records:
         path = Path(path)
         if not path.is_file():
             raise Mistake(f"no records at {path}; a run folder has a file records.sqlite")
-        # Readers of a WAL file share a lock file beside it; where none can be made, nobody is writing.
-        mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, timeout=30)
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{_mode(path)}", uri=True, isolation_level=None, timeout=30)
+        db.execute("PRAGMA query_only = ON")
         return cls(path, checked(db, path, create=False))
 
     def close(self) -> None:
@@ -246,6 +245,13 @@ class Records:
         rows = self.db.execute(query, values).fetchall()
         lists = zip(*rows, strict=True) if rows else ([] for _ in names)
         return {name: as_column(list(column)) for name, column in zip(names, lists, strict=True)}
+
+
+def _mode(path: Path) -> str:
+    """How to open a file for reading: readers of a WAL file share two files beside it, and the last one tidies up."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return "mode=rw"
+    return "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
 
 
 def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:

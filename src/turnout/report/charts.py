@@ -89,9 +89,14 @@ def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_l
 
 
 def histogram(
-    values: Floats, title: str, unit: Unit = "number", x_label: str = "", ends: tuple[float, float] | None = None
+    values: Floats,
+    title: str,
+    unit: Unit = "number",
+    x_label: str = "",
+    ends: tuple[float, float] | None = None,
+    low_is_worst: bool = True,
 ) -> str:
-    """How many values lie where, in 30 bins; those that hold only the lowest tenth stand out."""
+    """How many values lie where, in 30 bins; those that hold only the worst tenth stand out."""
     v = np.asarray(values, np.float64)
     v = v[np.isfinite(v)]
     if not len(v):
@@ -99,11 +104,11 @@ def histogram(
     count, edge = np.histogram(v, bins=30, range=ends)
     x = make_axis(edge[0], edge[-1], LEFT, WIDTH - RIGHT, unit, about=6)
     y = value_axis(0.0, float(count.max()), HEIGHT - BOTTOM, 34)
-    worst = np.quantile(v, 0.1)
+    edges = np.quantile(v, [0.1, 0.9])
     parts = []
     for n, left, right in zip(count, edge[:-1], edge[1:], strict=True):
         a, b, at = float(x.place(left)), float(x.place(right)), float(y.place(float(n)))
-        kind = "bar low" if right <= worst else "bar"
+        kind = "bar low" if (right <= edges[0] if low_is_worst else left >= edges[1]) else "bar"
         box = f'x="{a:.1f}" y="{at:.1f}" width="{max(b - a - 1, 0.4):.1f}" height="{HEIGHT - BOTTOM - at:.1f}"'
         words = f"{show(left, unit)} to {show(right, unit)}: {n}"
         parts.append(f'<rect class="{kind}" {box}><title>{words}</title></rect>')

@@ -35,7 +35,7 @@ def turnout_section(runs: Runs) -> str:
             column_chart(runs, "work", "Mean work of the asked", "percent"),
             column_chart(runs, "answered", "Clients that answered"),
         ]
-        body += '<div style="height:14px"></div>' + grid(lines)
+        body += grid(lines)
     return section("Who turned up when", body)
 
 

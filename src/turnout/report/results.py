@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -51,24 +52,28 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         names.append("curve")
         for variant, row in zip(runs.variants, rows, strict=True):
             row.append(sparkline(runs.curve(variant, runs.metrics[0])[1], width=16))
-    kept = _fitting(names, rows, width or shutil.get_terminal_size().columns)
+    need = _widths(names, rows, width := width or shutil.get_terminal_size().columns)
     table = Table(
         title=Text(f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title),
         title_justify="left",
     )
-    for i in kept:
-        table.add_column(Text(names[i]), justify="left" if names[i] in ("variant", "curve") else "right")
+    for i in (kept := _fitting(names, need, width)):
+        side: JustifyMethod = "left" if names[i] in ("variant", "curve") else "right"
+        table.add_column(Text(names[i]), justify=side, width=need[i])
     for i, row in enumerate(rows):
         cells = (Text(row[k], no_wrap=k > 0, overflow="ellipsis" if k else "fold") for k in kept)
         table.add_row(*cells, style="bold" if i == found.leading else None)
     return table
 
 
-def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
-    """The columns that fit side by side. The variant may be folded, the main metric always stays."""
-    need = [3 + max(len(row[i]) for row in rows) for i in range(len(names))]
-    need = [max(n, 3 + max(map(len, names[i].split()))) for i, n in enumerate(need)]
-    need[0] = min(need[0], 3 + max(12, width // 4))
+def _widths(names: list[str], rows: list[list[str]], width: int) -> list[int]:
+    """What each column needs, its head one word to a line; a long variant is folded."""
+    need = [max([len(row[i]) for row in rows] + [len(w) for w in names[i].split()]) for i in range(len(names))]
+    return [min(need[0], max(12, width // 4)), *need[1:]]
+
+
+def _fitting(names: list[str], need: list[int], width: int) -> list[int]:
+    """The columns that fit side by side, each with a rule and two blanks; the main metric always stays."""
     main = 2 if "seeds" in names else 1
     others = [
         i for i in range(main + 1, len(names)) if names[i] not in ("curve", "time", "best", "up", "down", "turnout")
@@ -77,7 +82,7 @@ def _fitting(names: list[str], rows: list[list[str]], width: int) -> list[int]:
     order = [names.index(n) for n in ("time", "best", "seeds", "curve", "down", "up", "turnout") if n in names]
     kept = list(range(len(names)))
     for i in [*order, *reversed(others)]:
-        if sum(need[k] for k in kept) + 1 > width:
+        if sum(need[k] + 3 for k in kept) + 1 > width:
             kept.remove(i)
     return kept
 

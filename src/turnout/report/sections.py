@@ -14,7 +14,7 @@ from turnout.report.axes import Floats
 from turnout.report.charts import Series, text
 from turnout.report.results import results, seeds_of
 from turnout.report.runs import Run, Runs
-from turnout.report.units import Unit, in_order, show, title_of, unit_of
+from turnout.report.units import Unit, in_order, lower_is_better, show, title_of, unit_of
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 
@@ -124,41 +124,47 @@ def parts_section(runs: Runs) -> str:
 
 
 def clients_section(runs: Runs) -> str:
-    """How a metric is spread over clients at the end, the worst tenth marked."""
+    """How metrics are spread over clients at the end, the worst tenth marked."""
     names = in_order({name for run in runs.runs for name in run.client_values})
-    return "".join(_clients_of(runs, name) for name in names)
+    variants = list(runs.variants)
+    if len(variants) == 1:
+        return _clients("Each client", [(title_of(name), variants[0], name) for name in names], runs)
+    plain = {name: title_of(name.removeprefix("client_")) for name in names}
+    return "".join(_clients(f"{plain[n]} of each client", [(v, v, n) for v in variants], runs) for n in names)
 
 
-def _clients_of(runs: Runs, name: str) -> str:
-    spreads = {variant: values for variant in runs.variants if len(values := _client_values(runs, variant, name))}
-    ends = (min(v[0] for v in spreads.values()), max(v[-1] for v in spreads.values())) if spreads else (0.0, 1.0)
+def _clients(title: str, shown: list[tuple[str, str, str]], runs: Runs) -> str:
+    """A chart and a row of numbers for each (label, variant, metric); charts of one metric have the same axis."""
+    spreads = [(label, name, _client_values(runs, variant, name)) for label, variant, name in shown]
+    spreads = [item for item in spreads if len(item[2])]
     figures, rows = [], []
-    for variant, values in spreads.items():
-        title = variant if len(runs.variants) > 1 else title_of(name)
-        figures.append(_spread_of(values, title, unit_of(name), ends))
+    for label, name, values in spreads:
+        alike = np.concatenate([v for _, other, v in spreads if other == name])
+        figures.append(_spread_of(values, label, name, (float(alike.min()), float(alike.max()))))
         tenth = max(1, len(values) // 10)
         numbers = (values[:tenth].mean(), np.median(values), values.mean(), values[-tenth:].mean())
         cells = "".join(f"<td>{show(float(v), unit_of(name))}</td>" for v in numbers)
-        rows.append(f"<tr><td>{text(variant)}</td><td>{len(values)}</td>{cells}</tr>")
-    head = "<th>variant</th><th>values</th><th>lowest tenth</th><th>median</th><th>mean</th><th>highest tenth</th>"
-    table = f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>' if rows else ""
-    note = "The last time each client was measured, all seeds together; the lowest tenth is marked."
-    body = f"{grid(figures)}<div style='height:14px'></div>{table}" if figures else ""
-    return section(f"{title_of(name.removeprefix('client_'))} of each client", body, note)
+        rows.append(f"<tr><td>{text(label)}</td><td>{len(values):,}</td>{cells}</tr>")
+    head = "<th></th><th>values</th><th>worst tenth</th><th>median</th><th>mean</th><th>best tenth</th>"
+    table = f'<div class="scroll below"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+    note = "The last time each client was measured, all seeds together; the worst tenth is marked."
+    return section(title, grid(figures) + table if figures else "", note)
 
 
 def _client_values(runs: Runs, variant: str, name: str) -> Floats:
-    """What was last measured on each client, all seeds together, in order."""
+    """What was last measured on each client, all seeds together, from worst to best."""
     found = [run.client_values[name][1] for run in runs.variants[variant] if name in run.client_values]
     values = np.concatenate([np.asarray(v, np.float64) for v in [[], *found]])
-    return np.sort(values[np.isfinite(values)])
+    values = np.sort(values[np.isfinite(values)])
+    return values[::-1] if lower_is_better(name) else values
 
 
-def _spread_of(values: Floats, title: str, unit: Unit, ends: tuple[float, float]) -> str:
+def _spread_of(values: Floats, title: str, metric: str, ends: tuple[float, float]) -> str:
+    unit = unit_of(metric)
     if len(values) <= 200:
-        words = f"{len(values)} clients, from lowest to highest"
+        words = f"{len(values)} values, from worst to best"
         return charts.bars(values, title, max(1, len(values) // 10), unit, words)
-    return charts.histogram(values, title, unit, f"{len(values):,} values", ends)
+    return charts.histogram(values, title, unit, f"{len(values):,} values", ends, not lower_is_better(metric))
 
 
 def events_section(runs: Runs) -> str:

@@ -37,7 +37,7 @@ h2{font-size:18px;margin:36px 0 10px}p{margin:0 0 10px}.soft{color:var(--soft)}
 .facts span{overflow-wrap:anywhere;color:var(--soft);font-size:13px}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:14px}
 figure{margin:0;background:var(--paper);border:1px solid var(--rule);border-radius:10px;padding:12px;min-width:0}
-figure+figure.map{margin-top:14px}.grid figure+figure.map{margin-top:0}
+.below,.map+.grid,figure+figure.map{margin-top:14px}.grid figure+figure.map{margin-top:0}
 svg.chart{display:block;width:100%;height:auto;touch-action:pan-y}svg.spark{width:64px;height:22px;vertical-align:middle}
 .scroll{overflow-x:auto;background:var(--paper);border:1px solid var(--rule);border-radius:10px}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
