@@ -43,7 +43,7 @@ def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
     if bool((value_C == value_C[:1]).all()):
         return value_C[0].clone()
     weight_C = weight_C.to(value_C.device, torch.float64)
-    mean = (weight_C / weight_C.sum()) @ value_C.to(torch.float64).flatten(1)
+    mean = (weight_C / weight_C.sum()) @ value_C.to(torch.float64).reshape(len(value_C), -1)
     mean = mean if value_C.is_floating_point() else mean.round()
     return mean.to(value_C.dtype).view(value_C.shape[1:])
 

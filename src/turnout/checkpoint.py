@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file, never pickle, replaced in one step so that a kill leaves the old one or the new.
 
-The plain values of the state tree (numbers, strings) travel as JSON in the file's metadata, beside the round, the data's
-fingerprint and the list of client files (store.py).
+The plain values of the state tree (numbers, strings) travel as JSON in the file's metadata, beside the round, the
+data's fingerprint and the list of client files (store.py).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_checkpoint(path: Path, fingerprint: str, device: torch.device) -> Check
         raise Mistake(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
     if about["fingerprint"] != fingerprint:
         raise Mistake(
-            f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run the "
-            "folder's own experiment.toml"
+            f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
+            "the folder's own experiment.toml"
         )
     return Checkpoint(about["round"], unflatten(tensors, about["plain"]), about["fingerprint"], about["client_files"])

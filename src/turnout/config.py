@@ -1,7 +1,7 @@
 """Experiments as TOML, in and out, and single settings from the command line; clear errors.
 
-Everything is driven by the dataclasses' own type hints: a table becomes the object its field is annotated with, a role (a
-protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest names.
+Everything is driven by the dataclasses' own type hints: a table becomes the object its field is annotated with, a role
+(a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest names.
 """
 
 from __future__ import annotations
@@ -267,8 +267,8 @@ def check_same(path: Path, experiment: Experiment) -> None:
     changed = [name for name in _differences(before, now) if name.split(".")[0] not in FREE_TO_CHANGE]
     if changed:
         raise Mistake(
-            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, or give "
-            f"the settings of {path}"
+            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, or "
+            f"give the settings of {path}"
         )
 
 

@@ -1,8 +1,8 @@
 """The loop around the round: evaluate, record, checkpoint, stop, resume.
 
-`rounds_of` is a generator: whoever drives it sees each round as it ends and can show it; there are no callbacks. A run can
-be killed at any moment: records are one transaction a round, checkpoints replace one another in one step, and a resumed
-run deletes what is later than its checkpoint and computes it again, to the same values.
+`rounds_of` is a generator: whoever drives it sees each round as it ends and can show it; there are no callbacks. A run
+can be killed at any moment: records are one transaction a round, checkpoints replace one another in one step, and a
+resumed run deletes what is later than its checkpoint and computes it again, to the same values.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def evaluate(prepared: Prepared, server: Server, t: int) -> Evaluation:
         members = prepared.members
         count = min(len(members), experiment.evaluate.clients)
         client_C = members.at(draw(count, len(members), 0, experiment.seed))
-        found = measure_clients(runtime.network, experiment.task, flat_P, states, runtime.federation.test(client_C, t))
+        own = runtime.federation.test(client_C, t)
+        found = measure_clients(runtime.network, experiment.task, flat_P, states, own)
         per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
     return Evaluation(t, values, per_client)
 
@@ -154,7 +155,7 @@ def _write_environment(prepared: Prepared, folder: Path) -> None:
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way."""
+    """The experiment with the thread count its folder was begun with, so that sums round the same way."""
     path = folder / "environment.json"
     if not path.exists() or not isinstance(experiment.runtime, InProcess):
         return experiment

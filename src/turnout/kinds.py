@@ -1,7 +1,7 @@
 """The short names of parts in experiment files: one table per role, made of the public classes.
 
-A role is the type a setting is annotated with. Where a part is not in its table, a dotted path `package.module:Name` stands
-for the user's own.
+A role is the type a setting is annotated with. Where a part is not in its table, a dotted path `package.module:Name`
+stands for the user's own.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _table(*makers: Maker, **others: Maker) -> dict[str, Maker]:
 KINDS: dict[Any, dict[str, Maker]] = {
     DataSpec: _table(
         data.Synthetic, data.Digits, data.MNIST, data.FashionMNIST, data.EMNIST, data.CIFAR10, data.CIFAR100,
-        data.ImageFolder, data.Characters, data.Sentences, data.Table, data.ClientFiles, data.Own, data.Loader, data.Stream,
-        data.Noisy,
+        data.ImageFolder, data.Characters, data.Sentences, data.Table, data.ClientFiles, data.Own, data.Loader,
+        data.Stream, data.Noisy,
     ),
     partition.Partition: _table(
-        partition.IID, partition.OneLabel, partition.Classes, partition.Shards, partition.Dirichlet, partition.Clustered,
-        partition.Natural,
+        partition.IID, partition.OneLabel, partition.Classes, partition.Shards, partition.Dirichlet,
+        partition.Clustered, partition.Natural,
     ),
     data.Sizes: _table(data.Equal, data.Pareto, data.LogNormal),
     participation.Participation: _table(
@@ -74,12 +74,23 @@ KINDS: dict[Any, dict[str, Maker]] = {
 }  # fmt: skip
 
 ROLE_NAMES = {
-    DataSpec: "data", partition.Partition: "partition", data.Sizes: "sizes", participation.Participation: "participation",
-    selection.Selection: "selection", models.ModelSpec: "model", task.TaskSpec: "task", local.Optimizer: "optimizer",
-    local.Schedule: "schedule", terms.Term: "term", Predicate: "personal", Compression: "compression",
-    substitution.Substitution: "substitution", weighting.Weighting: "weighting", ServerStep: "server",
+    DataSpec: "data",
+    partition.Partition: "partition",
+    data.Sizes: "sizes",
+    participation.Participation: "participation",
+    selection.Selection: "selection",
+    models.ModelSpec: "model",
+    task.TaskSpec: "task",
+    local.Optimizer: "optimizer",
+    local.Schedule: "schedule",
+    terms.Term: "term",
+    Predicate: "personal",
+    Compression: "compression",
+    substitution.Substitution: "substitution",
+    weighting.Weighting: "weighting",
+    ServerStep: "server",
     RuntimeSpec: "runtime",
-}  # fmt: skip
+}
 
 
 def find(role: Any, kind: str, path: str) -> Maker:

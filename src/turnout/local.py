@@ -21,7 +21,8 @@ from turnout.types import Tensors
 class Optimizer(Protocol):
     """A local optimizer: its slots are matrices like the parameters, zero at first, updated in place."""
 
-    lr: float
+    @property
+    def lr(self) -> float: ...
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class SGD:
         x_cP.add_(grad_cP, alpha=-lr)
 
     def progress(self, steps_C: Tensor) -> Tensor:
-        """With momentum ρ the s gradients add up with coefficients whose sum is (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
+        """With momentum ρ the s gradients' coefficients sum to (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
         steps, rho = steps_C.to(torch.float64), self.momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 

@@ -24,6 +24,7 @@ from turnout.members import Members
 from turnout.rng import key
 from turnout.round import Server
 from turnout.runtimes.inprocess import InProcessRuntime, Model
+from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
 from turnout.task import check_model
 
@@ -58,15 +59,10 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
     states = {name: value.detach().clone() for name, value in template.named_buffers()}
     model = Model(copy.deepcopy(template), layout, flat_P, states)
     algorithm = experiment.algorithm
-    runtime = InProcessRuntime(
-        experiment.runtime,
-        federation,
-        experiment.world.participation,
-        algorithm,
-        experiment.task,
-        model,
-        experiment.seed,
-    )
+    settings, participation = experiment.runtime, experiment.world.participation
+    if not isinstance(settings, InProcess):
+        raise Mistake(f"runtime {settings!r} is not known here: use turnout.InProcess()")
+    runtime = InProcessRuntime(settings, federation, participation, algorithm, experiment.task, model, experiment.seed)
     device, dtype = runtime.device, runtime.dtype
 
     def placed(value: Tensor) -> Tensor:
@@ -95,7 +91,8 @@ def _bound(experiment: Experiment, federation: Federation) -> Experiment:
             **{"world.participation": participation.bound(federation.names, federation.clients)}
         )
     if hasattr(selection, "bound"):
-        experiment = experiment.but(**{"algorithm.selection": selection.bound(federation.names, federation.clients)})
+        bound = selection.bound(federation.names, federation.clients)
+        experiment = experiment.but(**{"algorithm.selection": bound})
     if hasattr(selection, "check"):
         selection.check(federation.clients)
     return experiment
@@ -150,14 +147,14 @@ def memory_estimate(prepared: Prepared) -> dict[str, int]:
     """Bytes the run will need, before its first round: the largest pieces by name."""
     layout, algorithm = prepared.model.layout, prepared.experiment.algorithm
     clients = len(algorithm.selection.choose(prepared.members, 0, prepared.experiment.seed))
+    asked = clients * prepared.experiment.rounds
     width = 8 if prepared.runtime.dtype == torch.float64 else 4
     matrices = 1 + len(algorithm.local.optimizer.slots)
     trainer = prepared.runtime.trainer
     return {
         "cohort": matrices * clients * layout.width * width,
         "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
-        "client state": prepared.runtime.store.row_bytes
-        * min(prepared.federation.clients, clients * prepared.experiment.rounds),
+        "client state": prepared.runtime.store.row_bytes * min(prepared.federation.clients, asked),
         "data": _data_bytes(prepared.federation),
     }
 

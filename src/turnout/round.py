@@ -99,7 +99,7 @@ class Served:
 def run_round(
     server: Server, members: Members, t: int, seed: int, algorithm: Algorithm, runtime: Runtime
 ) -> tuple[Server, RoundRecord]:
-    """One round: the next server and the record of what happened. A round without anybody leaves the server as it is."""
+    """One round: the next server and the record of what happened. A round without anybody changes nothing."""
     clock = t - server.origin
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
     record = RoundRecord(round=t, clock=clock, lr=lr, members=len(members))
@@ -164,7 +164,7 @@ def client_work(
 def server_work(
     server: Server, algorithm: Algorithm, turnout: Turnout, share_C: Tensor, replies: Replies, members: int, t: int
 ) -> Served | None:
-    """Lend shares, weigh, sum once, step, encode, apply. States by their mean, terms as they say. None: nothing usable."""
+    """Lend shares, weigh, sum once, step, encode, apply; states by their mean. None where no reply can be used."""
     weighting, substitution, parts = algorithm.weighting, algorithm.substitution, dict(server.parts)
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     usable_R, extra = usable(replies, algorithm.nonfinite, t)

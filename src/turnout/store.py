@@ -91,7 +91,7 @@ class ClientStore:
         return torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write the rows that changed since `files` were written (all of them, once that is less); the new list of files.
+        """Write the rows that changed since `files` were written (all, once that is less); the new list of files.
 
         Files are valid only when the checkpoint that lists them is in place, so a kill in between loses nothing.
         """

@@ -25,7 +25,7 @@ class Lent:
     friend_C: Tensor | None = None  # the client that stands in, -1 where there is none
     rows: Replies | None = None  # old updates that stand in (their weights are in `row_weight`)
     row_weight: Tensor | None = None
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float | str] = field(default_factory=dict)
 
 
 class Substitution(Protocol):

@@ -118,9 +118,9 @@ class Shares:
         >>> Shares(over="unbiased").of(torch.tensor([1, 3]), members=10, mean_examples=4.0)
         tensor([0.1250, 0.3750], dtype=torch.float64)
         """
-        size_C = (
-            examples_C.to(torch.float64) if self.by == "samples" else torch.ones(len(examples_C), dtype=torch.float64)
-        )
+        size_C = examples_C.to(torch.float64)
+        if self.by == "uniform":
+            size_C = torch.ones_like(size_C)
         if self.over == "normalised":
             return size_C / size_C.sum().clamp(min=1e-300)
         mean = 1.0 if self.by == "uniform" or mean_examples is None else mean_examples

@@ -1,8 +1,8 @@
 """Forward and backward written by hand for plain stacks of layers, for a chunk of clients at once.
 
 Faster than `vmap(grad)` on two counts: a weight's gradient and its plain-SGD update are one matrix product that adds
-straight into the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no graph is built. A convolution is a matrix product over
-the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose.
+straight into the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no graph is built. A convolution is a matrix product
+over the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose.
 
 Anything else than a stack of the layers below with a cross-entropy falls back to `vmap` (engine/vectorised.py);
 both are held to the plain loop.
@@ -97,10 +97,8 @@ class Convolution:
         windows = x.as_strided((c, i, kh, kw, B, oh, ow), (s[0], s[1], s[3], s[4], s[2], s[3], s[4]))
         columns = windows.reshape(c, i * kh * kw, B * oh * ow)
         W = weights[self.weight].view(c, -1, i * kh * kw)
-        if self.bias is None:
-            y = torch.bmm(W, columns)
-        else:
-            y = torch.baddbmm(weights[self.bias].unsqueeze(2), W, columns)
+        bias = None if self.bias is None else weights[self.bias].unsqueeze(2)
+        y = torch.bmm(W, columns) if bias is None else torch.baddbmm(bias, W, columns)
         return y.view(c, -1, B, oh, ow), (columns, x.shape)
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:

@@ -43,7 +43,7 @@ class Batches:
 def address_batches(
     samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
 ) -> Batches:
-    """Lay out the batches of a block of clients (the samples' own order of clients), each for its own number of steps."""
+    """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
     count_c, start_c = samples.count_C, samples.start_C
     per_epoch_c = steps_per_epoch(count_c, batch_size, drop_single).clamp(min=1)
     epochs_c = torch.where(steps_c > 0, (steps_c - 1) // per_epoch_c + 1, torch.zeros_like(steps_c))

@@ -16,7 +16,7 @@ _BITS = 31
 
 
 class AddressedDropout(nn.Module):
-    """nn.Dropout (or the channel-wise nn.Dropout2d) with the mask given by `self.key`, one number per client and step."""
+    """nn.Dropout (or the channel-wise nn.Dropout2d), its mask given by `self.key`: one number per client and step."""
 
     key: Tensor
 
@@ -34,7 +34,7 @@ class AddressedDropout(nn.Module):
 def keep_mask(
     key: Tensor, shape: torch.Size, p: float, whole_channels: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """0 or 1/(1 - p) for each position of one client's activations [B, ...]; `key` may carry leading client dimensions."""
+    """0 or 1/(1 - p) for each position of a client's activations [B, ...]; `key` may have leading client dimensions."""
     drawn = shape[:2] + (1,) * (len(shape) - 2) if whole_channels else shape
     count = 1
     for n in drawn:

@@ -61,7 +61,7 @@ class Job:
 class Trained:
     """The cohort after local training, in the job's order of clients.
 
-    `flat_CP` holds the scaled update (trained - start) in the shared columns and the trained values in the personal ones.
+    `flat_CP` holds the scaled update (trained - start) in the shared columns, the trained values in the personal ones.
     """
 
     flat_CP: Tensor

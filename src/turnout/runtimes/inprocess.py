@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
-from turnout.engine.gradients import Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.gradients import Batch, Gradients, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import Layout
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
@@ -67,8 +66,8 @@ class InProcessRuntime:
         module = model.module.to(self.device, self.dtype)
         self.network = Network.of(module, model.layout, task.loss)
         self.drop_single = self.network.has_batch_statistics()
-        flat_P, states = model.flat_P.to(self.dtype), {n: v.cpu() for n, v in model.states.items()}
-        self.store = ClientStore(initial_rows(model.layout, flat_P, states, algorithm))
+        states = {n: v.to(self.dtype) if v.is_floating_point() else v for n, v in model.states.items()}
+        self.store = ClientStore(initial_rows(model.layout, model.flat_P.to(self.dtype), states, algorithm))
         self.trainer = self._trainer(settings, task)
         self._mean: tuple[Members, float] | None = None
 
@@ -168,8 +167,6 @@ def pick_gradients(engine: str, network: Network, cross_entropy: bool) -> Gradie
 
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
     """The same gradients, or the plain loop (with a warning) for a model that cannot be vectorised."""
-    from turnout.engine.gradients import Batch
-
     flat_cP = network.layout.pack(dict(network.module.named_parameters())).expand(2, -1).clone()
     states = {n: b.expand(2, *b.shape).clone() for n, b in network.module.named_buffers() if n in network.layout.states}
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
@@ -194,13 +191,10 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
         total += saved.numel() * saved.element_size()
         return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(count, _same):
+    with torch.autograd.graph.saved_tensors_hooks(count, count):
         network.module.eval()
         network.loss(network.module(x), y).mean()
     return total + network.layout.width * x.element_size()
-
-
-_same: Callable[[Tensor], Tensor] = lambda saved: saved  # noqa: E731
 
 
 def _first_with_data(federation: Federation) -> int:

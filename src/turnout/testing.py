@@ -1,0 +1,138 @@
+"""Public conformance checks: what a part promises, for parts of your own.
+
+    from turnout.testing import check_weighting
+    check_weighting(MyWeighting())
+
+A check raises AssertionError with a sentence that says which promise is broken, and on which numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from turnout.members import Members
+from turnout.participation import Participation
+from turnout.selection import Selection
+from turnout.substitution import Substitution
+from turnout.terms import At, Term
+from turnout.types import Replies, Turnout
+from turnout.weighting import Weighting
+
+
+def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:
+    """Cohorts in which everything happens: all complete, one absent and one partial, one client, nobody; and shares."""
+    for work, share in [
+        ([4.0, 4.0, 4.0], [0.5, 0.25, 0.25]),
+        ([4.0, 1.0, 0.0], [0.5, 0.3, 0.2]),
+        ([2.0], [1.0]),
+        ([0.0, 0.0], [0.4, 0.6]),
+    ]:
+        work_C = torch.tensor(work, dtype=torch.float64)
+        progress_C = work_C * torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)[: len(work)]
+        full_C = 4.0 * torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)[: len(work)]
+        turnout = Turnout(torch.arange(len(work)), work_C, 4.0, progress_C, full_C)
+        yield turnout, torch.tensor(share, dtype=torch.float64)
+
+
+def check_weighting(weighting: Weighting) -> None:
+    """Promises of a weighting: only those present count; factors are finite, not negative, and 0 for the absent."""
+    for turnout, share_C in example_turnouts():
+        where = f"for work {turnout.work_C.tolist()} of {turnout.full_work}"
+        counts_C = weighting.counts(turnout)
+        _expect(
+            counts_C.shape == share_C.shape and counts_C.dtype == torch.bool, f"counts: one boolean a client {where}"
+        )
+        _expect(not bool((counts_C & ~turnout.present_C).any()), f"counts: an absent client must not count {where}")
+        scale_C = weighting.client_scale(turnout)
+        _check_factor("client_scale", scale_C, share_C, where)
+        _expect(bool((scale_C[~turnout.present_C] == 0).all()), f"client_scale: 0 for the absent {where}")
+        if bool(counts_C.any()):
+            for lent in (False, True):
+                _check_factor("server_scale", weighting.server_scale(share_C, counts_C, turnout, lent), share_C, where)
+
+
+def _check_factor(name: str, factor_C: Tensor, share_C: Tensor, where: str) -> None:
+    _expect(factor_C.shape == share_C.shape, f"{name}: one factor a client, not {tuple(factor_C.shape)}, {where}")
+    _expect(bool(torch.isfinite(factor_C).all()), f"{name}: finite, not {factor_C.tolist()}, {where}")
+    _expect(bool((factor_C >= 0).all()), f"{name}: not negative, but {factor_C.tolist()} {where}")
+
+
+def check_substitution(substitution: Substitution) -> None:
+    """Promises of a substitution: only those who count borrow, nothing is invented, an absent client is invisible."""
+    state = substitution.begin(clients=3, width=4)
+    for turnout, share_C in example_turnouts():
+        counts_C = turnout.present_C
+        if not bool(counts_C.any()):
+            continue
+        where = f"for work {turnout.work_C.tolist()}"
+        update_CP = torch.arange(4.0 * int(counts_C.sum())).view(-1, 4) - 3
+        replies = Replies(turnout.client_C[counts_C], update_CP, report={"finite": torch.ones(len(update_CP)).bool()})
+        state = substitution.observe(state, replies, 0)
+        lent = substitution.lend(state, share_C, counts_C, turnout)
+        _check_factor("borrowed_C", lent.borrowed_C, share_C, where)
+        _expect(bool((lent.borrowed_C[~counts_C] == 0).all()), f"borrowed_C: 0 for those who do not count {where}")
+        missing = float(share_C[~counts_C].sum())
+        given = float(lent.borrowed_C.sum()) + (0.0 if lent.row_weight is None else float(lent.row_weight.sum()))
+        _expect(given <= missing + 1e-9, f"borrowed_C: at most the missing {missing:g} is lent, not {given:g} {where}")
+
+
+def check_participation(participation: Participation, full_work: int = 5, clients: int = 40) -> None:
+    """Promises of a participation: fractions in [0, 1], addressed: any order of rounds gives the same numbers."""
+    client_C = torch.arange(clients)
+    first = [participation.fraction(client_C, t, full_work, 0) for t in range(4)]
+    for t in (3, 1, 0, 2):
+        again = participation.fraction(client_C, t, full_work, 0)
+        _expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were asked before")
+        _expect(bool(((again >= 0) & (again <= 1)).all()), f"fraction: in [0, 1], round {t} has {again.tolist()}")
+        _expect(again.shape == client_C.shape, f"fraction: one number a client, not {tuple(again.shape)}")
+
+
+def check_selection(selection: Selection, clients: int = 40) -> None:
+    """Promises of a selection: sorted members, each once, the same for the same round and seed."""
+    members = Members(clients).leave(3)
+    for t in range(4):
+        chosen_C = selection.choose(members, t, 0)
+        _expect(torch.equal(chosen_C, chosen_C.unique()), f"choose: sorted ids, each once, not {chosen_C.tolist()}")
+        _expect(bool(members.which(chosen_C).all()), f"choose: members only, not {chosen_C.tolist()}")
+        _expect(torch.equal(chosen_C, selection.choose(members, t, 0)), "choose: the same for the same round and seed")
+
+
+def check_term(term: Term, width: int = 6) -> None:
+    """Promises of a term: what it does to a chunk of clients is what it does to each alone, and stays finite."""
+    generator = torch.Generator().manual_seed(0)
+    x_cP, start_cP = torch.randn(3, width, generator=generator), torch.randn(1, width, generator=generator)
+    grad_cP = torch.randn(3, width, generator=generator)
+    down, blank = term.down(width), term.mine(width)
+
+    def corrected(rows: slice) -> Tensor:
+        at = At(
+            x_cP=x_cP[rows].clone(),
+            start_cP=start_cP,
+            lr=0.1,
+            step=0,
+            steps_c=torch.tensor([3, 2, 1])[rows],
+            examples_c=torch.tensor([9, 5, 2])[rows],
+            gradient=lambda x: x * 0.5,
+            sample_gradients=lambda i: x_cP[rows] * 0.1,
+        )
+        mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
+        result = term.correct(grad_cP[rows].clone(), at, down, mine)
+        up, kept = term.after(at, down, mine)
+        for name, value in {**up, **kept}.items():
+            _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
+        _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
+        return result
+
+    whole = corrected(slice(0, 3))
+    _expect(bool(torch.isfinite(whole).all()), "correct: the gradient must stay finite")
+    for i in range(3):
+        alone = corrected(slice(i, i + 1))
+        _expect(torch.allclose(whole[i], alone[0], atol=1e-6), f"correct: client {i} depends on its company")
+
+
+def _expect(holds: bool, promise: str) -> None:
+    if not holds:
+        raise AssertionError(promise)

@@ -1,0 +1,68 @@
+"""Every part we ship keeps the promises that turnout.testing asks of anybody's, and a broken one is caught."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnout as to
+from turnout import participation, selection, testing
+from turnout.types import Turnout
+
+
+@pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()])
+def test_weightings(weighting):
+    testing.check_weighting(weighting)
+
+
+@pytest.mark.parametrize("substitution", [to.Unused(), to.Dropout()])
+def test_substitutions(substitution):
+    testing.check_substitution(substitution)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        participation.Always(), participation.Traces(first=8), participation.Homogeneous("T50"),
+        participation.Dropout(0.4), participation.Stratified(0.5), participation.OnOff(4, 2),
+    ],
+)  # fmt: skip
+def test_participations(kind):
+    testing.check_participation(kind)
+
+
+@pytest.mark.parametrize("kind", [selection.Everyone(), selection.Fraction(0.3), selection.Count(7)])
+def test_selections(kind):
+    testing.check_selection(kind)
+
+
+def test_terms():
+    testing.check_term(to.Proximal(0.5))
+
+
+@dataclass(frozen=True)
+class CountsTheAbsent(to.Weighting):
+    def counts(self, turnout: Turnout) -> torch.Tensor:
+        return torch.ones_like(turnout.present_C)
+
+
+@dataclass(frozen=True)
+class DividesByZero(to.Weighting):
+    def client_scale(self, turnout: Turnout) -> torch.Tensor:
+        return turnout.full_work / turnout.work_C
+
+
+@pytest.mark.parametrize(("broken", "promise"), [(CountsTheAbsent(), "absent"), (DividesByZero(), "finite")])
+def test_a_broken_weighting_is_caught(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        testing.check_weighting(broken)
+
+
+@pytest.mark.parametrize("example", sorted(Path(__file__).parent.parent.glob("examples/*.py")), ids=lambda p: p.stem)
+def test_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(example), run_name="__main__")

@@ -1,0 +1,286 @@
+"""One round against the formulas of paper 000 (SPEC §2.2): an absent and a partial client, unequal sizes, mixed signs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import turnout as to
+from turnout.errors import Mistake
+from worlds import Given, blobs, local_updates, play, ready, world
+
+COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4
+FRACTIONS = (1.0, 0.5, 0.0, 1.0)  # E = 4 epochs: s = 4, 2, 0, 4
+E = 4
+
+
+def moved(experiment: to.Experiment) -> torch.Tensor:
+    prepared = ready(experiment)
+    server, _ = play(prepared)
+    return server.shared_P - prepared.server.shared_P
+
+
+def expected(coefficient: list[float], experiment: to.Experiment) -> torch.Tensor:
+    return torch.tensor(coefficient, dtype=torch.float64) @ local_updates(ready(experiment))
+
+
+def shares() -> list[float]:
+    return [n / sum(COUNTS) for n in COUNTS]
+
+
+def test_scheme_a_uses_the_complete_and_pays_for_the_rest():
+    """a_k = (N p_k / K) [s_k = E]"""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.CompleteOnly())
+    p, N, K = shares(), 4, 2
+    torch.testing.assert_close(moved(experiment), expected([N / K * p[0], 0, 0, N / K * p[3]], experiment))
+
+
+def test_scheme_b_uses_work_as_it_is():
+    """a_k = p_k, D_k = 0 for the absent; the missing mass keeps the old model."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByShare())
+    p = shares()
+    torch.testing.assert_close(moved(experiment), expected([p[0], p[1], 0, p[3]], experiment))
+
+
+def test_scheme_c_scales_by_work():
+    """a_k = (E / s_k) p_k, 0 where s_k = 0."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByWork())
+    p = shares()
+    torch.testing.assert_close(moved(experiment), expected([p[0], E / 2 * p[1], 0, p[3]], experiment))
+
+
+def test_fednova_normalises_by_steps():
+    """w + τ_eff Σ p_k D_k / a_k with a_k local steps, τ_eff = Σ p̂_k a_k over those present (p̂ normalised)."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.FedNova())
+    p, a = shares(), [8, 6, 0, 16]
+    present = p[0] + p[1] + p[3]
+    tau = (p[0] * a[0] + p[1] * a[1] + p[3] * a[3]) / present
+    coefficient = [tau * p[0] / a[0], tau * p[1] / a[1], 0, tau * p[3] / a[3]]
+    torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+
+
+def test_scheme_c_is_fednova_with_tau_fixed_to_the_full_work():
+    """SPEC §8 item 2, in steps: equal sizes and E steps asked."""
+    local = to.Local(to.SGD(lr=0.1), steps=E, batch_size=4)
+    counts, fractions = [8, 8, 8], (1.0, 0.5, 0.25)
+    c = world(counts, *fractions, local=local, weighting=to.ByWork())
+    D = local_updates(ready(c))
+    steps = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(moved(c), E * ((1 / 3) * D / steps[:, None]).sum(0))
+
+
+def test_full_turnout_makes_the_schemes_one():
+    """SPEC §8 item 1."""
+    a, b, c = (moved(world(COUNTS, weighting=w)) for w in (to.CompleteOnly(), to.ByShare(), to.ByWork()))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
+    torch.testing.assert_close(b, c, rtol=0, atol=1e-15)
+
+
+def test_uniform_and_unbiased_shares():
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), shares=to.Shares(by="uniform"))
+    torch.testing.assert_close(moved(experiment), expected([1 / 4, 1 / 4, 0, 1 / 4], experiment))
+    everyone = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), shares=to.Shares(over="unbiased"))
+    torch.testing.assert_close(moved(everyone), moved(world(COUNTS, *FRACTIONS, weighting=to.ByShare())))
+
+
+def test_unbiased_shares_over_a_cohort():
+    """a_k = n_k / n · N / |cohort| for the two who are asked."""
+    experiment = world(
+        COUNTS, weighting=to.ByShare(), shares=to.Shares(over="unbiased"), selection=to.selection.Count(2)
+    )
+    prepared = ready(experiment)
+    chosen = experiment.algorithm.selection.choose(prepared.members, 0, 0).tolist()
+    coefficient = [COUNTS[c] / sum(COUNTS) * 4 / 2 if c in chosen else 0.0 for c in range(4)]
+    torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+
+
+def test_server_learning_rate_and_cap():
+    plain = world(COUNTS, *FRACTIONS)
+    torch.testing.assert_close(moved(plain.but(**{"algorithm.server.lr": 0.25})), 0.25 * moved(plain))
+    capped = plain.but(**{"algorithm.max_weight": 0.2, "algorithm.scale_at": "server"})
+    p = shares()
+    torch.testing.assert_close(moved(capped), expected([min(p[0], 0.2), min(2 * p[1], 0.2), 0, min(p[3], 0.2)], plain))
+
+
+def test_scaling_at_the_server_is_the_same_without_compression():
+    at_client = world(COUNTS, *FRACTIONS)
+    torch.testing.assert_close(moved(at_client), moved(at_client.but(**{"algorithm.scale_at": "server"})))
+
+
+def test_dropout_spreads_the_missing_share_in_proportion():
+    p = shares()
+    b = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Dropout())
+    present = 1 - p[2]
+    torch.testing.assert_close(moved(b), expected([p[0] / present, p[1] / present, 0, p[3] / present], b))
+
+
+def test_scheme_a_with_a_substitution_drops_its_factor():
+    """SPEC §7.3 item 1: complete clients get p_k and what is missing is spread over them; no N/K."""
+    p = shares()
+    a = world(COUNTS, *FRACTIONS, weighting=to.CompleteOnly(), substitution=to.Dropout())
+    present = p[0] + p[3]
+    torch.testing.assert_close(moved(a), expected([p[0] / present, 0, 0, p[3] / present], a))
+
+
+def test_linear_loss_scheme_c_is_unbiased_and_the_others_are_not():
+    """SPEC §8 item 3: with a constant gradient c_k, C moves by -η E Σ_active p_k c_k whatever s."""
+    g = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    x = torch.ones(12, 1)
+    owner = torch.arange(3).repeat_interleave(4)
+    data = to.data.Own(x, g[owner].float(), owner, test=(x, x), test_share=0.0, classes=1)
+    task = to.Task(loss=lambda output, target: (output * target).squeeze(1))
+    model = torch.nn.Linear(1, 1, bias=False)
+
+    def step(weighting: to.Weighting) -> float:
+        local = to.Local(to.SGD(lr=0.1), steps=E, batch_size=4)
+        experiment = to.Experiment(
+            to.World(data, Given(1.0, 0.5, 0.25)), model, to.Algorithm(local, weighting=weighting), task,
+            runtime=to.InProcess(precision="float64", threads=1),
+        )  # fmt: skip
+        return float(moved(experiment))
+
+    full = -0.1 * E * float((g / 3).sum())
+    assert step(to.ByWork()) == pytest.approx(full)
+    assert step(to.ByShare()) == pytest.approx(-0.1 * float((g / 3 * torch.tensor([4, 2, 1])).sum()))
+    assert step(to.CompleteOnly()) == pytest.approx(-0.1 * E * 3 * float(g[0] / 3))
+
+
+def test_an_absent_client_is_invisible():
+    """Fill its data with NaN and nothing changes."""
+    plain = world(COUNTS, *FRACTIONS)
+    own = blobs(COUNTS)
+    prepared = ready(plain)
+    poisoned = ready(plain)
+    rows = torch.tensor([i for i, c in enumerate(own.owner.tolist()) if c == 2])
+    poisoned.runtime.federation.x[rows] = float("nan")
+    (a, ra), (b, rb) = play(prepared, 3), play(poisoned, 3)
+    assert torch.equal(a.shared_P, b.shared_P)
+    assert [r.train_loss for r in ra] == [r.train_loss for r in rb]
+
+
+@pytest.mark.parametrize(
+    ("fractions", "weighting", "why"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), to.ByWork(), "nobody answered"),
+        ((0.5, 0.25, 0.0, 0.75), to.CompleteOnly(), "nobody who answered counts"),
+        ((0.01, 0.0, 0.0, 0.0), to.ByShare(), "nobody answered"),
+    ],
+)
+def test_a_round_with_nobody_changes_nothing(fractions, weighting, why):
+    """SPEC §7.4: skip, no state but the round counter changes; the clock still advances."""
+    experiment = world(COUNTS, *fractions, weighting=weighting)
+    experiment = experiment.but(**{"algorithm.local.schedule": to.InverseClock()})
+    prepared = ready(experiment)
+    server, records = play(prepared, 2)
+    assert server is prepared.server
+    assert [r.skipped for r in records] == [why, why]
+    assert [r.lr for r in records] == [0.1, 0.05]
+
+
+def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent():
+    def plain() -> to.Experiment:
+        return world(COUNTS, weighting=to.ByShare(), local=to.Local(to.SGD(lr=0.1), epochs=1, batch_size=4))
+
+    poisoned = ready(plain())
+    poisoned.runtime.federation.x[9] = float("inf")  # a sample of client 1
+    with pytest.raises(Mistake, match="client 1 in round 0"):
+        play(poisoned)
+    poisoned = ready(plain(), **{"algorithm.nonfinite": "absent"})
+    poisoned.runtime.federation.x[9] = float("inf")
+    server, (record,) = play(poisoned)
+    p, D = shares(), local_updates(ready(plain()))
+    torch.testing.assert_close(server.shared_P - poisoned.server.shared_P, p[0] * D[0] + p[2] * D[2] + p[3] * D[3])
+    assert record.extra["nonfinite_clients"] == "1"
+
+
+def test_the_record_says_who_turned_up_and_what_they_weighed():
+    _, (record,) = play(ready(world(COUNTS, *FRACTIONS)))
+    p = shares()
+    assert (record.asked, record.answered, record.counted, record.members) == (4, 3, 3, 4)
+    assert record.work == pytest.approx((1 + 0.5 + 0 + 1) / 4)
+    assert record.clients["work"].tolist() == [1.0, 0.5, 0.0, 1.0]
+    assert record.clients["weight"].tolist() == pytest.approx([p[0], p[1], 0, p[3]])
+    assert record.weight_sum == pytest.approx(p[0] + p[1] + p[3])
+    assert record.bytes_up == 3 * 4 * 18
+    assert record.bytes_down == 3 * 4 * 18
+
+
+def test_batch_norm_states_are_averaged_by_plain_shares_and_stay_positive():
+    """SPEC §7.1: convex, never scaled by E/s; variance > 0 under every scheme."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    experiment = dataclasses.replace(world(COUNTS, 1.0, 0.25, 0.0, 0.5), model=model)
+    for weighting in (to.ByShare(), to.ByWork(), to.CompleteOnly(), to.FedNova()):
+        prepared = ready(experiment, **{"algorithm.weighting": weighting})
+        server, _ = play(prepared, 4)
+        assert (server.states["1.running_var"] > 0).all()
+        assert server.states["1.num_batches_tracked"].dtype == torch.int64
+    engines = []
+    for engine in ("vmap", "loop"):
+        prepared = ready(experiment, **{"runtime.engine": engine})
+        engines.append(play(prepared, 3)[0])
+    for name in engines[0].states:
+        torch.testing.assert_close(engines[0].states[name], engines[1].states[name])
+
+
+def test_personal_parameters_stay_home():
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    experiment = dataclasses.replace(world(COUNTS, *FRACTIONS), model=model)
+    prepared = ready(experiment, **{"algorithm.personal": to.personal.batch_norm})
+    server, _ = play(prepared, 2)
+    assert server.shared_P.numel() == 5 * 6 + 6 + 6 * 3 + 3
+    rows = prepared.runtime.store.gather(torch.arange(4))
+    first = prepared.runtime.store.initial["personal"]
+    assert not torch.equal(rows["personal"][0], rows["personal"][1])
+    assert torch.equal(rows["personal"][2], first), "the absent client's layers have moved"
+    assert torch.equal(rows["state/1.running_mean"][2], torch.zeros(6, dtype=torch.float64))
+
+
+def test_engines_chunks_and_threads_give_the_same_rounds():
+    local = to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4)
+    experiment = world(COUNTS, *FRACTIONS, local=local, terms=(to.Proximal(0.3),))
+    results = []
+    for changes in (
+        {"runtime.engine": "loop"},
+        {"runtime.engine": "vmap"},
+        {"runtime.engine": "by-hand"},
+        {"runtime.chunk": 1, "runtime.threads": 2},
+        {"runtime.chunk": 3, "runtime.threads": 2},
+    ):
+        results.append(play(ready(experiment, **changes), 3)[0].shared_P)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-10, atol=1e-13)
+
+
+def test_a_model_that_cannot_be_vectorised_falls_back_to_the_loop_with_a_warning():
+    class Branching(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = torch.nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x if float(x.sum()) > 0 else -x)
+
+    experiment = dataclasses.replace(world(COUNTS), model=Branching())
+    with pytest.warns(UserWarning, match="one at a time"):
+        prepared = ready(experiment)
+    assert type(prepared.runtime.trainer.gradients).__name__ == "Looped"
+    play(prepared)
+
+
+def test_momentum_scales_by_the_sum_of_its_coefficients():
+    """SPEC §7.3 item 25: with momentum use FedNova's normaliser a_k. Constant gradients make it exact."""
+    g = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    x, owner = torch.ones(8, 1), torch.arange(2).repeat_interleave(4)
+    data = to.data.Own(x, g[owner].float(), owner, test=(x, x), test_share=0.0, classes=1)
+    task = to.Task(loss=lambda output, target: (output * target).squeeze(1))
+    local = to.Local(to.SGD(lr=0.1, momentum=0.9), steps=6, batch_size=4)
+    results = []
+    for fractions in ((1.0, 1.0), (1.0, 0.5)):
+        experiment = to.Experiment(
+            to.World(data, Given(*fractions)), torch.nn.Linear(1, 1, bias=False), to.Algorithm(local), task,
+            runtime=to.InProcess(precision="float64", threads=1),
+        )  # fmt: skip
+        results.append(float(moved(experiment)))
+    assert results[0] == pytest.approx(results[1])

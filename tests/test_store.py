@@ -1,0 +1,80 @@
+"""Client state by id, its incremental checkpoints, and checkpoint files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.errors import Mistake
+from turnout.store import ClientStore
+
+CPU = torch.device("cpu")
+
+
+def store(**changes: object) -> ClientStore:
+    return ClientStore({"a": torch.tensor([1.0, 2.0]), "n": torch.tensor(0)}, **changes)  # type: ignore[arg-type]
+
+
+def rows(*values: float) -> dict[str, torch.Tensor]:
+    a = torch.tensor([[v, -v] for v in values])
+    return {"a": a, "n": torch.arange(len(values))}
+
+
+def test_rows_by_id_and_initial_values_for_strangers():
+    s = store()
+    s.scatter(torch.tensor([900_000, 7]), rows(5.0, 6.0))
+    found = s.gather(torch.tensor([7, 3, 900_000]))
+    assert found["a"].tolist() == [[6.0, -6.0], [1.0, 2.0], [5.0, -5.0]]
+    assert found["n"].tolist() == [1, 0, 0]
+    assert len(s) == 2
+    s.forget(7)
+    assert s.gather(torch.tensor([7]))["a"].tolist() == [[1.0, 2.0]]
+
+
+def test_rows_on_disk_are_the_same(tmp_path: Path):
+    s = store(memory_limit=100, folder=tmp_path)
+    for i in range(300):
+        s.scatter(torch.tensor([i]), rows(float(i)))
+    assert s.gather(torch.tensor([299, 0, 150]))["a"][:, 0].tolist() == [299.0, 0.0, 150.0]
+    assert list(tmp_path.glob("*.rows"))
+
+
+def test_checkpoints_write_what_changed(tmp_path: Path):
+    s = store()
+    s.scatter(torch.arange(50), rows(*range(50)))
+    files = s.save(tmp_path, "0", [])
+    s.scatter(torch.tensor([3]), rows(-3.0))
+    files = s.save(tmp_path, "1", files)
+    assert len(files) == 2
+    assert (tmp_path / files[1]).stat().st_size < (tmp_path / files[0]).stat().st_size
+    again = store()
+    again.load(tmp_path, files)
+    assert torch.equal(again.gather(torch.arange(60))["a"], s.gather(torch.arange(60))["a"])
+    for i in range(2, 40):  # many small files are folded into one
+        s.scatter(torch.arange(20), rows(*range(20)))
+        files = s.save(tmp_path, str(i), files)
+    assert len(files) < 10
+    again.load(tmp_path, files)
+    assert torch.equal(again.gather(torch.arange(60))["a"], s.gather(torch.arange(60))["a"])
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_or_foreign_one_is_refused(tmp_path: Path):
+    path = tmp_path / "checkpoint.safetensors"
+    state = {"w": torch.arange(4.0), "parts": {"x": {}, "y": {"count": 3, "m": torch.ones(2)}}, "origin": 7}
+    write_checkpoint(path, Checkpoint(12, state, "abc", ["clients-0.safetensors"]))
+    found = read_checkpoint(path, "abc", CPU)
+    assert (found.round, found.client_files) == (12, ["clients-0.safetensors"])
+    assert torch.equal(found.state["w"], state["w"])
+    assert found.state["parts"]["x"] == {}
+    assert found.state["parts"]["y"]["count"] == 3
+    with pytest.raises(Mistake, match="other data or another model"):
+        read_checkpoint(path, "other", CPU)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(Mistake, match="damaged"):
+        read_checkpoint(path, "abc", CPU)
+    path.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(Mistake, match="damaged"):
+        read_checkpoint(path, "abc", CPU)
