@@ -1,0 +1,162 @@
+"""How a study decides: comparisons paired by seed, and nothing else.
+
+A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"). Rounds to a
+target are censored at the last round and compared by the sign test. What cannot be decided (one seed, a missing
+number) does not hold, and the evidence says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from turnout.errors import Mistake
+from turnout.studies.student import sign_test, t_quantile
+
+BySeed = Mapping[int, float]
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, whether our runs bear it out, and the numbers that say so."""
+
+    claim: str
+    holds: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds; `low` and `high` are its one-sided 95 % bounds, so together a 90 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: tuple[int, ...]
+
+    def text(self, unit: str = "") -> str:
+        seeds = f"{len(self.seeds)} seeds ({' '.join(map(str, self.seeds))})"
+        ends = f"90 % interval {self.low:+.3g} to {self.high:+.3g}"
+        return f"mean {self.mean:+.3g}{unit and ' ' + unit}, {ends}, {seeds}"
+
+
+def interval(value: BySeed) -> Interval:
+    """Mean ± t(95 %, n - 1) · s / √n over the seeds.
+
+    >>> found = interval({0: 1.0, 1: 2.0, 2: 3.0})
+    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)  # 2 ± 2.920 · 1 / √3
+    (2.0, 0.314, 3.686)
+    """
+    n = len(value)
+    mean = math.fsum(value.values()) / n
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in value.values()) / (n - 1))
+    reach = t_quantile(LEVEL, n - 1) * deviation / math.sqrt(n)
+    return Interval(mean, mean - reach, mean + reach, tuple(sorted(value)))
+
+
+def difference(ours: BySeed, theirs: BySeed) -> dict[int, float]:
+    """Ours - theirs, seed by seed; both must have run the same seeds."""
+    if ours.keys() != theirs.keys():
+        raise Mistake(f"compared runs must share their seeds, but these have {sorted(ours)} and {sorted(theirs)}")
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(ours)}
+
+
+def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
+    """Mean over several cases, seed by seed: runs of one seed share their data, so together they are one observation.
+
+    >>> mean_over([{0: 1.0, 1: 2.0}, {0: 3.0, 1: 6.0}])
+    {0: 2.0, 1: 4.0}
+    """
+    return {seed: math.fsum(value[seed] for value in values) / len(values) for seed in values[0]}
+
+
+def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:
+    """The mean is above -margin: its lower bound is.
+
+    >>> above("ours is better", {0: 1.0, 1: 2.0, 2: 3.0}).holds, above("one seed", {0: 1.0}).holds
+    (True, False)
+    """
+    why = undecidable(value)
+    if why:
+        return Claim(claim, False, why)
+    found = interval(value)
+    wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
+    return Claim(claim, found.low > -margin, found.text(unit) + wanted)
+
+
+def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "") -> Claim:
+    """Ours is larger than theirs, paired by seed."""
+    return above(claim, difference(ours, theirs), unit=unit)
+
+
+def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
+    """Ours is larger than theirs or less than a margin smaller, paired by seed."""
+    return above(claim, difference(ours, theirs), margin, unit)
+
+
+def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
+    """Ours and theirs differ by at most a margin: both one-sided bounds are inside it."""
+    value = difference(ours, theirs)
+    why = undecidable(value)
+    if why:
+        return Claim(claim, False, why)
+    found = interval(value)
+    evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
+    return Claim(claim, -margin <= found.low and found.high <= margin, evidence)
+
+
+def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str = "") -> Claim:
+    """Several cases agree to rounding, in every seed: the largest difference is within the tolerance."""
+    names = list(values)
+    gaps = {n: difference(values[n], values[names[0]]) for n in names[1:]}
+    found = [abs(gap) for by_seed in gaps.values() for gap in by_seed.values()]
+    if not found or any(math.isnan(gap) for gap in found):
+        return Claim(claim, False, "cannot decide: numbers are missing")
+    evidence = f"largest difference of {', '.join(names)}: {max(found):.2g}{unit and ' ' + unit}"
+    seeds = len(values[names[0]])
+    return Claim(claim, max(found) <= tolerance, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})")
+
+
+def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int) -> Claim:
+    """Ours reaches the target in fewer rounds, by the sign test; None (never reached) counts as the last round.
+
+    >>> five = {seed: 10 for seed in range(5)}
+    >>> sooner("faster", five, {seed: None for seed in range(5)}, last=200).evidence.split(";")[0]
+    'sooner in 5 of 5 seeds, later in 0, equal in 0 (sign test p = 0.031)'
+    """
+    gap = difference(*({s: float(last if r is None else r) for s, r in rounds.items()} for rounds in (theirs, ours)))
+    wins, losses = sum(v > 0 for v in gap.values()), sum(v < 0 for v in gap.values())
+    p = sign_test(wins, losses) if wins + losses else 1.0
+    never = [sum(r is None for r in rounds.values()) for rounds in (ours, theirs)]
+    counts = f"sooner in {wins} of {len(gap)} seeds, later in {losses}, equal in {len(gap) - wins - losses}"
+    censored = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
+    return Claim(claim, p <= 1 - LEVEL, f"{counts} (sign test p = {p:.2g}); {censored}")
+
+
+def undecidable(value: BySeed) -> str | None:
+    """Why these seeds decide nothing, None if they may."""
+    missing = [seed for seed, v in value.items() if not math.isfinite(v)]
+    if missing:
+        return f"cannot decide: no number for seed {', '.join(map(str, missing))}"
+    if len(value) < 2:
+        found = "".join(f"1 seed (it gives {v:+.3g})" for v in value.values()) or "no seed"
+        return f"cannot decide with {found}: take --seeds 2 or more"
+    return None
+
+
+def best_elsewhere(score: Mapping[str, BySeed], judged: Collection[int], higher_is_better: bool = True) -> str:
+    """The setting with the best mean score on seeds other than those it will be judged on.
+
+    >>> best_elsewhere({"lr 1": {0: 0.9, 7: 0.5}, "lr 2": {0: 0.1, 7: 0.6}}, judged=[0])
+    'lr 2'
+    """
+    means = {}
+    for name, by_seed in score.items():
+        other = [v for seed, v in by_seed.items() if seed not in judged]
+        if not other:
+            raise Mistake(f"{name!r} has only run with the seeds it is judged on: choose settings on other seeds")
+        known = all(math.isfinite(v) for v in other)
+        means[name] = math.fsum(other) / len(other) if known else -math.inf if higher_is_better else math.inf
+    return (max if higher_is_better else min)(means, key=lambda name: means[name])

@@ -1,0 +1,87 @@
+"""`turnout study`: list the studies, run one, show what was found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from turnout.errors import Mistake, nearest
+from turnout.running import new_folder
+from turnout.studies import bias, participation
+from turnout.studies.running import Findings, planned, run_study
+from turnout.studies.study import Study
+from turnout.studies.tables import markdown, show
+
+STUDIES = {study.name: study for study in (participation.STUDY, bias.STUDY)}
+NARROW = 140  # columns where the output is no terminal
+
+app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")
+
+
+def find_study(name: str) -> Study:
+    if name not in STUDIES:
+        raise Mistake(f"there is no study {name!r}: {nearest(name, STUDIES)}")
+    return STUDIES[name]
+
+
+def console_for(stderr: bool) -> Console:
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=NARROW)
+
+
+@app.command("list")
+def list_studies() -> None:
+    """The studies and what they reproduce."""
+    table = Table("name", "reproduces", "runs at small scale", box=box.SIMPLE)
+    for study in STUDIES.values():
+        runs = sum(len(part.variants) * part.seeds for part in planned(study, "small").parts)
+        table.add_row(study.name, study.reproduces, str(runs))
+    console_for(stderr=False).print(table)
+
+
+@app.command("run")
+def run_command(
+    name: Annotated[str, typer.Argument(help="A study of `turnout study list`.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds), small (minutes), or paper (as published).")] = "small",
+    seeds: Annotated[int | None, typer.Option(help="Seeds of every case; each scale has its own number.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side; as many as there are cores.")] = None,
+    json: Annotated[str | None, typer.Option(help="Write the findings as JSON to a file, or - for stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+) -> None:
+    """Run a study: ours beside the published numbers, and whether the paper's claims hold."""
+    study = find_study(name)
+    plan = planned(study, scale, seeds)
+    folder = out or new_folder(f"study-{name}-{scale}")
+    findings = run_study(study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    console = console_for(stderr=json == "-")
+    show(findings, plan, console)
+    console.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
+    if json == "-":
+        sys.stdout.write(findings.to_json())
+    elif json is not None:
+        Path(json).write_text(findings.to_json(), encoding="utf-8")
+
+
+@app.command("show")
+def show_command(
+    file: Annotated[Path, typer.Argument(help="What `study run --json` wrote, or a study's study.json.")],
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="As a section of a Markdown page.")] = False,
+) -> None:
+    """Show what a study found, without running it."""
+    if not file.is_file():
+        raise Mistake(f"there is no file {file}: give one that `turnout study run --json` wrote")
+    findings = Findings.from_json(file.read_text(encoding="utf-8"), str(file))
+    plan = planned(find_study(findings.study), findings.scale)
+    if as_markdown:
+        sys.stdout.write(markdown(findings, plan))
+    else:
+        show(findings, plan, console_for(stderr=False))

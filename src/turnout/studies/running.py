@@ -1,0 +1,125 @@
+"""Running a study: its parts one after another, each a folder of runs that can be killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from turnout.data.generated import one_thread
+from turnout.errors import Mistake
+from turnout.running import Run, run_many, tasks_of
+from turnout.settings import DataSpec
+from turnout.studies.claims import Claim
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, check_scale
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found: the file `study.json`, field by field."""
+
+    study: str
+    scale: str
+    rows: Sequence[Row]
+    claims: Sequence[Claim]
+    seconds: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "the text") -> Findings:
+        try:
+            found = json.loads(text)
+            rows, claims = [Row(**row) for row in found["rows"]], [Claim(**claim) for claim in found["claims"]]
+            return cls(found["study"], found["scale"], rows, claims, found["seconds"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Mistake(f"{where} is not what `turnout study run --json` writes ({error})") from error
+
+
+def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:
+    """The study's plan at a scale, with another number of seeds where asked."""
+    check_scale(scale)
+    plan = study.plan(scale)
+    if seeds is None:
+        return plan
+    if seeds < 1:
+        raise Mistake(f"--seeds {seeds}: a study needs at least 1 seed (2 to decide anything)")
+    return replace(plan, parts=[replace(part, seeds=seeds) for part in plan.parts])
+
+
+def run_study(
+    study: Study,
+    scale: str,
+    out: Path,
+    *,
+    seeds: int | None = None,
+    jobs: int | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    data_dir: Path | None = None,
+) -> Findings:
+    """Run, decide, draw; everything is kept in `out`."""
+    start = time.monotonic()
+    plan = planned(study, scale, seeds)
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise Mistake(f"{out} is not empty: choose another --out folder, or add --resume to go on with the study in it")
+    out.mkdir(parents=True, exist_ok=True)
+    curves = run_plan(study, plan, out, jobs=jobs or os.cpu_count() or 1, quiet=quiet, data_dir=data_dir)
+    rows, claims = study.rows(scale, curves), study.claims(scale, curves)
+    for name, picture in study.pictures(scale, curves).items():
+        (out / name).write_text(picture, encoding="utf-8")
+    findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
+    (out / "study.json").write_text(findings.to_json(), encoding="utf-8")
+    return findings
+
+
+def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int, quiet: bool, data_dir: Path | None) -> Curves:
+    """Every part whose data is there; what is there already is not run again."""
+    curves: dict[str, dict[int, Curve]] = {}
+    missing = missing_data(plan.parts, data_dir)
+    for part in plan.parts:
+        variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
+        if not variants:
+            continue
+        title, seeds, folder = f"{study.name}: {part.name}", range(part.seeds), out / part.name
+        with one_thread():  # many tiny operations; training has threads of its own where it is large
+            runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+        for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
+            curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
+    return Curves(curves, missing)
+
+
+def read_curve(run: Run, metric: str) -> Curve:
+    with run.records() as records:
+        return Curve(*records.curve(metric))
+
+
+def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:
+    """Which variants cannot run because their data is not to be had, and why; each data set is tried once."""
+    tried: dict[object, str | None] = {}
+    found = {}
+    for part in parts:
+        for name, experiment in part.variants.items():
+            data = experiment.world.data
+            source = (type(data), getattr(data, "kind", None), getattr(data, "mirror", None))
+            if source not in tried:
+                tried[source] = _why_missing(data, data_dir)
+            why = tried[source]
+            if why is not None:
+                found[name] = why
+    return found
+
+
+def _why_missing(data: DataSpec, data_dir: Path | None) -> str | None:
+    """The sentence of the person who looked for a data set's files; None where they are, or where none are needed."""
+    if not hasattr(data, "read"):
+        return None
+    try:
+        data.read(data_dir)
+    except Mistake as mistake:
+        return str(mistake)
+    return None

@@ -1,0 +1,127 @@
+"""What a study is: the experiments behind a published table or figure, and what their records say about it.
+
+A study is a value. `plan(scale)` gives its experiments; `rows`, `claims` and `pictures` are pure functions of the
+curves that came out, so they can be read (and tested) without running anything.
+
+Shape letters: T evaluated rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.errors import Mistake, nearest
+from turnout.settings import Experiment
+from turnout.studies.claims import BySeed, Claim
+
+SCALES = ("smoke", "small", "paper")
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Experiments that are run with the same seeds: a folder of runs."""
+
+    name: str
+    variants: Mapping[str, Experiment]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study runs at one scale; `notes` say what was shrunk and what the paper leaves open."""
+
+    parts: Sequence[Part]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's metric over the rounds (-1: before training)."""
+
+    round_T: NDArray[np.int64]
+    value_T: NDArray[np.float64]
+
+    def mean(self, after: float, upto: float = math.inf) -> float:
+        """Mean of the values of rounds in (after, upto]; NaN where there are none."""
+        chosen_T = self.value_T[(self.round_T > after) & (self.round_T <= upto)]
+        return float(chosen_T.mean()) if len(chosen_T) else math.nan
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What came out: variant -> seed -> curve, and why a variant was not run."""
+
+    curves: Mapping[str, Mapping[int, Curve]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, *variants: str) -> bool:
+        return all(name in self.curves for name in variants)
+
+    def each(self, variant: str, number: Callable[[Curve], float]) -> dict[int, float]:
+        """A number of each seed's curve."""
+        return {seed: number(curve) for seed, curve in self.curves[variant].items()}
+
+    def why_missing(self, *variants: str) -> str:
+        why = next((self.missing[name] for name in variants if name in self.missing), "it is not part of this scale")
+        return f"{NOT_RUN}: {why}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number beside its published counterpart; `spread` is the standard deviation over `repeats` seeds."""
+
+    case: str
+    metric: str
+    ours: float | str | None
+    spread: float | None
+    repeats: int
+    published: float | str | None
+
+
+def row(case: str, metric: str, value: BySeed, published: float | str | None = None) -> Row:
+    """Mean and spread over seeds; a number that does not exist is None.
+
+    >>> row("MNIST", "B over A", {0: 1.0, 1: 3.0}, 2.5)
+    Row(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
+    """
+    values = list(value.values())
+    mean = math.fsum(values) / len(values) if values else math.nan
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
+    return Row(case, metric, known(mean), known(spread), len(values), published)
+
+
+def not_run(case: str, metric: str, published: float | str | None = None) -> Row:
+    """A row whose data is missing."""
+    return Row(case, metric, NOT_RUN, None, 0, published)
+
+
+def known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published table or figure.
+
+    reproduces  what, in words
+    metric      the evaluated metric its curves are of
+    """
+
+    name: str
+    reproduces: str
+    metric: str
+    plan: Callable[[str], Plan]
+    rows: Callable[[str, Curves], list[Row]]
+    claims: Callable[[str, Curves], list[Claim]]
+    pictures: Callable[[str, Curves], dict[str, str]]
+
+
+def check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise Mistake(f"there is no scale {scale!r}: {nearest(scale, SCALES)}")

@@ -1,0 +1,81 @@
+"""Findings as people read them: a table in the terminal, or Markdown for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from turnout.studies.running import Findings
+from turnout.studies.study import Plan, Row
+
+
+def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """One line a case, one column a metric: "ours ± spread (published)".
+
+    >>> cells([Row("MNIST", "B over A", 9.04, 1.0, 3, 9.5), Row("MNIST", "C over B", 1.0, None, 1, None)])
+    (['case', 'B over A', 'C over B', 'seeds'], [['MNIST', '9.0 ± 1.0 (9.5)', '1.0', '3']])
+    """
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    lines = []
+    for case in dict.fromkeys(row.case for row in rows):
+        own = {row.metric: row for row in rows if row.case == case}
+        seeds = max(row.repeats for row in own.values())
+        lines.append([case, *(cell(own[m]) if m in own else "" for m in metrics), str(seeds)])
+    return ["case", *metrics, "seeds"], lines
+
+
+def cell(row: Row) -> str:
+    ours = row.ours if isinstance(row.ours, str) else number(row.ours)
+    spread = "" if row.spread is None else f" ± {number(row.spread)}"
+    published = "" if row.published is None else f" ({row.published})"
+    return ours + spread + published
+
+
+def number(value: float | None) -> str:
+    """Three digits where a number is small, one decimal where it is of the size of points.
+
+    >>> number(12.345), number(0.01234), number(0.0), number(None)
+    ('12.3', '0.0123', '0', 'no number')
+    """
+    if value is None:
+        return "no number"
+    return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.3g}"
+
+
+def show(findings: Findings, plan: Plan, console: Console) -> None:
+    """The table, what was shrunk, and the claims."""
+    head, lines = cells(findings.rows)
+    table = Table(*head, title=f"{findings.study} at {findings.scale} scale: ours ± spread (published)", box=box.SIMPLE)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+    for note in plan.notes:
+        console.print(f"· {note}", highlight=False)
+    console.print()
+    for claim in findings.claims:
+        mark = "[green]holds[/green]        " if claim.holds else "[red]does not hold[/red]"
+        console.print(f"{mark}  {claim.claim}", highlight=False)
+        console.print(f"               {claim.evidence}", highlight=False, style="dim")
+    held = sum(claim.holds for claim in findings.claims)
+    console.print(f"\n{held} of {len(findings.claims)} claims hold; {findings.seconds:.0f} s", highlight=False)
+
+
+def markdown(findings: Findings, plan: Plan) -> str:
+    """The same as a section of a page."""
+    head, lines = cells(findings.rows)
+    notes = [f"- {note}" for note in plan.notes]
+    claims = [["yes" if c.holds else "no", c.claim, c.evidence] for c in findings.claims]
+    title = f"## `{findings.study}`, {findings.scale} scale"
+    columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
+    decided = _grid(["holds", "claim", "evidence"], claims)
+    return "\n".join([title, "", *notes, "", columns, "", *_grid(head, lines), "", *decided, ""])
+
+
+def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    every = [head, ["---"] * len(head), *lines]
+    return ["| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in every]
