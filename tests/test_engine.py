@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout.engine.batches import address_batches, steps_per_epoch
+from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import lay_out
 from turnout.engine.train import Job, Trained, Trainer
@@ -72,7 +73,7 @@ def trained(model: nn.Module, kind: type | None, chunk: int = 5, threads: int = 
         "lr": 0.1, "batch_size": 4, "drop_single": network.has_batch_statistics(), "seed": 7, "t": 2,
         "optimizer": SGD(0.1),
     }  # fmt: skip
-    return Trainer(network, gradients, chunk, threads).train(Job(**(values | changes)))
+    return Trainer(network, Crew(gradients, threads), chunk).train(Job(**(values | changes)))
 
 
 def agree(a: Trained, b: Trained) -> None:

@@ -1,54 +1,48 @@
 """Measuring models: the global one on the central test set, and on each client's own test data.
 
-Shape letters: P parameters (all columns), S samples, C clients.
+Shape letters: P parameters (all columns), S samples, R rows (samples client after client), C clients.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from turnout.engine.gradients import Network
+from turnout.engine.crew import Crew
+from turnout.engine.gradients import Gradients
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 
-BATCH = 1024
+BATCH = 512
 
 
-@torch.no_grad()
-def per_sample(network: Network, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
+def per_sample(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The loss and every metric of each sample under one model, in evaluation mode (statistics do not move)."""
-    network.module.eval()
-    weights = {**network.layout.unpack(flat_P), **states}
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("loss", *task.metrics)}
-    for part in _parts(len(x)):
-        features = x[part].to(flat_P.dtype) if x.is_floating_point() else x[part]
-        output = functional_call(network.module, weights, (features,))
-        columns["loss"].append(task.loss(output, y[part]))
-        for name, metric in task.metrics.items():
-            columns[name].append(metric(output, y[part]).to(flat_P.dtype))
-    return {name: torch.cat(values) for name, values in columns.items() if values}
+
+    @torch.no_grad()
+    def part(gradients: Gradients, rows: slice) -> Tensors:
+        network = gradients.network
+        network.module.eval()
+        features = x[rows].to(flat_P.dtype) if x.is_floating_point() else x[rows]
+        output = functional_call(network.module, {**network.layout.unpack(flat_P), **states}, (features,))
+        values = {"loss": task.loss(output, y[rows])}
+        return values | {name: metric(output, y[rows]).to(flat_P.dtype) for name, metric in task.metrics.items()}
+
+    parts = crew.map(part, [slice(i, i + BATCH) for i in range(0, len(x), BATCH)])
+    return {name: torch.cat([values[name] for values in parts]) for name in (parts[0] if parts else {})}
 
 
-def _parts(samples: int) -> Iterator[slice]:
-    return (slice(i, i + BATCH) for i in range(0, samples, BATCH))
-
-
-def measure(
-    network: Network, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor
-) -> dict[str, float]:
+def measure(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> dict[str, float]:
     """The mean loss and metrics of one model."""
-    values = per_sample(network, task, flat_P, states, x, y)
+    values = per_sample(crew, task, flat_P, states, x, y)
     return {name: float(value.double().mean()) for name, value in values.items()}
 
 
-def measure_clients(network: Network, task: TaskSpec, flat_P: Tensor, states: Tensors, samples: Samples) -> Tensors:
+def measure_clients(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, samples: Samples) -> Tensors:
     """The same for each client's own samples: name -> [C], NaN for a client without any."""
     rows = samples.row_R.to(samples.x.device)
-    values = per_sample(network, task, flat_P, states, samples.x[rows], samples.y[rows])
+    values = per_sample(crew, task, flat_P, states, samples.x[rows], samples.y[rows])
     count_C = samples.count_C.cpu()
     owner_R = torch.arange(len(count_C)).repeat_interleave(count_C)
     return {name: _means(value.double().cpu(), owner_R, count_C) for name, value in values.items()}

@@ -40,6 +40,8 @@ class Batch:
 class Gradients(Protocol):
     """States (BatchNorm statistics) are updated in place, as the module itself would."""
 
+    network: Network
+
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         """Write the gradients into `out_cP`; the mean loss of each client comes back."""
         ...
@@ -101,7 +103,7 @@ class ByHand:
         return self._run(flat_cP, batch, self.network.layout.views(flat_cP), keep=1 - lr * decay, scale=-lr)
 
     def twin(self) -> ByHand:
-        return self  # holds no module state
+        return ByHand(self.network.twin(), self.stack)
 
 
 class Vmapped:

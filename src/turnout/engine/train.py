@@ -9,15 +9,14 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 
 import torch
 from torch import Tensor
 
 from turnout.engine.batches import Batches, address_batches
+from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Batch, Gradients, Network
 from turnout.local import SGD, Optimizer
@@ -75,63 +74,46 @@ class Trained:
 
 
 class Trainer:
-    """Trains jobs: one gradient per thread, at most `chunk` clients at a time.
+    """Trains jobs: chunks of at most `chunk` clients, spread over a crew of threads."""
 
-    Threads, not processes: the kernels release the interpreter's lock, the matrices stay in one address space, and a
-    thread that runs its kernels on one core beats kernels that share two.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        gradients: Gradients,
-        chunk: int,
-        threads: int = 1,
-        cost: int = 1 << 30,
-        fixed: bool = True,
-    ):
+    def __init__(self, network: Network, crew: Crew, chunk: int, cost: int = 1 << 30, fixed: bool = True):
         """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one."""
-        self.network, self.gradients, self.chunk = network, gradients, chunk
-        self.threads, self.cost, self.fixed = threads, cost, fixed
-        self._idle: SimpleQueue[Gradients] = SimpleQueue()
-        for i in range(threads):
-            self._idle.put(gradients if i == 0 else gradients.twin())
-        self._pool = (
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else None
-        )
+        self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
+
+    @property
+    def gradients(self) -> Gradients:
+        return self.crew.first
+
+    @property
+    def threads(self) -> int:
+        return self.crew.threads
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         result = _blank(job, self.network.layout.width)
+
+        def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
+            Chunk(job, self.network, gradients, *piece, result).run()
+
+        self.crew.map(advance, self._pieces(job))
+        return result
+
+    def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
+        """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
         chunk = self._chunk(len(job.client_C))
-        pending = []
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
             batches = _batches(job, block)
             for start in range(block.start, block.stop, chunk):
-                rows = slice(start, min(start + chunk, block.stop))
-                own = slice(rows.start - first, rows.stop - first)
-                piece = Batches(batches.row_cJB[own], batches.size_cJ[own])
-                if self._pool is None:
-                    self._advance(job, rows, piece, result)
-                else:
-                    pending.append(self._pool.submit(self._advance, job, rows, piece, result))
-        for done in pending:
-            done.result()
-        return result
+                stop = min(start + chunk, block.stop)
+                own = slice(start - first, stop - first)
+                yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
 
     def _chunk(self, clients: int) -> int:
         """Small work stays together: a thread of its own would cost more than it brings."""
         if self.fixed or clients * self.cost < _SMALL:
             return self.chunk
-        return min(self.chunk, -(-clients // self.threads))
-
-    def _advance(self, job: Job, rows: slice, batches: Batches, result: Trained) -> None:
-        gradients = self._idle.get()
-        try:
-            Chunk(job, self.network, gradients, rows, batches, result).run()
-        finally:
-            self._idle.put(gradients)
+        return min(self.chunk, -(-clients // self.crew.threads))
 
 
 def _blank(job: Job, width: int) -> Trained:

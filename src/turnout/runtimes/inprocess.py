@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
+from turnout.engine.crew import Crew
 from turnout.engine.gradients import Batch, Gradients, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import Layout
 from turnout.engine.train import Trainer
@@ -87,7 +88,7 @@ class InProcessRuntime:
         else:
             room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
         chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
-        return Trainer(self.network, gradients, chunk, threads, cost, fixed=settings.chunk is not None)
+        return Trainer(self.network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
 
     def examples(self, client_C: Tensor) -> Tensor:
         return self.federation.examples(client_C).cpu()
