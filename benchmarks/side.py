@@ -64,7 +64,8 @@ class Clock:
 def report_times(side: str, options: Options, laps: list[float]) -> None:
     """Print the JSON line with the time of each round after the warm-up."""
     times = [round(lap, 3) for lap in laps[options.warmup :]]
-    print(json.dumps({"peer": side, "case": options.case.name, "ms_per_round": times}), flush=True)
+    line = {"peer": side, "case": options.case.name, "ms_per_round": times, "torch": torch.__version__}
+    print(json.dumps(line), flush=True)
 
 
 def report_check(side: str, options: Options, state: State) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import torch
 from cases import CASES
 
 HERE = Path(__file__).resolve().parent
@@ -95,7 +96,10 @@ class Bench:
         lines = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
         if done.returncode or not lines:
             sys.exit(f"{side.name} failed on case {case}:\n{' '.join(command)}\n{done.stderr[-3000:]}")
-        return json.loads(lines[-1])["ms_per_round"]
+        line = json.loads(lines[-1])
+        if line["torch"] != torch.__version__:
+            sys.exit(f"{side.name} has torch {line['torch']} and this environment {torch.__version__}: not comparable")
+        return line["ms_per_round"]
 
     def best_setting(self, side: Side, case: str) -> str:
         """The setting with the fastest short run."""
@@ -170,7 +174,7 @@ def main() -> None:
     results = {case: measure(bench, sides, case, given.repeats) for case in given.case}
     if given.json:
         given.json.write_text(json.dumps(results, indent=1))
-    print(f"\n{given.device}, {len(cores)} cores, {pinned_torch()}, {given.repeats} repeats\n")
+    print(f"\n{given.device}, {len(cores)} cores, torch {torch.__version__}, {given.repeats} repeats\n")
     print(table(results, given.base))
 
 
