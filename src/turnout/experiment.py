@@ -8,6 +8,7 @@ resumed run deletes what is later than its checkpoint and computes it again, to 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.config import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.evaluation import measure, measure_clients
 from turnout.prepare import Prepared, prepare
@@ -28,7 +31,7 @@ from turnout.settings import Experiment
 from turnout.stopping import Progress, reason_to_stop
 from turnout.version import __version__
 
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def evaluate(prepared: Prepared, server: Server, t: int) -> Evaluation:
     values: dict[str, float] = {}
     central = runtime.federation.central_test()
     if central is not None and len(central[0]):
-        measured = measure(runtime.network, experiment.task, flat_P, states, *central)
+        measured = measure(runtime.trainer.crew, experiment.task, flat_P, states, *central)
         values = {f"global_{name}": value for name, value in measured.items()}
     per_client = {}
     if experiment.evaluate.per_client:
@@ -96,7 +99,7 @@ def evaluate(prepared: Prepared, server: Server, t: int) -> Evaluation:
         count = min(len(members), experiment.evaluate.clients)
         client_C = members.at(draw(count, len(members), 0, experiment.seed))
         own = runtime.federation.test(client_C, t)
-        found = measure_clients(runtime.network, experiment.task, flat_P, states, own)
+        found = measure_clients(runtime.trainer.crew, experiment.task, flat_P, states, own)
         per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
     return Evaluation(t, values, per_client)
 
@@ -112,12 +115,33 @@ def _refuse_nan(step: Step) -> None:
 
 def _restore(prepared: Prepared, folder: Path) -> tuple[int, Server, list[str]]:
     """The next round to run, the server's state and the client files: from the checkpoint, or from the beginning."""
+    found = read_state(prepared, folder)
+    return (0, prepared.server, []) if found is None else (found.round + 1, Server(**found.state), found.client_files)
+
+
+def read_state(prepared: Prepared, folder: Path) -> Checkpoint | None:
+    """The checkpoint of a run folder, with the clients' rows put back into the store; None where there is none yet."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
-        return 0, prepared.server, []
+        return None
     found = read_checkpoint(path, prepared.fingerprint, prepared.runtime.device)
-    prepared.runtime.store.load(folder / "clients", found.client_files)
-    return found.round + 1, Server(**found.state), found.client_files
+    try:
+        prepared.runtime.store.load(folder / "clients", found.client_files)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise Mistake(
+            f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
+            "--resume to start that run over"
+        ) from error
+    return found
+
+
+def rounds_done(folder: Path) -> int:
+    """How many rounds a run's checkpoint stands for; 0 without one that can be read."""
+    try:
+        with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+            return int(json.loads(file.metadata()["turnout"])["round"]) + 1
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _save(prepared: Prepared, server: Server, folder: Path, t: int, files: list[str]) -> list[str]:
@@ -147,39 +171,59 @@ def _write_environment(prepared: Prepared, folder: Path) -> None:
         "platform": platform.platform(),
         "device": str(runtime.device),
         "device_name": name,
-        "engine": type(trainer.gradients).__name__,
+        "engine": type(trainer.crew.first).__name__,
         "chunk": trainer.chunk,
-        "threads": trainer.threads,
+        "threads": trainer.crew.threads,
     }
-    path.write_text(json.dumps(about, indent=2) + "\n")
+    _write_whole(path, json.dumps(about, indent=2) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: the run may be killed at any moment."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the thread count its folder was begun with, so that sums round the same way."""
-    path = folder / "environment.json"
-    if not path.exists() or not isinstance(experiment.runtime, InProcess):
+    """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way.
+
+    On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory that was free then.
+    """
+    path, runtime = folder / "environment.json", experiment.runtime
+    if not path.exists() or not isinstance(runtime, InProcess):
         return experiment
-    before = json.loads(path.read_text())
-    threads = before["threads"] if experiment.runtime.threads is None else experiment.runtime.threads
-    return experiment.but(**{"runtime.threads": threads})
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        threads, chunk, device = before["threads"], before["chunk"], before["device"]
+    except (ValueError, KeyError) as error:
+        raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
+    if runtime.threads is None:
+        runtime = replace(runtime, threads=threads)
+    if runtime.chunk is None and device.startswith("cuda"):
+        runtime = replace(runtime, chunk=chunk)
+    return experiment.but(runtime=runtime)
 
 
 def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Prepared:
     """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
-    from turnout.config import check_same, to_toml
-
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        raise Mistake(
-            f"{folder} is not empty: choose another --out folder, or add --resume to go on with the run in it"
-        )
+    refuse_full(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "experiment.toml"
     if settings.exists():
         check_same(settings, experiment)
         experiment = as_before(experiment, folder)
     prepared = prepare(experiment, data_dir)
-    if not settings.exists():
-        temporary = settings.with_suffix(".new")
-        temporary.write_text(to_toml(experiment))
-        temporary.replace(settings)
+    if not settings.exists() or not (folder / "environment.json").exists():
+        _write_whole(settings, to_toml(experiment))
     return prepared
+
+
+def refuse_full(folder: Path, resume: bool) -> None:
+    """A folder with something in it is used again only when asked."""
+    if folder.exists() and not folder.is_dir():
+        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise Mistake(
+            f"{folder} is not empty: choose another --out folder, or add --resume to go on with what is in it"
+        )

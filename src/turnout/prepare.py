@@ -153,7 +153,7 @@ def memory_estimate(prepared: Prepared) -> dict[str, int]:
     trainer = prepared.runtime.trainer
     return {
         "cohort": matrices * clients * layout.width * width,
-        "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
+        "training": min(trainer.chunk * trainer.crew.threads, clients) * trainer.cost,
         "client state": prepared.runtime.store.row_bytes * min(prepared.federation.clients, asked),
         "data": _data_bytes(prepared.federation),
     }

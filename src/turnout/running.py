@@ -1,100 +1,30 @@
-"""Running experiments: one, or several variants and seeds side by side, and looking at what came out.
+"""Running experiments: one, or several variants and seeds side by side.
 
-A run is a folder (experiment.py writes it). Several runs are a folder of such folders, `variant/seed-N`, with a `runs.json`
-that lists them.
+A run is a folder (experiment.py writes it). Several runs are a folder of such folders, `variant/seed-N`, with a
+`runs.json` that lists them.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-import multiprocessing
 import os
-import time
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
-from turnout.checkpoint import read_checkpoint
+from turnout.config import to_toml
 from turnout.errors import Mistake
-from turnout.experiment import Step, begin, rounds_of
-from turnout.prepare import Prepared, prepare
-from turnout.progress import Display, Line
-from turnout.record import Records
-from turnout.round import Server
+from turnout.experiment import refuse_full
+from turnout.folder import Run, file_name, new_folder, open_run, trained_module
+from turnout.progress import Display, Failed, Message
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
+from turnout.sidebyside import Place, in_order, messages_of, side_by_side
 
-
-@dataclass(frozen=True)
-class Run:
-    """A finished (or interrupted) run: its folder, and what can be had from it."""
-
-    folder: Path
-    experiment: Experiment
-    data_dir: Path | None = None
-
-    def records(self) -> Records:
-        """The records, open for reading."""
-        return Records.read(self.folder / "records.sqlite")
-
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """A metric over the rounds."""
-        with self.records() as records:
-            rounds, values = records.curve(metric)
-            return rounds.tolist(), values.tolist()
-
-    def final(self, metric: str) -> float:
-        """A metric at its last evaluation."""
-        return self.curve(metric)[1][-1]
-
-    def report(self) -> Path:
-        """Write report.html and say where it is."""
-        from turnout.report import write_report
-
-        return write_report(self.folder)
-
-    def model(self, client: int | None = None) -> nn.Module:
-        """The trained model as an ordinary module; with a client, that client's own (shared and personal parameters)."""
-        prepared = prepare(self.experiment, self.data_dir)
-        path = self.folder / "checkpoint.safetensors"
-        if not path.exists():
-            raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
-        if client is not None and not 0 <= client < prepared.federation.clients:
-            raise Mistake(f"there is no client {client}: they are 0 to {prepared.federation.clients - 1}")
-        found = read_checkpoint(path, prepared.fingerprint, prepared.runtime.device)
-        prepared.runtime.store.load(self.folder / "clients", found.client_files)
-        return trained_module(prepared, Server(**found.state), client)
-
-
-def trained_module(prepared: Prepared, server: Server, client: int | None) -> nn.Module:
-    """The template with the server's weights in it, and one client's personal ones where asked."""
-    layout = prepared.model.layout
-    personal, states = prepared.model.flat_P[layout.shared :], dict(prepared.model.states) | server.states
-    if client is not None and prepared.runtime.store.initial:
-        rows = prepared.runtime.store.gather(torch.tensor([client]))
-        personal = rows["personal"][0] if "personal" in rows else personal
-        states |= {name: rows[f"state/{name}"][0] for name in layout.personal_states}
-    flat_P = torch.cat([server.shared_P.cpu(), personal.to("cpu", server.shared_P.dtype)])
-    module = copy.deepcopy(prepared.template)
-    weights = layout.unpack(flat_P) | {name: value.cpu() for name, value in states.items()}
-    module.load_state_dict(weights, strict=False)
-    return module.eval()
-
-
-def open_run(folder: str | Path, data_dir: str | Path | None = None) -> Run:
-    """A run from its folder."""
-    from turnout.config import load
-
-    path = Path(folder)
-    if not (path / "experiment.toml").exists():
-        raise Mistake(f"{path} is not a run folder: it has no experiment.toml")
-    return Run(path, load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+__all__ = ["Run", "Task", "new_folder", "open_run", "run", "run_many", "run_tasks", "tasks_of", "trained_module"]
 
 
 def run(
@@ -107,49 +37,26 @@ def run(
 ) -> Run:
     """Run one experiment with a progress display; the folder is `out`, or a new one under runs/."""
     folder = Path(out) if out is not None else new_folder(experiment.title or "run")
-    where = Path(data_dir) if data_dir else None
-    with Display(total=experiment.rounds, quiet=quiet) as display:
-        for line in lines_of(experiment, folder, resume, where):
-            display.show(line)
-    result = Run(folder, experiment, where)
-    result.report()
+    result = Run(folder, experiment, Path(data_dir) if data_dir else None)
+    place = Place(experiment.title or folder.name, folder, result.data_dir, resume)
+    try:
+        with Display(total=experiment.rounds, quiet=quiet) as display:
+            for message in messages_of(experiment, place):
+                display.show(message)
+    finally:
+        write_reports(folder)
     return result
 
 
-def lines_of(
-    experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None, name: str = ""
-) -> Iterator[Line]:
-    """Run an experiment; one line of progress a round."""
-    prepared = begin(experiment, folder, resume, data_dir)
-    main, value = f"global_{experiment.task.main}", None
-    for step in rounds_of(prepared, folder):
-        value = step.evaluation.values.get(main, value) if step.evaluation else value
-        yield _line(step, name, experiment.rounds, main, value)
+def write_reports(folder: Path) -> None:
+    """The report and the picture of what there is, also of a run that was interrupted or went wrong."""
+    from turnout.report import write_picture, write_report
 
-
-def _line(step: Step, name: str, rounds: int, metric: str, value: float | None) -> Line:
-    record = step.record
-    return Line(
-        name=name,
-        round=record.round,
-        rounds=rounds,
-        metric=metric,
-        value=value,
-        asked=record.asked,
-        answered=record.answered,
-        work=record.work or 0.0,
-        seconds=record.seconds,
-        stopped=step.stopped,
-    )
-
-
-def new_folder(name: str) -> Path:
-    """A folder under runs/ that does not exist yet."""
-    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, i = base, 2
-    while path.exists():
-        path, i = base.with_name(f"{base.name}-{i}"), i + 1
-    return path
+    try:
+        write_report(folder)
+        write_picture(folder)
+    except Mistake:
+        return  # no records yet
 
 
 @dataclass(frozen=True)
@@ -161,19 +68,37 @@ class Task:
     experiment: Experiment
     path: str  # below the common folder
 
+    @property
+    def name(self) -> str:
+        return f"{self.variant} seed {self.seed}"
+
 
 def tasks_of(variants: Mapping[str, Experiment], seeds: Sequence[int]) -> list[Task]:
     """Every variant with every seed; a single run needs no subfolder."""
-    single = len(variants) == 1 and len(seeds) == 1
+    if len(variants) == 1 and len(seeds) == 1:
+        return [Task(name, seeds[0], e.but(seed=seeds[0]), ".") for name, e in variants.items()]
+    folders = _folders(variants)
     return [
-        Task(name, seed, experiment.but(seed=seed), "." if single else f"{_file_name(name)}/seed-{seed}")
+        Task(name, seed, experiment.but(seed=seed), f"{folders[name]}/seed-{seed}")
         for seed in seeds
         for name, experiment in variants.items()
     ]
 
 
-def _file_name(name: str) -> str:
-    return "".join(ch if ch.isalnum() or ch in "-_.=" else "_" for ch in name) or "run"
+def _folders(names: Mapping[str, object]) -> dict[str, str]:
+    """A folder for each variant; names that would share one are numbered.
+
+    >>> _folders({"a b": 0, "a/b": 0})
+    {'a b': 'a_b', 'a/b': 'a_b-2'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        base = folder = file_name(name)
+        number = 2
+        while folder in found.values():
+            folder, number = f"{base}-{number}", number + 1
+        found[name] = folder
+    return found
 
 
 def run_many(
@@ -182,72 +107,106 @@ def run_many(
     seeds: Sequence[int],
     out: Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     resume: bool = False,
     quiet: bool = False,
     data_dir: Path | None = None,
 ) -> list[Run]:
-    """Run variants and seeds, `jobs` at a time; the folder can be reported on as a whole."""
+    """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
     tasks = tasks_of(variants, seeds)
-    if out.exists() and any(out.iterdir()) and not resume:
-        raise Mistake(f"{out} is not empty: choose another --out folder, or add --resume to go on with the runs in it")
-    out.mkdir(parents=True, exist_ok=True)
-    if len(tasks) > 1:
-        listed = [{"variant": t.variant, "seed": t.seed, "path": t.path} for t in tasks]
-        (out / "runs.json").write_text(json.dumps({"title": title, "runs": listed}, indent=2) + "\n")
-    total = sum(t.experiment.rounds for t in tasks)
-    with Display(total=total, quiet=quiet, runs=len(tasks)) as display:
-        for line in _all_lines(tasks, out, jobs, data_dir):
-            display.show(line)
+    failed = run_tasks(title, tasks, out, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    if failed:
+        raise Mistake(explained(failed, len(tasks)))
     return [Run(out / t.path, t.experiment, data_dir) for t in tasks]
 
 
-def _all_lines(tasks: Sequence[Task], out: Path, jobs: int, data_dir: Path | None) -> Iterator[Line]:
-    if jobs <= 1 or len(tasks) == 1:
-        for task in tasks:
-            yield from lines_of(task.experiment, out / task.path, True, data_dir, f"{task.variant} seed {task.seed}")
-        return
-    yield from _in_processes(tasks, out, jobs, data_dir)
-
-
-def _in_processes(tasks: Sequence[Task], out: Path, jobs: int, data_dir: Path | None) -> Iterator[Line]:
-    """Each run in a process of its own, with its share of the cores; lines arrive through a queue."""
-    context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with (
-        context.Manager() as manager,
-        ProcessPoolExecutor(jobs, mp_context=context, initializer=_on_few_cores, initargs=(threads,)) as pool,
-    ):
-        lines: Any = manager.Queue()
-        pending = [pool.submit(_worker, _with_threads(t, threads), out, data_dir, lines) for t in tasks]
-        waiting = len(pending)
-        try:
-            while waiting:
-                line = lines.get()
-                waiting -= line is None
-                if line is not None:
-                    yield line
-            for done in pending:
-                done.result()
-        finally:
-            for job in pending:
-                job.cancel()
-
-
-def _with_threads(task: Task, threads: int) -> Task:
-    runtime = task.experiment.runtime
-    if isinstance(runtime, InProcess) and runtime.threads is None:
-        return replace(task, experiment=task.experiment.but(runtime=replace(runtime, threads=threads)))
-    return task
-
-
-def _on_few_cores(threads: int) -> None:
-    torch.set_num_threads(threads)
-
-
-def _worker(task: Task, out: Path, data_dir: Path | None, lines: Any) -> None:
+def run_tasks(
+    title: str,
+    tasks: Sequence[Task],
+    out: Path,
+    *,
+    jobs: int | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    data_dir: Path | None = None,
+) -> list[Failed]:
+    """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
+    refuse_full(out, resume)
+    _check_folder(out, len(tasks))
+    out.mkdir(parents=True, exist_ok=True)
+    if len(tasks) > 1:
+        _write_plan(title, tasks, out)
+    failed: list[Failed] = []
     try:
-        for line in lines_of(task.experiment, out / task.path, True, data_dir, f"{task.variant} seed {task.seed}"):
-            lines.put(line)
+        with Display(sum(t.experiment.rounds for t in tasks), quiet, len(tasks)) as display:
+            for message in _messages(tasks, out, jobs, data_dir):
+                display.show(message)
+                failed += [message] if isinstance(message, Failed) else []
     finally:
-        lines.put(None)
+        write_reports(out)
+    return failed
+
+
+def explained(failed: Sequence[Failed], runs: int) -> str:
+    """Which runs failed and why, equal reasons once."""
+    reasons: dict[str, list[str]] = {}
+    for failure in failed:
+        reasons.setdefault(failure.why, []).append(failure.name)
+    if runs == 1:
+        return failed[0].why
+    words = [
+        f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}: {why}" for why, names in reasons.items()
+    ]
+    return f"{len(failed)} of {runs} runs failed. " + "; ".join(words)
+
+
+def _check_folder(out: Path, tasks: int) -> None:
+    """Refuse to mix one run and several in a folder."""
+    if tasks > 1 and (out / "experiment.toml").exists():
+        raise Mistake(f"{out} holds a single run, and this would be {tasks}: choose another --out folder")
+    if tasks == 1 and (out / "runs.json").exists():
+        raise Mistake(f"{out} holds several runs, and this would be one: choose another --out folder")
+
+
+def _write_plan(title: str, tasks: Sequence[Task], out: Path) -> None:
+    """The list of runs and their experiments, so that all can be resumed from the folder alone."""
+    listed = [{"variant": t.variant, "seed": t.seed, "path": t.path} for t in tasks]
+    plan = out / "runs.json.new"
+    plan.write_text(json.dumps({"title": title, "runs": listed}, indent=2) + "\n", encoding="utf-8")
+    plan.replace(out / "runs.json")
+    for task in tasks:
+        path = out / task.path / "experiment.toml"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(to_toml(task.experiment), encoding="utf-8")
+
+
+def _messages(tasks: Sequence[Task], out: Path, jobs: int | None, data_dir: Path | None) -> Iterator[Message]:
+    jobs = jobs_for(tasks) if jobs is None else min(jobs, len(tasks))
+    threads = max(1, cores() // jobs) if jobs > 1 else None
+    work = [(t.experiment, Place(t.name, out / t.path, data_dir, True, threads, jobs)) for t in tasks]
+    return in_order(work) if jobs == 1 else side_by_side(work, jobs)
+
+
+def jobs_for(tasks: Sequence[Task]) -> int:
+    """How many runs side by side: a core each, but one at a time on a GPU or where an experiment cannot travel."""
+    runtimes = [t.experiment.runtime for t in tasks]
+    on_cpu = all(isinstance(r, InProcess) and r.device in ("cpu", "auto") for r in runtimes)
+    if len(tasks) == 1 or not on_cpu:
+        return 1
+    if torch.cuda.is_available() and any(isinstance(r, InProcess) and r.device == "auto" for r in runtimes):
+        return 1
+    return min(cores(), len(tasks)) if _travels(tasks) else 1
+
+
+def _travels(tasks: Sequence[Task]) -> bool:
+    try:
+        pickle.dumps([t.experiment for t in tasks])
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

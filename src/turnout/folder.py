@@ -1,0 +1,157 @@
+"""A run that has been, or is being, made: its folder, and what can be had from it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from turnout.errors import Mistake
+from turnout.experiment import read_state
+from turnout.prepare import Prepared, prepare
+from turnout.record import Records
+from turnout.round import Server
+from turnout.settings import Experiment
+from turnout.stopping import Progress, reason_to_stop
+
+try:
+    import fcntl
+except ImportError:  # not on this system: two processes on one folder are the person's own care there
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_SECONDS = 5.0  # how long to wait for another process to let go of a folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished (or interrupted) run."""
+
+    folder: Path
+    experiment: Experiment
+    data_dir: Path | None = None
+
+    def records(self) -> Records:
+        """The records, open for reading."""
+        return Records.read(self.folder / "records.sqlite")
+
+    def curve(self, metric: str) -> tuple[list[int], list[float]]:
+        """A metric over the rounds."""
+        with self.records() as records:
+            rounds, values = records.curve(metric)
+            return rounds.tolist(), values.tolist()
+
+    def final(self, metric: str) -> float:
+        """A metric at its last evaluation."""
+        return self.curve(metric)[1][-1]
+
+    def rounds(self) -> int:
+        """How many rounds there are."""
+        with self.records() as records:
+            last = records.last_round()
+            return 0 if last is None else last + 1
+
+    def stopped(self) -> str | None:
+        """Why the run ended before its last round; None if it did not, or was interrupted."""
+        with self.records() as records:
+            if (records.last_round() or 0) + 1 >= self.experiment.rounds:
+                return None
+            return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
+
+    def report(self) -> Path:
+        """Write report.html and say where it is."""
+        from turnout.report import write_report
+
+        return write_report(self.folder)
+
+    def model(self, client: int | None = None) -> nn.Module:
+        """The trained model as an ordinary module; with a client, that client's own (personal parameters included)."""
+        prepared = prepare(self.experiment, self.data_dir)
+        if client is not None and not 0 <= client < prepared.federation.clients:
+            raise Mistake(f"there is no client {client}: they are 0 to {prepared.federation.clients - 1}")
+        found = read_state(prepared, self.folder)
+        if found is None:
+            raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
+        return trained_module(prepared, Server(**found.state), client)
+
+
+def trained_module(prepared: Prepared, server: Server, client: int | None) -> nn.Module:
+    """The template with the server's weights in it, and one client's personal ones where asked."""
+    layout = prepared.model.layout
+    personal, states = prepared.model.flat_P[layout.shared :], dict(prepared.model.states) | server.states
+    if client is not None and prepared.runtime.store.initial:
+        rows = prepared.runtime.store.gather(torch.tensor([client]))
+        personal = rows["personal"][0] if "personal" in rows else personal
+        states |= {name: rows[f"state/{name}"][0] for name in layout.personal_states}
+    flat_P = torch.cat([server.shared_P.cpu(), personal.to("cpu", server.shared_P.dtype)])
+    module = copy.deepcopy(prepared.template)
+    weights = layout.unpack(flat_P) | {name: value.cpu() for name, value in states.items()}
+    module.load_state_dict(weights, strict=False)
+    return module.eval()
+
+
+def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
+    """A run from its folder; one with objects of your own needs its experiment given again."""
+    from turnout.config import load
+
+    path = Path(folder)
+    if (path / "runs.json").is_file():
+        raise Mistake(f"{path} holds several runs: name one of the folders in it")
+    if not (path / "experiment.toml").is_file():
+        raise Mistake(f"{path} is not a run folder: it has no experiment.toml")
+    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+
+
+def new_folder(name: str) -> Path:
+    """A folder under runs/ that does not exist yet."""
+    base = Path("runs") / f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, i = base, 2
+    while path.exists():
+        path, i = base.with_name(f"{base.name}-{i}"), i + 1
+    return path
+
+
+def file_name(name: str) -> str:
+    """A name that every file system takes.
+
+    >>> file_name("A, rounds=3"), file_name("..")
+    ('A_rounds=3', 'run')
+    """
+    kept = "".join(ch if ch.isalnum() or ch in "-_.=+" else "_" for ch in name)
+    while "__" in kept:
+        kept = kept.replace("__", "_")
+    return kept.strip("._")[:100] or "run"
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a run folder to this process; the system lets go of it when the process ends, however it ends."""
+    if fcntl is None:
+        yield
+        return
+    with _opened(folder) as handle:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise Mistake(f"another process is running in {folder}: wait for it, or stop it first") from error
+                time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,60 @@
+"""Whether a run fits this machine: what it needs (prepare.py) against what is free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from turnout.errors import Mistake
+from turnout.report.units import size
+
+ON_HOST = "client state"  # lives beside the CPU whatever the device, and goes to disk where it is large
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a device, container limits included; None where nobody says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    known = [value for value in (_available(), _left_in_container()) if value is not None]
+    return min(known) if known else None
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else -1
+        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
+
+
+def _left_in_container() -> int | None:
+    """The control group's limit less what is used; None without a limit."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (folder / "memory.max").read_text(), (folder / "memory.current").read_text()
+        return int(limit) - int(used)
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return None
+
+
+def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int = 1) -> int:
+    """The bytes a run needs, or a mistake if they are more than its part of what is free.
+
+    >>> check_fits({"cohort": 300, "data": 200}, free=1000, side_by_side=1)
+    500
+    """
+    needed = {name: count for name, count in estimate.items() if name != ON_HOST}
+    total = sum(needed.values())
+    if free is None or total * side_by_side <= free:
+        return sum(estimate.values())
+    pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
+    together = f", and {side_by_side} such runs side by side {size(total * side_by_side)}" if side_by_side > 1 else ""
+    fewer = "run fewer side by side (--jobs 1), " if side_by_side > 1 else ""
+    raise Mistake(
+        f"this run needs about {size(total)} of memory ({pieces}){together}, but {size(free)} are free here: {fewer}"
+        "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
+    )
