@@ -1,0 +1,431 @@
+"""Studies: the rules that decide claims, and both studies end to end at smoke scale."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from turnout.data import MNIST
+from turnout.errors import Mistake
+from turnout.prepare import prepare
+from turnout.round import run_round
+from turnout.settings import Experiment
+from turnout.studies import bias, participation
+from turnout.studies.claims import above, best_elsewhere, better, difference, interval, no_worse, same, sooner, within
+from turnout.studies.cli import STUDIES, app
+from turnout.studies.running import Findings, planned, run_study
+from turnout.studies.student import sign_test, t_below, t_quantile
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.tables import cells
+
+# -- Student's t and the sign test
+
+
+@pytest.mark.parametrize(
+    ("df", "printed"),  # the 95 % column of the printed tables of Student's distribution
+    [(1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (9, 1.833), (10, 1.812), (30, 1.697), (120, 1.658)],
+)
+def test_t_quantiles_are_those_of_the_tables(df: int, printed: float) -> None:
+    assert t_quantile(0.95, df) == pytest.approx(printed, abs=5e-4)
+
+
+def test_t_at_other_levels() -> None:
+    assert t_quantile(0.975, 4) == pytest.approx(2.776, abs=5e-4)
+    assert t_quantile(0.99, 7) == pytest.approx(2.998, abs=5e-4)
+    assert t_quantile(0.5, 3) == pytest.approx(0.0, abs=1e-9)
+    with pytest.raises(ValueError, match="probabilities"):
+        t_quantile(1.0, 3)
+
+
+@given(t=st.floats(-50, 50), df=st.integers(1, 60))
+def test_t_is_symmetric_and_the_integral_of_its_density(t: float, df: int) -> None:
+    assert t_below(t, df) + t_below(-t, df) == pytest.approx(1.0, abs=1e-12)
+    x = np.linspace(0, t, 4001)
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(df * math.pi)
+    density = scale * (1 + x**2 / df) ** (-(df + 1) / 2)
+    assert t_below(t, df) == pytest.approx(0.5 + np.trapezoid(density, x), abs=1e-4)
+
+
+def test_sign_test_counts_coin_tosses() -> None:
+    assert sign_test(4, 0) == 1 / 16
+    assert sign_test(0, 4) == 1.0
+    assert sign_test(4, 1) == pytest.approx((5 + 1) / 32)
+
+
+# -- claims
+
+
+def test_interval_by_hand() -> None:
+    # 3, 5, 10: mean 6, s² = (9 + 1 + 16) / 2 = 13, t(95 %, 2) = 2.91999
+    found = interval({2: 3.0, 0: 5.0, 1: 10.0})
+    assert found.mean == 6.0
+    assert found.low == pytest.approx(6 - 2.91999 * math.sqrt(13 / 3), abs=1e-4)
+    assert found.high == pytest.approx(6 + 2.91999 * math.sqrt(13 / 3), abs=1e-4)
+    assert found.seeds == (0, 1, 2)
+
+
+def test_better_is_paired_by_seed() -> None:
+    # Unpaired these overlap completely; paired the difference is 1 ± a little, whatever the order of the seeds.
+    theirs = {0: 10.0, 1: 50.0, 2: 90.0}
+    ours = {2: 91.1, 0: 11.0, 1: 50.9}
+    claim = better("ours is better", ours, theirs, "points")
+    assert claim.holds
+    assert claim.evidence == "mean +1 points, 90 % interval +0.831 to +1.17, 3 seeds (0 1 2)"
+    assert not better("theirs is better", theirs, ours).holds
+
+
+def test_a_mean_above_zero_is_not_enough() -> None:
+    value = {0: 3.0, 1: -1.0, 2: 2.0}  # mean 1.33, s 2.08, t s / √3 = 3.51
+    claim = above("above", value)
+    assert not claim.holds
+    assert "mean +1.33, 90 % interval -2.18 to +4.84" in claim.evidence
+
+
+def test_no_worse_allows_a_margin() -> None:
+    ours, theirs = {0: 9.0, 1: 10.0, 2: 11.0}, {0: 10.0, 1: 10.0, 2: 10.0}  # 0 ± 1.686
+    assert no_worse("no worse", ours, theirs, margin=1.7).holds
+    assert not no_worse("no worse", ours, theirs, margin=1.6).holds
+
+
+def test_within_needs_both_bounds() -> None:
+    level = {0: 0.0, 1: 0.0, 2: 0.0}
+    assert within("close", {0: -1.0, 1: 0.0, 2: 1.0}, level, margin=2.0).holds  # ± 1.686
+    assert not within("close", {0: -1.0, 1: 0.0, 2: 1.0}, level, margin=1.6).holds
+    assert not within("shifted up", {0: 0.5, 1: 1.0, 2: 1.5}, level, margin=1.5).holds  # 1 + 0.843
+    assert not within("shifted down", {0: -0.5, 1: -1.0, 2: -1.5}, level, margin=1.5).holds
+    assert within("shifted", {0: 0.5, 1: 1.0, 2: 1.5}, level, margin=1.9).holds
+
+
+@pytest.mark.parametrize("rule", [better, lambda c, a, b: within(c, a, b, margin=100.0)])
+def test_one_seed_or_a_missing_number_decides_nothing(rule) -> None:  # type: ignore[no-untyped-def]
+    alone = rule("a claim", {0: 5.0}, {0: 1.0})
+    assert not alone.holds
+    assert alone.evidence == "cannot decide with 1 seed (it gives +4): take --seeds 2 or more"
+    holed = rule("a claim", {0: 5.0, 1: math.nan, 2: 5.0}, {0: 1.0, 1: 1.0, 2: 1.0})
+    assert not holed.holds
+    assert holed.evidence == "cannot decide: no number for seed 1"
+    assert not rule("a claim", {}, {}).holds
+
+
+def test_differences_need_the_same_seeds() -> None:
+    with pytest.raises(Mistake, match="share their seeds"):
+        difference({0: 1.0, 1: 2.0}, {0: 1.0, 2: 2.0})
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
+def test_a_claim_and_its_opposite_never_both_hold(values: list[float]) -> None:
+    value = dict(enumerate(values))
+    opposite = {seed: -v for seed, v in value.items()}
+    assert not (above("up", value).holds and above("down", opposite).holds)
+
+
+def test_same_is_the_largest_difference() -> None:
+    a = {0: 80.0, 1: 70.0}
+    close = same("agree", {"A": a, "B": {0: 80.05, 1: 70.0}}, tolerance=0.1, unit="points")
+    assert close.holds
+    assert close.evidence == "largest difference of A, B: 0.05 points in 2 seeds (allowed: 0.1)"
+    assert not same("agree", {"A": a, "B": a, "C": {0: 80.0, 1: 70.2}}, tolerance=0.1).holds
+    assert not same("agree", {"A": a, "B": {0: math.nan, 1: 70.0}}, tolerance=0.1).holds
+
+
+def test_rounds_to_a_target_are_censored_at_the_last_round() -> None:
+    ours = {0: 10, 1: 20, 2: 30, 3: 40, 4: 50, 5: None}
+    theirs = {0: 15, 1: 60, 2: None, 3: None, 4: 51, 5: None}
+    claim = sooner("faster", ours, theirs, last=100)  # 5 wins, 0 losses, one tie of two that never got there
+    assert claim.holds
+    assert claim.evidence.startswith("sooner in 5 of 6 seeds, later in 0, equal in 1 (sign test p = 0.031)")
+    assert "never reached: ours 1, theirs 3, counted as round 100" in claim.evidence
+    assert not sooner("faster", theirs, ours, last=100).holds
+    assert not sooner(
+        "four of four is not enough", dict(list(ours.items())[:4]), dict(list(theirs.items())[:4]), 100
+    ).holds
+    assert not sooner("nobody", {0: None}, {0: None}, last=100).holds
+
+
+def test_settings_are_chosen_on_other_seeds() -> None:
+    score = {"slow": {0: 99.0, 10: 50.0}, "fast": {0: 1.0, 10: 60.0}, "broken": {0: 100.0, 10: math.nan}}
+    assert best_elsewhere(score, judged=[0]) == "fast"
+    assert best_elsewhere(score, judged=[0], higher_is_better=False) == "slow"
+    with pytest.raises(Mistake, match="other seeds"):
+        best_elsewhere(score, judged=[0, 10])
+
+
+# -- rows
+
+
+def test_rows_and_their_cells() -> None:
+    several = row("case", "gain", {0: 2.0, 1: 4.0, 2: 6.0}, 3.5)
+    assert (several.ours, several.spread, several.repeats, several.published) == (4.0, 2.0, 3, 3.5)
+    alone = row("case", "other", {0: 2.0})
+    assert (alone.spread, alone.repeats) == (None, 1)
+    assert row("case", "gain", {0: math.nan, 1: 1.0}).ours is None
+    head, lines = cells([several, alone, not_run("missing", "gain", 1.5)])
+    assert head == ["case", "gain", "other", "seeds"]
+    assert lines == [["case", "4.0 ± 2.0 (3.5)", "2.0", "3"], ["missing", "not run (1.5)", "", "0"]]
+
+
+# -- participation
+
+
+def _flat(level: float, rounds: int = 40, swing: float = 0.0) -> Curve:
+    round_T = np.arange(-1, rounds)
+    return Curve(round_T, level + swing * np.where(round_T % 2, 1.0, -1.0))
+
+
+def test_accuracy_and_unrest_of_a_curve() -> None:
+    climbing = Curve(np.arange(-1, 20), np.arange(21) / 100)  # rounds 18 and 19 are the last tenth: 0.19, 0.20
+    assert participation.accuracy(climbing) == pytest.approx(19.5)
+    assert participation.unrest(climbing) == pytest.approx(1.0)
+    assert participation.unrest(_flat(0.5, swing=0.02)) == pytest.approx(4.0)
+    assert math.isnan(participation.unrest(_flat(0.5, rounds=1)))
+
+
+def _table(levels: dict[str, float], seeds: int = 3) -> Curves:
+    """Curves of the small scale: at |T| = 1 all the same, above it as told, C restless from |T| = 6 on."""
+    curves = {}
+    for part in participation.plan("small").parts:
+        for name in part.variants:
+            who, scheme = name.split()[2], name[-1]
+            traces = int(who[2:]) if who.startswith("T=") else 1
+            level = 0.7 if traces == 1 else levels[scheme] - (0.05 * traces if scheme == "A" else 0.0)
+            swing = 0.01 if scheme == "C" and traces >= 6 else 0.001
+            curves[name] = {
+                seed: _flat(level + 0.01 * seed + 0.001 * (seed == 1), swing=swing) for seed in range(seeds)
+            }
+    return Curves(curves)
+
+
+def test_the_paper_s_claims_hold_on_curves_as_in_the_paper() -> None:
+    as_published = _table({"A": 0.6, "B": 0.70, "C": 0.72})
+    claims = participation.claims("small", as_published)
+    assert [claim.holds for claim in claims] == [True] * 6
+    rows = {(r.case, r.metric): r for r in participation.rows("small", as_published)}
+    gain = rows["SYNTHETIC non-IID |T|=4", "B over A"]
+    assert gain.ours == pytest.approx(70 - 40)
+    assert (gain.repeats, gain.published) == (3, 38.2)
+    assert rows["SYNTHETIC IID |T|=8", "C over B"].published == 2.8
+    assert len({case for case, _ in rows}) == 17
+
+
+def test_the_claims_fail_on_other_curves() -> None:
+    reversed_order = participation.claims("small", _table({"A": 1.0, "B": 0.5, "C": 0.45}))
+    holds = {claim.claim.split(", ", 1)[-1][:24]: claim.holds for claim in reversed_order}
+    assert holds["|T| >= 3: B > A (mean ov"] is False
+    assert holds["|T| >= 3: C > B (mean ov"] is False
+    one_seed = participation.claims("small", _table({"A": 0.6, "B": 0.70, "C": 0.72}, seeds=1))
+    assert [claim.holds for claim in one_seed] == [True, *[False] * 5]  # agreement to rounding needs no spread
+
+
+def test_settings_of_the_published_experiment() -> None:
+    size = participation.SIZES["paper"]
+    assert (size.rounds, size.traces, size.data) == (200, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"))
+    variants = {n: e for part in participation.plan("paper").parts for n, e in part.variants.items()}
+    assert len(variants) == 7 * 24 + 3 * 2
+    local = {n.split()[0]: e.algorithm.local for n, e in variants.items()}
+    rates = {n: (v.optimizer.lr, v.batch_size, v.full_work) for n, v in local.items()}
+    assert rates == {"SYNTHETIC": (1.0, 20, 5), "MNIST": (2e-3, 10, 5), "EMNIST": (5e-4, 10, 5)}
+    assert [variants[f"{n} IID T=1 A"].world.data.clients for n in size.data] == [50, 100, 62]  # type: ignore[attr-defined]
+
+
+# -- bias
+
+
+def test_the_test_error_of_quadratics_is_the_distance_to_the_optimum() -> None:
+    data = bias.Quadratics(clients=5).load(seed=3)
+    x, y = data.train(torch.arange(5), 0).x.double(), data.train(torch.arange(5), 0).y.double()
+    best_D = torch.linalg.lstsq(x, y.view(-1, 1)).solution[:, 0]
+    inputs, target = (v.double() for v in data.central_test())
+    torch.testing.assert_close(target.flatten(), best_D, atol=1e-5, rtol=0)
+    w_D = torch.linspace(-1, 1, bias.DIMENSION, dtype=torch.float64)
+    mse = float((inputs @ w_D - target.flatten()).square().mean())
+    assert math.sqrt(bias.DIMENSION * mse) == pytest.approx(float((w_D - best_D).norm()), rel=1e-5)
+
+
+def test_a_round_of_scheme_b_on_quadratics_is_the_formula() -> None:
+    """w + Σ p_k (w_k - w), each w_k after s_k full-batch steps of gradient descent from w, written out."""
+    size = bias.Size(clients=4, rounds=1, seeds=1)
+    experiment = bias.experiment(bias.STRONG, bias.SCHEMES["B"], size)
+    prepared = prepare(experiment)
+    server, record = run_round(prepared.server, prepared.members, 0, 0, experiment.algorithm, prepared.runtime)
+    samples = prepared.federation.train(torch.arange(4), 0)
+    wanted = torch.zeros(bias.DIMENSION, dtype=torch.float64)
+    for k, work in enumerate((record.clients["work"] * bias.FULL_WORK).round().long().tolist()):
+        x, y = (v.double() for v in samples.of(k))
+        y = y.flatten()
+        w = torch.zeros_like(wanted)
+        for _ in range(work):
+            w = w - bias.RATE * 2 * x.T @ (x @ w - y) / len(y)
+        wanted += w / 4
+    torch.testing.assert_close(server.shared_P, wanted)
+
+
+def test_claims_of_bias_on_made_up_distances() -> None:
+    def curve(start: float, floor: float, T: int = 25) -> Curve:
+        round_T = np.arange(-1, 4 * T)
+        distance = floor + start / (round_T + 2.0)
+        return Curve(round_T, distance**2 / bias.DIMENSION)
+
+    floors = {bias.HOMOGENEOUS: 0.0, bias.MILD: 0.2, bias.STRONG: 0.4, bias.APART: 0.8}
+    curves = {
+        bias.variant(level, scheme): {seed: curve(1 + 0.1 * seed, 0.0 if scheme == "C" else floor) for seed in range(3)}
+        for level, floor in floors.items()
+        for scheme in bias.SCHEMES
+    }
+    assert all(claim.holds for claim in bias.claims("small", Curves(curves)))
+    swapped = {name[:-1] + {"A": "A", "B": "C", "C": "B"}[name[-1]]: value for name, value in curves.items()}
+    assert [claim.holds for claim in bias.claims("small", Curves(swapped))][:5] == [False, False, False, True, False]
+
+
+# -- end to end
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both studies at smoke scale, through the command line."""
+    folders = {}
+    for name in STUDIES:
+        folders[name] = tmp_path_factory.mktemp(name) / "out"
+        arguments = ["run", name, "--scale", "smoke", "--jobs", "1", "--quiet", "--out", str(folders[name])]
+        result = CliRunner().invoke(app, [*arguments, "--json", str(folders[name].with_suffix(".json"))])
+        assert result.exit_code == 0, result.output
+        assert "claims hold" in result.output
+        assert "shrunk" in result.output
+    return folders
+
+
+@pytest.mark.parametrize("name", list(STUDIES))
+def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
+    found = json.loads(smoke[name].with_suffix(".json").read_text())
+    assert list(found) == ["study", "scale", "rows", "claims", "seconds"]
+    assert (found["study"], found["scale"]) == (name, "smoke")
+    assert all(list(r) == ["case", "metric", "ours", "spread", "repeats", "published"] for r in found["rows"])
+    assert all(list(c) == ["claim", "holds", "evidence"] for c in found["claims"])
+    assert all(isinstance(r["ours"], float) for r in found["rows"])
+    assert 0 < found["seconds"] < 60
+
+
+def test_smoke_draws_pictures(smoke: dict[str, Path]) -> None:
+    for path in (
+        smoke["participation"] / "table3.svg",
+        smoke["participation"] / "figure3.svg",
+        smoke["bias"] / "distance.svg",
+    ):
+        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        assert root.tag.endswith("svg")
+        assert "scheme C" in path.read_text(encoding="utf-8")
+
+
+def test_smoke_schemes_agree_where_everybody_finishes(smoke: dict[str, Path]) -> None:
+    found = json.loads((smoke["participation"] / "study.json").read_text())
+    assert found["claims"][0]["holds"]
+    assert found["claims"][0]["evidence"].startswith("largest difference of A, B, C: 0 points")
+
+
+def test_a_killed_study_goes_on(smoke: dict[str, Path], tmp_path: Path) -> None:
+    """A run that lost its checkpoint and its last rounds is completed by --resume, to the same findings."""
+    folder = smoke["bias"]
+    before = (folder / "study.json").read_text()
+    victim = sorted(folder.glob("quadratics/*/seed-1"))[3]
+    for name in ("checkpoint.safetensors", "records.sqlite"):
+        (victim / name).unlink()
+    refused = CliRunner().invoke(app, ["run", "bias", "--scale", "smoke", "--out", str(folder)])
+    assert isinstance(refused.exception, Mistake)
+    assert "--resume" in str(refused.exception)
+    after = run_study(bias.STUDY, "smoke", folder, resume=True, quiet=True, jobs=1)
+    assert replace(after, seconds=0.0) == replace(Findings.from_json(before), seconds=0.0)
+
+
+def test_json_on_stdout_is_alone_there(smoke: dict[str, Path]) -> None:
+    arguments = ["run", "bias", "--scale", "smoke", "--jobs", "1", "--quiet", "--resume", "--json", "-"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(smoke["bias"])])
+    assert json.loads(result.stdout)["study"] == "bias"
+
+
+def test_saved_findings_are_shown_again(smoke: dict[str, Path]) -> None:
+    shown = CliRunner().invoke(app, ["show", str(smoke["participation"] / "study.json"), "--markdown"])
+    assert shown.exit_code == 0
+    assert "| SYNTHETIC non-IID \\|T\\|=4 |" in shown.output
+    assert "## `participation`, smoke scale" in shown.output
+    plain = CliRunner().invoke(app, ["show", str(smoke["bias"] / "study.json")])
+    assert "distance at 4T" in plain.output
+
+
+def test_list_names_every_study() -> None:
+    output = CliRunner().invoke(app, ["list"]).output
+    assert all(name in output for name in STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "particpation"], "participation"),
+        (["run", "bias", "--scale", "huge"], "there is no scale 'huge'"),
+        (["run", "bias", "--seeds", "0"], "at least 1 seed"),
+        (["show", "nowhere.json"], "there is no file nowhere.json"),
+        (["show", __file__], "is not what"),
+    ],
+)
+def test_mistakes_are_sentences(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, Mistake)
+    assert words in str(result.exception)
+
+
+def test_fewer_seeds_than_two_decide_nothing_but_run() -> None:
+    plan = planned(participation.STUDY, "small", seeds=1)
+    assert {part.seeds for part in plan.parts} == {1}
+
+
+def test_missing_data_marks_rows_as_not_run(tmp_path: Path) -> None:
+    """Beside a case that runs, one whose files are nowhere: its mirror is an empty folder, so no network is asked."""
+    runs = bias.experiment(bias.MILD, bias.SCHEMES["C"], bias.Size(3, 1, 1))
+    mnist = MNIST(clients=2, mirror=(tmp_path / "empty").as_uri())
+    nowhere = Experiment().but(rounds=1, **{"world.data": mnist})
+
+    def rows(scale: str, curves: Curves) -> list[Row]:
+        assert "MNIST is not in" in curves.why_missing("gone")
+        assert curves.has("there")
+        assert not curves.has("there", "gone")
+        return [
+            not_run("gone", "accuracy", 97.0),
+            row("there", "mse", curves.each("there", lambda c: c.mean(after=-1))),
+        ]
+
+    study = Study(
+        name="half",
+        reproduces="nothing",
+        metric="global_mse",
+        plan=lambda scale: Plan([Part("all", {"there": runs, "gone": nowhere}, seeds=2)]),
+        rows=rows,
+        claims=lambda scale, curves: [],
+        pictures=lambda scale, curves: {},
+    )
+    found = json.loads(run_study(study, "smoke", tmp_path / "out", quiet=True, jobs=1, data_dir=tmp_path).to_json())
+    assert found["rows"][0] == {
+        "case": "gone", "metric": "accuracy", "ours": "not run", "spread": None, "repeats": 0, "published": 97.0,
+    }  # fmt: skip
+    assert found["rows"][1]["repeats"] == 2
+
+
+def test_participation_without_its_files_says_so() -> None:
+    small = _table({"A": 0.6, "B": 0.7, "C": 0.72}).curves
+    names = [n for part in participation.plan("paper").parts for n in part.variants if not n.startswith("SYNTHETIC")]
+    curves = Curves(small, dict.fromkeys(names, "MNIST is not in the data folder"))
+    rows = {(r.case, r.metric): r for r in participation.rows("paper", curves)}
+    assert rows["MNIST non-IID |T|=8", "B over A"].ours == "not run"
+    assert rows["MNIST non-IID |T|=8", "B over A"].published == 43.4
+    claims = {c.claim: c for c in participation.claims("paper", curves)}
+    missing = claims["MNIST non-IID: the claims of Table 3"]
+    assert not missing.holds
+    assert missing.evidence == "not run: MNIST is not in the data folder"
+    assert "SYNTHETIC" in participation.pictures("paper", curves)["table3.svg"]
