@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from turnout.local import SGD
 from turnout.terms import Proximal
 from turnout.types import Samples
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 
 
@@ -47,42 +50,58 @@ class Residual(nn.Module):
         return self.b(h + self.scale * torch.tanh(self.a(h)))
 
 
-def samples(counts: list[int]) -> Samples:
+def samples(counts: list[int], device: str = "cpu") -> Samples:
     g = torch.Generator().manual_seed(0)
     total = sum(counts)
     x = torch.randn(total, 1, 6, 6, generator=g, dtype=torch.float64)
     y = torch.randint(0, 3, (total,), generator=g)
-    return Samples(x, y, torch.randperm(total, generator=g), torch.tensor(counts))
+    return Samples(x.to(device), y.to(device), torch.randperm(total, generator=g), torch.tensor(counts))
 
 
 COUNTS = [9, 14, 5, 2, 8]  # with batches of 4: short last batches of 1, 2, 1, 2 and none
 STEPS = [7, 5, 4, 2, 1]  # sorted by work; crosses epochs, ends inside them
 
 
-def trained(model: nn.Module, kind: type | None, chunk: int = 5, threads: int = 1, **changes: object) -> Trained:
+def trained(
+    model: nn.Module, kind: type | None, chunk: int = 5, threads: int = 1, device: str = "cpu", **changes: object
+) -> Trained:
+    trainer, job = prepared(model, kind, chunk, threads, device, **changes)
+    return trainer.train(job)
+
+
+def prepared(
+    model: nn.Module, kind: type | None, chunk: int, threads: int, device: str, **changes: object
+) -> tuple[Trainer, Job]:
     torch.manual_seed(3)
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
-    layout = lay_out(model.double())
+    layout = lay_out(model.double().to(device))
     network = Network.of(model, layout, CROSS_ENTROPY)
     gradients = fastest(network, cross_entropy=True) if kind is None else kind(network)
     values: dict = {
-        "client_C": torch.tensor([3, 1, 4, 11, 5]), "steps_C": torch.tensor(STEPS), "samples": samples(COUNTS),
+        "client_C": torch.tensor([3, 1, 4, 11, 5]), "steps_C": torch.tensor(STEPS), "samples": samples(COUNTS, device),
         "start_P": layout.pack(dict(model.named_parameters())),
         "states": {n: b.clone() for n, b in model.named_buffers()},
         "lr": 0.1, "batch_size": 4, "drop_single": network.has_batch_statistics(), "seed": 7, "t": 2,
         "optimizer": SGD(0.1),
     }  # fmt: skip
-    return Trainer(network, Crew(gradients, threads), chunk).train(Job(**(values | changes)))
+    return Trainer(network, Crew(gradients, threads), chunk), Job(**(values | changes))
 
 
 def agree(a: Trained, b: Trained) -> None:
+    a = on_cpu(a)
     torch.testing.assert_close(a.flat_CP, b.flat_CP, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(a.loss_C, b.loss_C, rtol=1e-10, atol=1e-12)
     for name in a.states:
         torch.testing.assert_close(a.states[name], b.states[name], rtol=1e-10, atol=1e-12)
 
 
+def on_cpu(result: Trained) -> Trained:
+    states = {name: value.cpu() for name, value in result.states.items()}
+    return dataclasses.replace(result, flat_CP=result.flat_CP.cpu(), loss_C=result.loss_C.cpu(), states=states)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [dense, image, lambda: image(0.4)], ids=["dense", "image", "dropout"])
 @pytest.mark.parametrize(
     "changes",
@@ -90,11 +109,10 @@ def agree(a: Trained, b: Trained) -> None:
      {"terms": [Proximal(0.7)]}],
     ids=["plain", "decay", "momentum", "proximal"],
 )  # fmt: skip
-def test_by_hand_and_vmap_equal_the_loop(make, changes):
+def test_by_hand_and_vmap_equal_the_loop(make, changes, device):
     oracle = trained(make(), Looped, **changes)
-    by_hand = trained(make(), None, **changes)
-    agree(by_hand, oracle)
-    agree(trained(make(), Vmapped, **changes), oracle)
+    agree(trained(make(), None, device=device, **changes), oracle)
+    agree(trained(make(), Vmapped, device=device, **changes), oracle)
     assert not torch.allclose(oracle.flat_CP[0], oracle.flat_CP[1])
 
 
@@ -105,11 +123,12 @@ def test_plain_stacks_are_trained_by_hand_and_others_are_not():
     assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy=False), Vmapped)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [normed, Residual])
-def test_any_module_equals_the_loop(make):
+def test_any_module_equals_the_loop(make, device):
     """BatchNorm: clients of different batch sizes are not padded together, and its statistics move."""
     oracle = trained(make(), Looped)
-    agree(trained(make(), None), oracle)
+    agree(trained(make(), None, device=device), oracle)
     for name, value in oracle.states.items():
         if name.endswith("running_mean"):
             assert (value.abs().sum(1) > 0).all()
@@ -120,6 +139,19 @@ def test_chunks_and_threads_do_not_matter(make):
     whole = trained(make(), None)
     for chunk, threads in [(1, 1), (2, 2), (3, 2)]:
         agree(trained(make(), None, chunk, threads), whole)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_round_after_round_with_changing_rates(device):
+    """A trainer's memory and captured steps are reused; the learning rate and the data are not what was captured."""
+    trainer, job = prepared(image(0.3), None, 5, 1, device, optimizer=SGD(0.1, weight_decay=0.1))
+    for t in range(7):
+        job = dataclasses.replace(job, t=t, lr=0.1 / (t + 1))
+        result = trainer.train(job)
+        start = job.start_P.cpu()
+        oracle = trained(image(0.3), Looped, t=t, lr=0.1 / (t + 1), start_P=start, optimizer=SGD(0.1, weight_decay=0.1))
+        agree(result, oracle)
+        job = dataclasses.replace(job, start_P=job.start_P + result.flat_CP.mean(0))
 
 
 def test_a_client_does_not_depend_on_its_company():

@@ -30,13 +30,15 @@ aten: Any = torch.ops.aten
 class Sink:
     """Where a parameter's gradient goes: `target <- keep * target + scale * gradient`.
 
-    Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay and scale = -lr. For everything else: a
-    gradient matrix, with keep = 0 and scale = 1.
+    Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay, scale = -1 and gain = lr. For everything
+    else: a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the small gradient of the scores,
+    on which all others depend linearly, so it may be a tensor that changes between replays of a captured graph.
     """
 
     targets: Tensors
     keep: float
     scale: float
+    gain: float | Tensor
 
     def product(self, name: str, a: Tensor, b: Tensor) -> None:
         target = self.targets[name]
@@ -246,7 +248,7 @@ class Stack:
     def descend(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: Sink) -> Tensor:
         """One backward pass into the sink; the mean loss of each client comes back."""
         logits, saved = self._forward(x, weights)
-        loss_c, d = _cross_entropy(logits, y, mask_cB)
+        loss_c, d = _cross_entropy(logits, y, mask_cB, sink.gain)
         first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Dense | Convolution))
         for i in reversed(range(first, len(self.layers))):
             d = self.layers[i].backward(d, saved[i], weights, sink, first=i == first)
@@ -265,13 +267,13 @@ class Stack:
         return h, saved
 
 
-def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean loss [c] over the real samples, and its gradient with respect to the scores [c, B, classes]."""
+def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Mean loss [c] over the real samples, and gain times its gradient with respect to the scores [c, B, classes]."""
     log_p = F.log_softmax(logits, 2)
     index = y.unsqueeze(2)
     loss_cB = -log_p.gather(2, index).squeeze(2)
     d = log_p.exp_().scatter_add_(2, index, torch.full_like(loss_cB, -1.0).unsqueeze(2))
     if mask_cB is None:
-        return loss_cB.mean(1), d.div_(y.shape[1])
+        return loss_cB.mean(1), d.mul_(gain / y.shape[1])
     share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
-    return (loss_cB * share_cB).sum(1), d.mul_(share_cB.unsqueeze(2))
+    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))

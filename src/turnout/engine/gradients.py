@@ -21,20 +21,10 @@ from torch.func import functional_call, grad_and_value, vmap
 from turnout.engine.backprop import Sink, Stack, by_hand
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.layout import Layout
+from turnout.engine.replays import Batch, Replays
 from turnout.types import Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> loss per sample [B]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One local step's samples for a chunk; `mask_cB` is None where every client has a full batch."""
-
-    x: Tensor
-    y: Tensor
-    mask_cB: Tensor | None
-    keys_ck: Tensor | None  # dropout keys
-    training: bool = True
 
 
 class Gradients(Protocol):
@@ -87,20 +77,26 @@ class ByHand:
     """The hand-written pass; `descend` is one fused product per layer."""
 
     def __init__(self, network: Network, stack: Stack):
-        self.network, self.stack = network, stack
+        self.network, self.stack, self._replays = network, stack, Replays()
 
-    def _run(self, flat_cP: Tensor, batch: Batch, targets: Tensors, keep: float, scale: float) -> Tensor:
+    def _run(self, flat_cP: Tensor, batch: Batch, into_cP: Tensor, keep: float, scale: float, gain: Any) -> Tensor:
         weights = self.network.layout.views(flat_cP)
         if batch.training:
             weights |= self.network.keyed(batch.keys_ck)
         stack = self.stack if batch.training else self.stack.without_dropout()
-        return stack.descend(batch.x, batch.y, batch.mask_cB, weights, Sink(targets, keep, scale))
+        sink = Sink(self.network.layout.views(into_cP), keep, scale, gain)
+        return stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
-        return self._run(flat_cP, batch, self.network.layout.views(out_cP), keep=0.0, scale=1.0)
+        return self._run(flat_cP, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        return self._run(flat_cP, batch, self.network.layout.views(flat_cP), keep=1 - lr * decay, scale=-lr)
+        if flat_cP.is_cuda:
+            return self._replays.run(self._fused, flat_cP, batch, lr, decay)
+        return self._fused(flat_cP, batch, lr, 1 - lr * decay)
+
+    def _fused(self, flat_cP: Tensor, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
+        return self._run(flat_cP, batch, flat_cP, keep, scale=-1.0, gain=gain)
 
     def twin(self) -> ByHand:
         return ByHand(self.network.twin(), self.stack)

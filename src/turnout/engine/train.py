@@ -18,7 +18,8 @@ from torch import Tensor
 from turnout.engine.batches import Batches, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
-from turnout.engine.gradients import Batch, Gradients, Network
+from turnout.engine.gradients import Gradients, Network
+from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
 from turnout.terms import At, Term
 from turnout.types import Samples, Tensors
@@ -79,6 +80,7 @@ class Trainer:
     def __init__(self, network: Network, crew: Crew, chunk: int, cost: int = 1 << 30, fixed: bool = True):
         """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one."""
         self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
+        self._matrix: Tensor | None = None
 
     @property
     def gradients(self) -> Gradients:
@@ -90,13 +92,22 @@ class Trainer:
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
-        result = _blank(job, self.network.layout.width)
+        result = _blank(job, self._room(job))
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
             Chunk(job, self.network, gradients, *piece, result).run()
 
         self.crew.map(advance, self._pieces(job))
         return result
+
+    def _room(self, job: Job) -> Tensor:
+        """The cohort's matrix; on a GPU the same memory round after round, so that captured steps stay valid."""
+        clients, width, start = len(job.client_C), self.network.layout.width, job.start_P
+        if start.device.type != "cuda":
+            return torch.empty(clients, width, dtype=start.dtype)
+        if self._matrix is None or len(self._matrix) < clients:
+            self._matrix = torch.empty(clients, width, dtype=start.dtype, device=start.device)
+        return self._matrix[:clients]
 
     def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
         """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
@@ -116,10 +127,9 @@ class Trainer:
         return min(self.chunk, -(-clients // self.crew.threads))
 
 
-def _blank(job: Job, width: int) -> Trained:
+def _blank(job: Job, flat_CP: Tensor) -> Trained:
     """Everybody at the start, with the tensors that training will write into."""
     clients, device = len(job.client_C), job.start_P.device
-    flat_CP = torch.empty(clients, width, dtype=job.start_P.dtype, device=device)
     slots = {n: job.slots[n].clone() if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
     mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
     states = {

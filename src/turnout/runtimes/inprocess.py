@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
 from turnout.engine.crew import Crew
-from turnout.engine.gradients import Batch, Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.gradients import Gradients, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import Layout
+from turnout.engine.replays import Batch
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.kept import initial_rows, kept_from
@@ -61,6 +62,9 @@ class InProcessRuntime:
     ):
         self.device = pick_device(settings.device)
         self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
         self.federation = federation.to(self.device)
         self.participation, self.algorithm, self.seed = participation, algorithm, seed
         self.groups = federation.groups()
