@@ -104,7 +104,7 @@ def _build_fields(maker: Any, value: Any, path: str) -> Any:
         if isinstance(maker, type) and isinstance(value, maker):
             return value
         raise Mistake(f"{path or 'the experiment'} must be a table of settings, not {value!r}")
-    hints = _settable(maker)
+    hints = settable(maker)
     arguments = {}
     for name, item in value.items():
         here = f"{path}.{name}" if path else name
@@ -117,7 +117,7 @@ def _build_fields(maker: Any, value: Any, path: str) -> Any:
         raise Mistake(f"{path}: {str(error).split(') ')[-1]}") from error
 
 
-def _settable(maker: Any) -> dict[str, Any]:
+def settable(maker: Any) -> dict[str, Any]:
     """The settings of a class or function with their type hints."""
     if dataclasses.is_dataclass(maker):
         hints = typing.get_type_hints(maker)
@@ -170,7 +170,7 @@ def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
     here = f"{above}.{name}" if above else name
     if isinstance(thing, tuple):
         return _with_item(thing, name, rest, value, here)
-    hints = _settable(type(thing)) if dataclasses.is_dataclass(thing) else {}
+    hints = settable(type(thing)) if dataclasses.is_dataclass(thing) else {}
     if name not in hints:
         raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
     if rest and rest != "kind":
@@ -190,8 +190,8 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        hints = _settable(type(thing))
-        fields = {name: to_table(getattr(thing, name), _role_in(hint)) for name, hint in hints.items()}
+        hints = settable(type(thing))
+        fields = {name: to_table(getattr(thing, name), role_in(hint)) for name, hint in hints.items()}
         named = {"kind": name_of(role, thing)} if role is not None else {}
         return named | {name: value for name, value in fields.items() if value is not None}
     if isinstance(thing, list | tuple):
@@ -203,11 +203,11 @@ def to_table(thing: Any, role: Any = None) -> Any:
     return str(thing) if isinstance(thing, Path) else thing
 
 
-def _role_in(hint: Any) -> Any:
+def role_in(hint: Any) -> Any:
     """The role a hint names, through optionals and tuples."""
     if hint in KINDS:
         return hint
-    return next((found for a in typing.get_args(hint) if (found := _role_in(a)) is not None), None)
+    return next((found for a in typing.get_args(hint) if (found := role_in(a)) is not None), None)
 
 
 def _hash(thing: Any) -> str:
@@ -233,7 +233,7 @@ def to_toml(experiment: Experiment) -> str:
 
 def _lines(table: Mapping[str, Any], path: str) -> list[str]:
     plain = {k: v for k, v in table.items() if not _is_table(v)}
-    lines = [f"{k} = {_scalar(v)}" for k, v in plain.items()]
+    lines = [f"{k} = {scalar(v)}" for k, v in plain.items()]
     for name, value in table.items():
         here = f"{path}.{name}" if path else name
         if isinstance(value, dict):
@@ -250,9 +250,9 @@ def _is_table(value: Any) -> bool:
     )
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+        return "[" + ", ".join(scalar(item) for item in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -267,8 +267,8 @@ def check_same(path: Path, experiment: Experiment) -> None:
     changed = [name for name in _differences(before, now) if name.split(".")[0] not in FREE_TO_CHANGE]
     if changed:
         raise Mistake(
-            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, or "
-            f"give the settings of {path}"
+            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "
+            f"or give the settings of {path}"
         )
 
 

@@ -189,10 +189,9 @@ class Display:
             self._count()
         elif time.monotonic() - self.last > PLAIN_EVERY:
             self.last = time.monotonic()
-            left = "" if self.runs > 1 else self._left()
-            self.say(self._prefix(line.name) + line.text() + left)
-            if self.runs > 1:
-                self.say(f"{self._counted()}, {sum(self.done.values())}/{self.total} rounds{self._left()}")
+            many = f"{self._counted()}, {sum(self.done.values())}/{self.total} rounds{self._left()}; "
+            one = self._prefix(line.name) + line.text()
+            self.say(many + one if self.runs > 1 else one + self._left())
 
     def _left(self) -> str:
         done, before = sum(self.done.values()), sum(self.before.values())

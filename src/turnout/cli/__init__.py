@@ -1,0 +1,98 @@
+"""The command line: `turnout run`, `list`, `report`, `export`, `init`, `data`, `trace record`, `study`.
+
+Commands import what they need when they are called, so that help and mistakes in typing answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from turnout.cli import looking, measuring, running, writing
+from turnout.errors import Mistake
+from turnout.version import __version__
+
+EXAMPLES = """
+Examples:
+
+\b
+  turnout run                                    compare schemes A, B, C, in seconds, without downloads
+  turnout run digits --set rounds=100            another recipe, one setting changed
+  turnout init my.toml                           write an experiment file to start from
+  turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5
+  turnout list                                   recipes, and every part an experiment can have
+"""
+
+app = typer.Typer(
+    name="turnout",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command("run")(running.run)
+app.command("list")(looking.list_parts)
+app.command("report")(looking.report)
+app.command("export")(looking.export)
+app.command("init")(writing.init)
+app.command("data")(looking.data)
+trace = typer.Typer(no_args_is_help=True, help="This machine's own participation trace.", rich_markup_mode=None)
+trace.command("record")(measuring.record)
+app.add_typer(trace, name="trace")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"turnout {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=f"Federated learning when clients do not all turn up.\n{EXAMPLES}")
+def turnout(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Only there for --version."""
+
+
+def mount_studies(arguments: Sequence[str]) -> None:
+    """The studies' own commands, loaded only when they are meant: they bring the whole library with them."""
+    if any(group.name == "study" for group in app.registered_groups):
+        return
+    about = "Published tables: run them, decide their claims."
+    if "study" in arguments[:1]:
+        from turnout.studies.cli import app as studies
+
+        app.add_typer(studies, name="study", help=about)
+    else:
+        app.add_typer(typer.Typer(), name="study", help=about)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a person's mistake is one sentence and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the folder one stands in
+    mount_studies(given)
+    try:
+        app(given, prog_name="turnout")
+    except Mistake as mistake:
+        say_mistake(str(mistake))
+        return 2
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def say_mistake(sentence: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))

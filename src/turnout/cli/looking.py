@@ -1,0 +1,107 @@
+"""Commands that look: `turnout list`, `report`, `export`, `data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.errors import Mistake, nearest
+
+Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
+
+
+def list_parts(only: Only = None) -> None:
+    """List the recipes and the kinds of every part.
+
+    With their settings and defaults, as they are in the code.
+
+    \b
+    turnout list
+    turnout list weighting
+    """
+    from turnout.catalogue import kinds
+    from turnout.cli.outcome import console
+    from turnout.cli.tables import kind_table, recipe_table
+
+    found = kinds()
+    known = ["recipes", *found]
+    if only is not None and only not in known:
+        raise Mistake(f"there is no role {only!r}: {nearest(only, known)}")
+    screen = console()
+    if only in (None, "recipes"):
+        screen.print(recipe_table())
+    for role, listed in found.items():
+        if only in (None, role):
+            screen.print(kind_table(role, listed))
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder, or a folder of runs.")],
+    target: Annotated[float | None, typer.Option(help="Also count the rounds until the main metric got there.")] = None,
+) -> None:
+    """Write the report of a folder again.
+
+    report.html and curves.svg, from the records alone; and print the table.
+
+    \b
+    turnout report runs/mine
+    turnout report runs/mine --target 0.9
+    """
+    from turnout.cli.outcome import console, say_where
+    from turnout.report import results_table, write_picture, write_report
+
+    screen = console()
+    table = results_table(folder, target, screen.width)
+    write_report(folder, target)
+    write_picture(folder)
+    screen.print(table)
+    say_where(folder, stderr=False)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    model: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="Where to write the weights.")],
+    client: Annotated[int | None, typer.Option(help="That client's own model, personal parameters included.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")] = None,
+) -> None:
+    """Write a run's trained model to a file.
+
+    As safetensors, under the names of the model's own parameters and buffers.
+
+    \b
+    turnout export runs/mine --model model.safetensors
+    turnout export runs/mine --model client-3.safetensors --client 3
+    """
+    from safetensors.torch import save_file
+
+    from turnout.cli.outcome import say
+    from turnout.folder import open_run
+    from turnout.report.units import size
+
+    if not model.absolute().parent.is_dir():
+        raise Mistake(f"--model {model}: there is no folder {model.parent}; create it first")
+    weights = open_run(run, data_dir).model(client=client).state_dict()
+    save_file({name: value.contiguous() for name, value in weights.items()}, model)
+    say(f"{model}: {len(weights)} tensors, {size(model.stat().st_size)}", stderr=False)
+
+
+def data(
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder to look in instead.")] = None,
+) -> None:
+    """Say where data files are looked for.
+
+    And which of the public data sets are there.
+
+    \b
+    turnout data
+    turnout data --data-dir /data
+    """
+    from turnout.cli.outcome import console, say
+    from turnout.cli.tables import public_table
+    from turnout.data import find_data_dir
+
+    folder = find_data_dir(data_dir)
+    say(f"data folder: {folder}{'' if folder.is_dir() else ' (not there yet)'}", stderr=False)
+    console().print(public_table(folder))

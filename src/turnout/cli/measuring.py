@@ -1,0 +1,64 @@
+"""`turnout trace record`: measure this machine's own participation trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.errors import Mistake
+
+Out = Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")]
+Rounds = Annotated[int, typer.Option(help="Rounds for each load.")]
+Epochs = Annotated[int, typer.Option(help="Epochs asked for a round.")]
+Load = Annotated[
+    list[float] | None,
+    typer.Option(
+        help="Share of the CPU a competitor takes, 0 to below 1; may be given again. [default: 0 .3 .5 .7 .9]"
+    ),
+]
+Deadline = Annotated[float | None, typer.Option(help="Seconds a round may take. [default: 1.1 x an undisturbed round]")]
+
+
+def record(
+    out: Out = Path("trace.csv"),
+    rounds: Rounds = 40,
+    epochs: Epochs = 5,
+    load: Load = None,
+    deadline: Deadline = None,
+    seed: Annotated[int, typer.Option(help="Of the training job's data.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Measure how much of its work this machine finishes in time.
+
+    The share of the asked epochs that is done before a deadline, alone and beside a competing load, as paper 000 did on
+    Raspberry Pis (section 5.1). The log can be replayed or resampled.
+
+    \b
+    turnout trace record --out my-machine.csv
+    turnout trace record --rounds 10 --load 0 --load 0.5
+    turnout run digits --set 'world.participation={kind="fleet-log", path="my-machine.csv", mode="resample"}'
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from turnout.cli.outcome import console, say
+    from turnout.measure import PAPER_LOADS, Row, record_log
+
+    if out.exists() and not force:
+        raise Mistake(f"{out} is there already: choose another --out, or add --force")
+    if not out.absolute().parent.is_dir():
+        raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first")
+    loads = load or PAPER_LOADS
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"))
+    with Progress(*columns, TimeRemainingColumn(), console=console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("calibrating", total=rounds * len(loads))
+
+        def show(done: int, total: int, row: Row) -> None:
+            progress.update(bar, completed=done, description=f"{row[1]}: finished {row[2]:.0%}")
+
+        rows = record_log(out, rounds, epochs, loads, deadline, seed=seed, progress=show)
+    for client in dict.fromkeys(row[1] for row in rows):
+        shares = [share for _, name, share in rows if name == client]
+        say(f"{client}: finished {sum(shares) / len(shares):.0%} of the work on average", stderr=False)
+    say(f"log: {out} ({len(rows)} rows)", stderr=False)

@@ -1,0 +1,120 @@
+"""What came of the runs: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from turnout.cli.planning import Plan
+from turnout.errors import Mistake
+from turnout.folder import Run
+from turnout.progress import Failed
+from turnout.report import find_runs, results_table
+from turnout.report.runs import Runs
+from turnout.running import explained
+
+PLAIN_WIDTH = 120  # columns where the output is no terminal
+
+
+def console(stderr: bool = False) -> Console:
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH)
+
+
+def say(words: str, style: str = "", stderr: bool = True) -> None:
+    console(stderr).print(Text(words, style=style), soft_wrap=True)
+
+
+def say_where(out: Path, stderr: bool) -> None:
+    for name, path in (("report", out / "report.html"), ("picture", out / "curves.svg")):
+        if path.exists():
+            say(f"{name}: {path}", stderr=stderr)
+
+
+def say_failures(failed: Sequence[Failed], runs: int) -> None:
+    say(explained(failed, runs), "red")
+
+
+def show(out: Path) -> None:
+    """The results table on stdout; nothing where no run got that far."""
+    found = console()
+    try:
+        table = results_table(out, width=found.width)
+    except Mistake:
+        return
+    found.print(table)
+
+
+def check_json(json_to: str | None) -> None:
+    """Find out before hours of work that its result could not be written."""
+    if json_to not in (None, "-") and not Path(str(json_to)).absolute().parent.is_dir():
+        raise Mistake(f"--json {json_to}: there is no folder {Path(str(json_to)).parent}; create it first")
+
+
+def write_json(plan: Plan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:
+    text = json.dumps(as_json(plan, failed, seconds), indent=2, allow_nan=False) + "\n"
+    if json_to == "-":
+        sys.stdout.write(text)
+    else:
+        Path(json_to).write_text(text, encoding="utf-8")
+
+
+def as_json(plan: Plan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
+    """Every run that has records, the table's rows, and what failed."""
+    try:
+        runs: Runs | None = find_runs(plan.out)
+    except Mistake:
+        runs = None
+    return {
+        "title": plan.title,
+        "runs": [] if runs is None else [_run_row(plan, runs, i) for i in range(len(runs.runs))],
+        "table": [] if runs is None else _table(plan, runs),
+        "failed": [{"run": f.name, "why": f.why} for f in failed],
+        "seconds": round(seconds, 3),
+    }
+
+
+def _run_row(plan: Plan, runs: Runs, i: int) -> dict[str, Any]:
+    read = runs.runs[i]
+    task = next(t for t in plan.tasks if (plan.out / t.path).resolve() == read.path.resolve())
+    return {
+        "variant": task.variant,
+        "seed": task.seed,
+        "folder": str(read.path),
+        "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
+        "rounds": len(read.rounds["round"]),
+        "stopped": Run(read.path, task.experiment).stopped(),
+    }
+
+
+def _table(plan: Plan, runs: Runs) -> list[dict[str, Any]]:
+    """A row per variant and metric: mean and deviation (n - 1) over seeds; no deviation for one seed."""
+    rows = []
+    for variant, found in runs.variants.items():
+        name = plan.tasks[0].variant if len(plan.tasks) == 1 else variant
+        for metric in runs.metrics:
+            values = np.array([run.final(metric) for run in found])
+            spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+            mean = float(values.mean())
+            rows.append(
+                {
+                    "variant": name,
+                    "metric": metric,
+                    "mean": _number(mean),
+                    "spread": _number(spread),
+                    "seeds": len(values),
+                }
+            )
+    return rows
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,147 @@
+"""From the arguments of `turnout run` to a list of runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.config import load, parse_value, with_setting, with_value
+from turnout.errors import Mistake
+from turnout.recipes import cook
+from turnout.running import Task, new_folder, tasks_of
+from turnout.settings import Experiment
+
+DEFAULT_RECIPE = "participation"
+SEEDS_TO_COMPARE = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run, and where."""
+
+    title: str
+    tasks: Sequence[Task]
+    out: Path
+
+    def text(self) -> str:
+        variants, seeds = len({t.variant for t in self.tasks}), len({t.seed for t in self.tasks})
+        counted = [f"{n} {word}s" for n, word in ((variants, "variant"), (seeds, "seed")) if n > 1]
+        return f"{self.title}: {' × '.join(counted) or 'one run'}, in {self.out}"
+
+
+def check_numbers(seeds: int | None, jobs: int | None) -> None:
+    for name, value in (("--seeds", seeds), ("--jobs", jobs)):
+        if value is not None and value < 1:
+            raise Mistake(f"{name} {value}: give at least 1")
+
+
+def make_plan(
+    source: str | None,
+    settings: Sequence[str],
+    grid: Sequence[str],
+    seeds: int | None,
+    out: Path | None,
+    resume: bool,
+) -> Plan:
+    """The runs that were asked for; `--resume --out DIR` alone means those that the folder holds."""
+    if source is None and resume and out is not None and _holds_runs(out):
+        if grid or seeds is not None:
+            raise Mistake(
+                "--resume without a recipe or file goes on with the folder's runs: leave out --grid and --seeds"
+            )
+        return _from_folder(out, settings)
+    title, variants = read_source(source or DEFAULT_RECIPE)
+    variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
+    variants = with_grid(variants, grid)
+    first = next(iter(variants.values())).seed
+    count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
+    return Plan(title, tasks_of(variants, range(first, first + count)), out or new_folder(title))
+
+
+def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
+    """A title and the variants of a recipe or of a file."""
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        experiment = load(path)
+        title = experiment.title or path.stem
+        return title, {title: experiment}
+    if path.is_dir():
+        raise Mistake(
+            f"{source} is a folder: give a recipe or a .toml file, or go on with it by --out {source} --resume"
+        )
+    return source.rpartition(":")[2], cook(source)
+
+
+def with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+    for setting in settings:
+        experiment = with_setting(experiment, setting)
+    return experiment
+
+
+def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:
+    """Every variant with every combination of the grid's values, named after them."""
+    axes = [parse_axis(axis) for axis in grid]
+    if not axes:
+        return dict(variants)
+    found: dict[str, Experiment] = {}
+    for (name, experiment), values in itertools.product(variants.items(), itertools.product(*(v for _, v in axes))):
+        words = [name] if len(variants) > 1 else []
+        for (path, _), value in zip(axes, values, strict=True):
+            experiment = with_value(experiment, path, parse_value(value))
+            words.append(f"{path}={value}")
+        found[", ".join(words)] = experiment
+    return found
+
+
+def parse_axis(axis: str) -> tuple[str, list[str]]:
+    """One --grid as a path and its values.
+
+    >>> parse_axis("model.hidden=[10,20],[30]")
+    ('model.hidden', ['[10,20]', '[30]'])
+    """
+    path, equals, text = axis.partition("=")
+    values = split_values(text)
+    if not equals or not path.strip() or not all(values):
+        raise Mistake(f"--grid {axis}: write it as path=value,value, such as --grid algorithm.local.epochs=1,5,10")
+    if path.strip() == "seed":
+        raise Mistake(f"--grid {axis}: seeds are repeated with --seeds N")
+    if len(set(values)) < len(values):
+        raise Mistake(f"--grid {axis}: a value is there twice")
+    return path.strip(), values
+
+
+def split_values(text: str) -> list[str]:
+    """Split at commas that are not inside brackets or quotes."""
+    values, depth, quote = [""], 0, ""
+    for ch in text:
+        quote = "" if ch == quote else quote or (ch if ch in "\"'" else "")
+        depth += 0 if quote else (ch in "[{") - (ch in "]}")
+        if ch == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += ch
+    return [value.strip() for value in values]
+
+
+def _holds_runs(out: Path) -> bool:
+    return (out / "runs.json").is_file() or (out / "experiment.toml").is_file()
+
+
+def _from_folder(out: Path, settings: Sequence[str]) -> Plan:
+    """The runs a folder holds, finished or not."""
+    title, entries = out.name, [{"variant": "", "path": "."}]
+    if (out / "runs.json").is_file():
+        try:
+            listed = json.loads((out / "runs.json").read_text(encoding="utf-8"))
+            title, entries = listed["title"], [{k: e[k] for k in ("variant", "path")} for e in listed["runs"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Mistake(f"{out / 'runs.json'} is damaged ({error!r}): give the recipe or file again") from error
+    tasks = []
+    for entry in entries:
+        experiment = with_settings(load(out / entry["path"] / "experiment.toml"), settings)
+        variant = entry["variant"] or experiment.title or title
+        tasks.append(Task(variant, experiment.seed, experiment, entry["path"]))
+    return Plan(title, tasks, out)

@@ -1,0 +1,97 @@
+"""`turnout run`: plan the runs, run them, show what came out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.errors import Mistake
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RECIPE|FILE.toml]",
+        help="A recipe of `turnout list`, an experiment file, or a recipe of yours as package.module:function.",
+        show_default="participation",
+    ),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; may be given again.")
+]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option("--grid", metavar="A.B=1,2,3", help="Run a variant for each value; may be given again."),
+]
+Seeds = Annotated[
+    int | None, typer.Option(help="Repeat with N seeds. [default: 3 to compare variants, 1 for a single one]")
+]
+Jobs = Annotated[int | None, typer.Option(help="Runs side by side. [default: one a core, or one at a time on a GPU]")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder. [default: a new one under runs/]")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start one there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints nothing else on stdout."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where data files are. [default: TURNOUT_DATA, or a cache folder]")
+]
+
+
+def run(
+    source: Source = None,
+    settings: Settings = None,
+    grid: Grid = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    json_to: Json = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run an experiment, or compare several.
+
+    Without arguments: schemes A, B and C of paper 000 on SYNTHETIC(1,1), 50 devices, five traces. Ends with a table
+    (mean ± deviation over seeds), a report and a picture. A run can be stopped at any moment and resumed.
+
+    \b
+    turnout run
+    turnout run digits --set algorithm.local.optimizer.lr=0.05 --set rounds=100
+    turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5 --out runs/mine
+    turnout run --out runs/mine --resume
+    turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
+    turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
+    """
+    from turnout.cli import outcome, planning
+    from turnout.running import run_tasks
+
+    start = time.monotonic()
+    planning.check_numbers(seeds, jobs)
+    outcome.check_json(json_to)
+    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume)
+    if not quiet:
+        outcome.say(plan.text())
+    try:
+        failed = run_tasks(plan.title, plan.tasks, plan.out, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    except KeyboardInterrupt:
+        outcome.say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
+        raise typer.Exit(130) from None
+    if len(plan.tasks) == len(failed) == 1 and failed[0].mistake:
+        outcome.say_where(plan.out, stderr=True)
+        raise Mistake(failed[0].why)
+    seconds = time.monotonic() - start
+    if json_to is not None:
+        outcome.write_json(plan, failed, seconds, json_to)
+    if json_to != "-":
+        outcome.show(plan.out)
+        outcome.say_where(plan.out, stderr=False)
+    if failed:
+        outcome.say_failures(failed, len(plan.tasks))
+        raise typer.Exit(2 if len(failed) == len(plan.tasks) and all(f.mistake for f in failed) else 1)
+    sys.stdout.flush()

@@ -1,0 +1,25 @@
+"""First steps: something small and real that runs anywhere, without downloads."""
+
+from __future__ import annotations
+
+from turnout import models
+from turnout.data import Digits
+from turnout.data.partition import Classes
+from turnout.local import SGD, Local
+from turnout.participation import Traces
+from turnout.settings import Algorithm, Evaluate, Experiment, World
+
+
+def digits(clients: int = 50, rounds: int = 40) -> Experiment:
+    """A small CNN on the embedded handwritten digits, two classes per client, five kinds of devices."""
+    return Experiment(
+        world=World(
+            data=Digits(clients=clients, partition=Classes(per_client=2)),
+            participation=Traces(first=5),
+        ),
+        model=models.digits_cnn(),
+        algorithm=Algorithm(local=Local(SGD(lr=0.1), epochs=5, batch_size=10)),
+        rounds=rounds,
+        evaluate=Evaluate(per_client=True),
+        title="digits",
+    )
