@@ -42,6 +42,13 @@ def read_options(description: str) -> Options:
     return Options(case=CASES[given.pop("case")], **given)
 
 
+def settle(options: Options) -> None:
+    """Set the threads of this process and, on a GPU, the precision every side gets there: TF32 products."""
+    torch.set_num_threads(options.threads)
+    if options.device != "cpu":
+        torch.set_float32_matmul_precision("high")
+
+
 class Clock:
     """Milliseconds between calls of `lap`; work queued on a GPU is waited for."""
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cases import build_model, make_tensors, reference_round
-from side import Clock, Options, read_options, report_times
+from side import Clock, Options, read_options, report_times, settle
 
 
 def time_rounds(options: Options) -> list[float]:
     """Run the warm-up and the timed rounds; the milliseconds of each."""
-    torch.set_num_threads(options.threads)
+    settle(options)
     model = build_model(options.case).to(options.device)
     x_NS, y_NS = make_tensors(options.case, options.device)
     clock = Clock(options.device)

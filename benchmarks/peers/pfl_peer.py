@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cases import Case, build_model, make_tensors
-from side import Clock, Options, read_options, report_check, report_times
+from side import Clock, Options, read_options, report_check, report_times, settle
 
 
 class Net(nn.Module):
@@ -73,7 +73,7 @@ def make_backend(case: Case, device: str) -> SimulatedBackend:
 def train(options: Options, rounds: int) -> tuple[list[float], nn.Module]:
     """Run so many central iterations; the milliseconds of each, and the model at the end."""
     os.environ["PFL_PYTORCH_DEVICE"] = options.device
-    torch.set_num_threads(options.threads)
+    settle(options)
     case = options.case
     module = Net(build_model(case, dropout=not options.check)).to(options.device)
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
