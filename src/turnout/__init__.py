@@ -1,61 +1,29 @@
-"""Turnout: federated learning when clients do not all turn up. The public names, in reading order."""
+"""Turnout: federated learning when clients do not all turn up. Its public names are those of public.py.
 
-from turnout import data, models, participation, personal, selection
-from turnout.aggregation import Apply, weighted_mean, weighted_sum
-from turnout.compression import Dense
-from turnout.data import partition
-from turnout.errors import Mistake
-from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
-from turnout.running import Run, open_run, run
-from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
-from turnout.substitution import Dropout, Unused
-from turnout.task import Classification, NextCharacter, Regression, Task
-from turnout.terms import Proximal
-from turnout.types import Turnout
-from turnout.version import __version__
-from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+They are loaded when first used: the command line answers `--help` without waiting for torch.
+"""
 
-__all__ = [
-    "SGD",
-    "Algorithm",
-    "Apply",
-    "ByShare",
-    "ByWork",
-    "Classification",
-    "CompleteOnly",
-    "Constant",
-    "Custom",
-    "Dense",
-    "Dropout",
-    "Evaluate",
-    "Experiment",
-    "FedNova",
-    "InProcess",
-    "InverseClock",
-    "Local",
-    "Mistake",
-    "NextCharacter",
-    "Proximal",
-    "Regression",
-    "Run",
-    "Shares",
-    "Stop",
-    "Task",
-    "TheoryRate",
-    "Turnout",
-    "Unused",
-    "Weighting",
-    "World",
-    "__version__",
-    "data",
-    "models",
-    "open_run",
-    "participation",
-    "partition",
-    "personal",
-    "run",
-    "selection",
-    "weighted_mean",
-    "weighted_sum",
-]
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from turnout.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from turnout.public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("__"):
+        if importlib.util.find_spec(f"turnout.{name}") is not None:
+            return importlib.import_module(f"turnout.{name}")
+        public = importlib.import_module("turnout.public")
+        if hasattr(public, name):
+            return getattr(public, name)
+    raise AttributeError(f"module 'turnout' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(importlib.import_module("turnout.public").__all__)

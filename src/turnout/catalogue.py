@@ -41,13 +41,18 @@ def kinds() -> dict[str, list[Kind]]:
         for name, maker in table.items():
             makers.setdefault(maker, []).append(name)
         title = ROLE_NAMES[role]
-        found[title] = [Kind(title, tuple(n), first_line(m), settings_of(m)) for m, n in makers.items()]
+        found[title] = [Kind(title, tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
     return found
 
 
-def first_line(thing: Any) -> str:
-    """The first line of a docstring."""
-    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+def first_sentence(thing: Any) -> str:
+    """The first sentence of a docstring.
+
+    >>> first_sentence(first_sentence)
+    'The first sentence of a docstring.'
+    """
+    paragraph = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".:") + "."
 
 
 def settings_of(maker: Maker) -> dict[str, str]:

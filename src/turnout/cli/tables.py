@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from turnout.catalogue import Kind, first_line
+from turnout.catalogue import Kind, first_sentence
 from turnout.data.cifar import CIFAR10_LAYOUT, CIFAR100_LAYOUT
 from turnout.data.files import locate
 from turnout.data.idx import EMNIST_ARCHIVE, FASHION_FILES, MNIST_FILES
@@ -25,7 +25,7 @@ def recipe_table() -> Table:
     """The recipes with a line each."""
     table = _table("recipes (turnout run NAME)")
     for name, recipe in recipes().items():
-        table.add_row(Text(name, style="cyan"), first_line(recipe))
+        table.add_row(Text(name, style="cyan"), first_sentence(recipe))
     return table
 
 

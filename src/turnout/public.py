@@ -1,0 +1,61 @@
+"""The public names, in reading order; `import turnout` finds them here when they are first used."""
+
+from turnout import data, models, participation, personal, selection
+from turnout.aggregation import Apply, weighted_mean, weighted_sum
+from turnout.compression import Dense
+from turnout.data import partition
+from turnout.errors import Mistake
+from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
+from turnout.running import Run, open_run, run
+from turnout.runtimes.settings import InProcess
+from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.substitution import Dropout, Unused
+from turnout.task import Classification, NextCharacter, Regression, Task
+from turnout.terms import Proximal
+from turnout.types import Turnout
+from turnout.version import __version__
+from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+
+__all__ = [
+    "SGD",
+    "Algorithm",
+    "Apply",
+    "ByShare",
+    "ByWork",
+    "Classification",
+    "CompleteOnly",
+    "Constant",
+    "Custom",
+    "Dense",
+    "Dropout",
+    "Evaluate",
+    "Experiment",
+    "FedNova",
+    "InProcess",
+    "InverseClock",
+    "Local",
+    "Mistake",
+    "NextCharacter",
+    "Proximal",
+    "Regression",
+    "Run",
+    "Shares",
+    "Stop",
+    "Task",
+    "TheoryRate",
+    "Turnout",
+    "Unused",
+    "Weighting",
+    "World",
+    "__version__",
+    "data",
+    "models",
+    "open_run",
+    "participation",
+    "partition",
+    "personal",
+    "run",
+    "selection",
+    "weighted_mean",
+    "weighted_sum",
+]
