@@ -7,9 +7,9 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.config import role_in, scalar, settable, to_table, to_toml
-from turnout.kinds import KINDS, ROLE_NAMES, Maker
+from turnout.kinds import KINDS, ROLE_NAMES, Maker, role_in, settable
 from turnout.settings import Experiment
+from turnout.spelling import scalar, to_table, to_toml
 
 REQUIRED = "..."
 

@@ -1,4 +1,4 @@
-"""Experiments as TOML, in and out, and single settings from the command line; clear errors.
+"""Experiments from TOML, and single settings from the command line; clear errors. (spelling.py is the way back.)
 
 Everything is driven by the dataclasses' own type hints: a table becomes the object its field is annotated with, a role
 (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest names.
@@ -7,9 +7,8 @@ Everything is driven by the dataclasses' own type hints: a table becomes the obj
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
-import json
+import re
 import tomllib
 import types
 import typing
@@ -17,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-
 from turnout.errors import Mistake, nearest
-from turnout.kinds import KINDS, find, imported, name_of
+from turnout.kinds import KINDS, find, imported, settable
 from turnout.settings import Experiment
+from turnout.spelling import OWN_OBJECT, to_toml
 
 FREE_TO_CHANGE = ("rounds", "stop", "title", "runtime")  # what may differ when a run is resumed
 
@@ -48,6 +46,11 @@ def from_table(table: Mapping[str, Any]) -> Experiment:
 
 def build(hint: Any, value: Any, path: str) -> Any:
     """A value of the hinted type from what TOML gave, or a mistake that says where."""
+    if isinstance(value, str) and re.fullmatch(OWN_OBJECT, value) and hint is not str:
+        raise Mistake(
+            f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
+            "Python, to.run(experiment, out, resume=True) or to.open_run(folder, experiment=experiment)"
+        )
     if hint in KINDS:
         return _build_role(hint, value, path)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -71,6 +74,8 @@ def _build_role(role: Any, value: Any, path: str) -> Any:
         return value  # an object given in Python
     if "kind" not in value:
         raise Mistake(f'{path} needs a kind: {path}.kind = "..." {nearest("", KINDS[role])}')
+    if not isinstance(value["kind"], str):
+        raise Mistake(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', KINDS[role])}")
     maker = find(role, value["kind"], path)
     rest = {name: item for name, item in value.items() if name != "kind"}
     if not rest and not inspect.isclass(maker) and not _makes_part(maker):
@@ -86,17 +91,18 @@ def _makes_part(maker: Any) -> bool:
 
 
 def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
-    if value is None and type(None) in options:
-        return None
     wanted = [o for o in options if o is not type(None)]
-    first: Mistake | None = None
+    if len(wanted) < len(options) and (value is None or (value == "none" and str not in wanted)):
+        return None  # a file leaves it out, a command line says none
+    mistakes = []
     for option in wanted:
         try:
             return build(option, value, path)
         except Mistake as mistake:
-            first = first or mistake
-    assert first is not None
-    raise first
+            mistakes.append(mistake)
+    if len(mistakes) > 1 and not any(option in KINDS or dataclasses.is_dataclass(option) for option in wanted):
+        raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(_wanted, wanted)))}, not {value!r}")
+    raise mistakes[0]
 
 
 def _build_fields(maker: Any, value: Any, path: str) -> Any:
@@ -111,21 +117,16 @@ def _build_fields(maker: Any, value: Any, path: str) -> Any:
         if name not in hints:
             raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
         arguments[name] = build(hints[name], item, here)
-    try:
-        return maker(**arguments)
-    except TypeError as error:
-        raise Mistake(f"{path}: {str(error).split(') ')[-1]}") from error
+    missing = [name for name in _required(maker) if name not in arguments]
+    if missing:
+        raise Mistake(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
+    return maker(**arguments)
 
 
-def settable(maker: Any) -> dict[str, Any]:
-    """The settings of a class or function with their type hints."""
-    if dataclasses.is_dataclass(maker):
-        hints = typing.get_type_hints(maker)
-        return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
-    function = maker.__init__ if inspect.isclass(maker) else maker
-    hints = typing.get_type_hints(function)
-    names = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind != p.VAR_POSITIONAL]
-    return {name: hints.get(name, Any) for name in names}
+def _required(maker: Any) -> list[str]:
+    """The settings that have no default."""
+    parameters = inspect.signature(maker).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _build_plain(hint: Any, value: Any, path: str) -> Any:
@@ -139,9 +140,17 @@ def _build_plain(hint: Any, value: Any, path: str) -> Any:
     ok = callable(value) if origin is Callable else isinstance(origin, type) and isinstance(value, origin)
     if ok and not (isinstance(value, bool) and hint is not bool):
         return value
-    wanted = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}
-    plain = wanted.get(origin, getattr(origin, "__name__", str(origin)))
-    raise Mistake(f"{path} must be {plain}, not {value!r}")
+    raise Mistake(f"{path} must be {_wanted(hint)}, not {value!r}")
+
+
+def _wanted(hint: Any) -> str:
+    """A type in a person's words."""
+    origin = typing.get_origin(hint) or hint
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    words |= {tuple: "a list", list: "a list", Sequence: "a list", Mapping: "a table", dict: "a table"}
+    if origin is Callable:
+        return 'a function, as its path "package.module:name"'
+    return words.get(origin, getattr(origin, "__name__", str(origin)))
 
 
 def with_setting(experiment: Experiment, setting: str) -> Experiment:
@@ -151,7 +160,7 @@ def with_setting(experiment: Experiment, setting: str) -> Experiment:
     0.5
     """
     path, equals, text = setting.partition("=")
-    if not equals:
+    if not equals or not path.strip() or not text.strip():
         raise Mistake(f"--set {setting}: write it as path=value, such as --set algorithm.local.epochs=5")
     return with_value(experiment, path.strip(), parse_value(text.strip()))
 
@@ -170,12 +179,15 @@ def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
     here = f"{above}.{name}" if above else name
     if isinstance(thing, tuple):
         return _with_item(thing, name, rest, value, here)
-    hints = settable(type(thing)) if dataclasses.is_dataclass(thing) else {}
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise Mistake(f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=...")
+    hints = settable(type(thing))
     if name not in hints:
         raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
-    if rest and rest != "kind":
-        return dataclasses.replace(thing, **{name: with_value(getattr(thing, name), rest, value, here)})
-    return dataclasses.replace(thing, **{name: build(hints[name], value, here)})
+    changed = build(hints[name], value, here) if rest in ("", "kind") else None
+    if rest not in ("", "kind"):
+        changed = with_value(getattr(thing, name), rest, value, here)
+    return dataclasses.replace(thing, **{name: changed})
 
 
 def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: str) -> tuple[Any, ...]:
@@ -185,84 +197,12 @@ def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: s
     return (*items[:i], with_value(items[i], rest, value, here), *items[i + 1 :])
 
 
-def to_table(thing: Any, role: Any = None) -> Any:
-    """An object as nested tables: every field, so that the file is exact; what is None is left out."""
-    if isinstance(thing, Tensor | nn.Module):
-        return f"<{type(thing).__name__} {_hash(thing)}>"
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        hints = settable(type(thing))
-        fields = {name: to_table(getattr(thing, name), role_in(hint)) for name, hint in hints.items()}
-        named = {"kind": name_of(role, thing)} if role is not None else {}
-        return named | {name: value for name, value in fields.items() if value is not None}
-    if isinstance(thing, list | tuple):
-        return [to_table(item, role) for item in thing]
-    if isinstance(thing, Mapping):
-        return {str(name): to_table(item) for name, item in thing.items()}
-    if callable(thing):
-        return name_of(role, thing) if "<" not in getattr(thing, "__qualname__", "<") else f"<source {_hash(thing)}>"
-    return str(thing) if isinstance(thing, Path) else thing
-
-
-def role_in(hint: Any) -> Any:
-    """The role a hint names, through optionals and tuples."""
-    if hint in KINDS:
-        return hint
-    return next((found for a in typing.get_args(hint) if (found := role_in(a)) is not None), None)
-
-
-def _hash(thing: Any) -> str:
-    """A user's own object by the hash of its content or source: it can be recognised, not rebuilt."""
-    digest = hashlib.sha256()
-    if isinstance(thing, Tensor):
-        digest.update(repr((tuple(thing.shape), thing.dtype)).encode() + thing.detach().cpu().numpy().tobytes())
-    elif isinstance(thing, nn.Module):
-        for name, value in thing.state_dict().items():
-            digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
-    else:
-        try:
-            digest.update(inspect.getsource(thing).encode())
-        except (OSError, TypeError):
-            digest.update(repr(thing).encode())
-    return digest.hexdigest()[:16]
-
-
-def to_toml(experiment: Experiment) -> str:
-    """The exact experiment as a TOML text."""
-    return "\n".join(_lines(to_table(experiment), "")) + "\n"
-
-
-def _lines(table: Mapping[str, Any], path: str) -> list[str]:
-    plain = {k: v for k, v in table.items() if not _is_table(v)}
-    lines = [f"{k} = {scalar(v)}" for k, v in plain.items()]
-    for name, value in table.items():
-        here = f"{path}.{name}" if path else name
-        if isinstance(value, dict):
-            lines += ["", f"[{here}]", *_lines(value, here)]
-        elif _is_table(value):
-            for item in value:
-                lines += ["", f"[[{here}]]", *_lines(item, here)]
-    return lines
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and bool(value) and all(isinstance(i, dict) for i in value)
-    )
-
-
-def scalar(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(scalar(item) for item in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value) if value == value and abs(value) != float("inf") else str(value).replace("infinity", "inf")
-    return json.dumps(value, ensure_ascii=False)
-
-
 def check_same(path: Path, experiment: Experiment) -> None:
     """Refuse to go on with a run under other settings than it began with."""
-    before = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        before = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Mistake(f"{path} cannot be read ({error}): choose another --out folder") from error
     now = tomllib.loads(to_toml(experiment))
     changed = [name for name in _differences(before, now) if name.split(".")[0] not in FREE_TO_CHANGE]
     if changed:

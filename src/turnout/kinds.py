@@ -6,8 +6,11 @@ stands for the user's own.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 import re
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +115,10 @@ def imported(dotted: str, path: str) -> Any:
         raise Mistake(f"{path}: cannot import {module!r} ({error}): is its folder on PYTHONPATH?") from error
     except AttributeError as error:
         raise Mistake(f"{path}: module {module!r} has nothing called {name!r}") from error
+    except SyntaxError as error:
+        raise Mistake(f"{path}: {error.filename}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:  # whatever a person's module does when it is imported
+        raise Mistake(f"{path}: importing {module!r} failed: {type(error).__name__}: {error}") from error
 
 
 def name_of(role: Any, thing: Any) -> str:
@@ -125,3 +132,21 @@ def name_of(role: Any, thing: Any) -> str:
 
 def _is_instance_of_kind(role: Any, thing: Any) -> bool:
     return any(isinstance(known, type) and isinstance(thing, known) for known in KINDS.get(role, {}).values())
+
+
+def settable(maker: Any) -> dict[str, Any]:
+    """The settings of a class or function with their type hints."""
+    if dataclasses.is_dataclass(maker):
+        hints = typing.get_type_hints(maker)
+        return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
+    function = maker.__init__ if inspect.isclass(maker) else maker
+    hints = typing.get_type_hints(function)
+    names = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind != p.VAR_POSITIONAL]
+    return {name: hints.get(name, Any) for name in names}
+
+
+def role_in(hint: Any) -> Any:
+    """The role a hint names, through optionals and tuples."""
+    if hint in KINDS:
+        return hint
+    return next((found for a in typing.get_args(hint) if (found := role_in(a)) is not None), None)
