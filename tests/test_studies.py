@@ -371,6 +371,7 @@ def test_list_names_every_study() -> None:
         (["run", "particpation"], "participation"),
         (["run", "bias", "--scale", "huge"], "there is no scale 'huge'"),
         (["run", "bias", "--seeds", "0"], "at least 1 seed"),
+        (["run", "bias", "--json", "nowhere/found.json"], "there is no folder"),
         (["show", "nowhere.json"], "there is no file nowhere.json"),
         (["show", __file__], "is not what"),
     ],

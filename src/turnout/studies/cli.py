@@ -50,7 +50,7 @@ def run_command(
     name: Annotated[str, typer.Argument(help="A study of `turnout study list`.")],
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (minutes), or paper (as published).")] = "small",
     seeds: Annotated[int | None, typer.Option(help="Seeds of every case; each scale has its own number.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs side by side; as many as there are cores.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; as many as there are cores.")] = None,
     json: Annotated[str | None, typer.Option(help="Write the findings as JSON to a file, or - for stdout.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
@@ -60,6 +60,8 @@ def run_command(
     """Run a study: ours beside the published numbers, and whether the paper's claims hold."""
     study = find_study(name)
     plan = planned(study, scale, seeds)
+    if json not in (None, "-") and not Path(json).absolute().parent.is_dir():  # found now, not after the runs
+        raise Mistake(f"--json {json}: there is no folder {Path(json).absolute().parent}; create it first")
     folder = out or new_folder(f"study-{name}-{scale}")
     findings = run_study(study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
     console = console_for(stderr=json == "-")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from turnout.data.generated import one_thread
 from turnout.errors import Mistake
+from turnout.experiment import refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
 from turnout.studies.claims import Claim
@@ -65,10 +64,9 @@ def run_study(
     """Run, decide, draw; everything is kept in `out`."""
     start = time.monotonic()
     plan = planned(study, scale, seeds)
-    if out.exists() and any(out.iterdir()) and not resume:
-        raise Mistake(f"{out} is not empty: choose another --out folder, or add --resume to go on with the study in it")
+    refuse_full(out, resume)
     out.mkdir(parents=True, exist_ok=True)
-    curves = run_plan(study, plan, out, jobs=jobs or os.cpu_count() or 1, quiet=quiet, data_dir=data_dir)
+    curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir)
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     for name, picture in study.pictures(scale, curves).items():
         (out / name).write_text(picture, encoding="utf-8")
@@ -77,7 +75,7 @@ def run_study(
     return findings
 
 
-def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int, quiet: bool, data_dir: Path | None) -> Curves:
+def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Curves:
     """Every part whose data is there; what is there already is not run again."""
     curves: dict[str, dict[int, Curve]] = {}
     missing = missing_data(plan.parts, data_dir)
@@ -86,8 +84,7 @@ def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int, quiet: bool, dat
         if not variants:
             continue
         title, seeds, folder = f"{study.name}: {part.name}", range(part.seeds), out / part.name
-        with one_thread():  # many tiny operations; training has threads of its own where it is large
-            runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+        runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
         for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
             curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
     return Curves(curves, missing)
