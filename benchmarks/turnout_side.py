@@ -42,15 +42,20 @@ def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:
         world=to.World(data),
         model=build_model(case, dropout=not options.check),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device=options.device, precision="tf32" if options.device == "cuda" else "float32"),
+        runtime=to.InProcess(device=options.device, precision=precision(options)),
     )
     prepared = prepare(experiment)
     server, clock = prepared.server, Clock(options.device)
     clock.start()
     for t in range(rounds):
-        server, _ = run_round(server, prepared.members, t, 0, experiment.algorithm, prepared.runtime)
+        server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
         clock.lap()
     return clock.laps, prepared.model.layout.unpack(server.shared_P)
+
+
+def precision(options: Options) -> str:
+    """On a GPU matrix products in TF32, as torch's own convolutions (and so the peers') are by default."""
+    return "tf32" if options.device == "cuda" and not options.check else "float32"
 
 
 def held_by_clients(case: Case, x_NS: Tensor, y_NS: Tensor) -> to.data.Own:

@@ -1,4 +1,4 @@
-"""One round against the formulas of paper 000 (SPEC §2.2): an absent and a partial client, unequal sizes, mixed signs."""
+"""One round against the formulas of paper 000 (SPEC §2.2): absent and partial clients, unequal sizes, mixed signs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_unbiased_shares_over_a_cohort():
         COUNTS, weighting=to.ByShare(), shares=to.Shares(over="unbiased"), selection=to.selection.Count(2)
     )
     prepared = ready(experiment)
-    chosen = experiment.algorithm.selection.choose(prepared.members, 0, 0).tolist()
+    chosen = experiment.algorithm.selection.choose(prepared.server.members, 0, 0).tolist()
     coefficient = [COUNTS[c] / sum(COUNTS) * 4 / 2 if c in chosen else 0.0 for c in range(4)]
     torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
 
@@ -284,3 +284,86 @@ def test_momentum_scales_by_the_sum_of_its_coefficients():
         )  # fmt: skip
         results.append(float(moved(experiment)))
     assert results[0] == pytest.approx(results[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Control(to.terms.Stateless):
+    """SCAFFOLD as a term (SPEC §1.5): g - c_k + c; c_k+ = c_k - c + (w_start - w_end)/(s η); c += Σ(c_k+ - c_k)/N."""
+
+    name: str = "control"
+
+    def down(self, start_P):
+        return {"c": torch.zeros_like(start_P)}
+
+    def mine(self, start_P):
+        return {"c": torch.zeros_like(start_P)}
+
+    def correct(self, grad_cP, at, down, mine):
+        return grad_cP - mine["c"] + down["c"]
+
+    def after(self, at, down, mine):
+        new = mine["c"] - down["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+        return {"change": new - mine["c"]}, {"c": new}
+
+    def merge(self, down, up, merging):
+        return {"c": down["c"] + up["change"].sum(0) / merging.members}, {"reporters": float(len(up["change"]))}
+
+
+def test_a_term_with_state_on_both_sides_is_one_small_object():
+    """Full work, two rounds, by hand: round 1's gradients are corrected by what round 0 left behind."""
+    local = to.Local(to.SGD(lr=0.1), steps=1, batch_size=16)
+    counts = [4, 8]
+    experiment = world(counts, 1.0, 1.0, local=local, terms=(Control(),), weighting=to.ByShare())
+    prepared = ready(experiment)
+    server, records = play(prepared, 2)
+    plain = ready(experiment.but(**{"algorithm.terms": ()}))
+    first, _ = play(plain, 1)
+    # After a full-batch round c_k is client k's gradient at w_0 and c their plain mean.
+    D0 = local_updates(plain)
+    g0 = -D0 / 0.1
+    c = g0.mean(0)
+    moved_plain = dataclasses.replace(first)
+    second, _ = prepared_round_from(plain, moved_plain)
+    p = torch.tensor([4 / 12, 8 / 12], dtype=torch.float64)
+    correction = (p[:, None] * (-g0 + c)).sum(0)
+    torch.testing.assert_close(server.shared_P, second.shared_P - 0.1 * correction)
+    assert records[0].extra["reporters"] == 2.0
+
+
+def prepared_round_from(prepared, server):
+    return prepared.round(server, 1)
+
+
+def test_a_client_that_diverges_leaves_no_trace_where_it_counts_as_absent():
+    """Neither in the terms' broadcast, nor in its own state, nor in the training loss; the run goes on."""
+    experiment = world(COUNTS, terms=(Control(),)).but(**{"algorithm.nonfinite": "absent"})
+    prepared = ready(experiment)
+    prepared.runtime.federation.x[9] = float("inf")  # a sample of client 1
+    server, records = play(prepared, 3)
+    assert torch.isfinite(server.shared_P).all()
+    assert torch.isfinite(server.down["control"]["c"]).all()
+    assert [r.counted for r in records] == [3, 3, 3]
+    assert all(r.train_loss == r.train_loss for r in records)
+    kept = prepared.runtime.store.gather(torch.tensor([1, 0]))["mine/control/c"]
+    assert (kept[0] == 0).all()
+    assert (kept[1] != 0).any()
+
+
+def test_a_term_may_put_a_new_tensor_in_its_state():
+    class Counting(to.terms.Stateless):
+        name = "counting"
+
+        def mine(self, start_P):
+            return {"n": torch.zeros(1)}
+
+        def correct(self, grad_cP, at, down, mine):
+            mine["n"] = mine["n"] + 1
+            return grad_cP
+
+    for model in (None, torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))):
+        experiment = world(COUNTS, terms=(Counting(),))
+        if model is not None:
+            experiment = dataclasses.replace(experiment, model=model)
+        prepared = ready(experiment)
+        play(prepared)
+        assert prepared.runtime.store.gather(torch.arange(4))["mine/counting/n"].squeeze(1).tolist() == [8, 12, 4, 16]

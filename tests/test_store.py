@@ -11,8 +11,6 @@ from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.errors import Mistake
 from turnout.store import ClientStore
 
-CPU = torch.device("cpu")
-
 
 def store(**changes: object) -> ClientStore:
     return ClientStore({"a": torch.tensor([1.0, 2.0]), "n": torch.tensor(0)}, **changes)  # type: ignore[arg-type]
@@ -65,16 +63,16 @@ def test_a_checkpoint_comes_back_and_a_damaged_or_foreign_one_is_refused(tmp_pat
     path = tmp_path / "checkpoint.safetensors"
     state = {"w": torch.arange(4.0), "parts": {"x": {}, "y": {"count": 3, "m": torch.ones(2)}}, "origin": 7}
     write_checkpoint(path, Checkpoint(12, state, "abc", ["clients-0.safetensors"]))
-    found = read_checkpoint(path, "abc", CPU)
+    found = read_checkpoint(path, "abc", state)
     assert (found.round, found.client_files) == (12, ["clients-0.safetensors"])
     assert torch.equal(found.state["w"], state["w"])
     assert found.state["parts"]["x"] == {}
     assert found.state["parts"]["y"]["count"] == 3
     with pytest.raises(Mistake, match="other data or another model"):
-        read_checkpoint(path, "other", CPU)
+        read_checkpoint(path, "other", state)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(Mistake, match="damaged"):
-        read_checkpoint(path, "abc", CPU)
+        read_checkpoint(path, "abc", state)
     path.write_bytes(b"not a checkpoint at all")
     with pytest.raises(Mistake, match="damaged"):
-        read_checkpoint(path, "abc", CPU)
+        read_checkpoint(path, "abc", state)

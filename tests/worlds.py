@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.prepare import Prepared, prepare
+from turnout.prepare import prepare
 from turnout.record import RoundRecord
-from turnout.round import Server, run_round
+from turnout.round import Server
+from turnout.track import Weights
 
 EXACT = to.InProcess(device="cpu", precision="float64", threads=1)
 
@@ -49,21 +50,20 @@ def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experime
     )
 
 
-def ready(experiment: to.Experiment, **changes: Any) -> Prepared:
+def ready(experiment: to.Experiment, **changes: Any) -> Weights:
     return prepare(experiment.but(**changes))
 
 
-def play(prepared: Prepared, rounds: int = 1, server: Server | None = None) -> tuple[Server, list[RoundRecord]]:
+def play(prepared: Weights, rounds: int = 1, server: Server | None = None) -> tuple[Server, list[RoundRecord]]:
     """Some rounds without a folder."""
-    state, records = server or prepared.server, []
-    e = prepared.experiment
+    state, records = server or prepared.begin(), []
     for t in range(rounds):
-        state, record = run_round(state, prepared.members, t, e.seed, e.algorithm, prepared.runtime)
+        state, record = prepared.round(state, t)
         records.append(replace(record, seconds=0.0))
     return state, records
 
 
-def local_updates(prepared: Prepared, t: int = 0) -> Tensor:
+def local_updates(prepared: Weights, t: int = 0) -> Tensor:
     """D_k of every client by ordinary training, one after another: what the formulas of SPEC are about."""
     from turnout.engine.batches import address_batches
     from turnout.types import Samples

@@ -16,14 +16,14 @@ from turnout.types import State
 
 
 def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
-    """Σ_c weight_c · update_c over the rows with weight > 0; the weights need not sum to 1.
+    """Σ_c weight_c · update_c over the rows with a weight; the weights need not sum to 1.
 
     A zero weight does not hide a NaN, so rows without weight are left out rather than multiplied by 0.
 
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.tensor([2.0, 0.0]))
     tensor([2., 4.])
     """
-    used_C = weight_C > 0
+    used_C = weight_C != 0
     if not bool(used_C.all()):
         update_CP, weight_C = update_CP[used_C.to(update_CP.device)], weight_C[used_C]
     return weight_C.to(update_CP) @ update_CP

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from turnout.errors import Mistake
-from turnout.types import State, flatten, unflatten
+from turnout.types import State, Tensors, flatten, unflatten
 
 FORMAT = "turnout-checkpoint-1"
 
@@ -43,18 +42,34 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "plain": plain,
     }
     temporary = path.with_name(path.name + ".new")
-    save_file({n: v.detach().cpu().contiguous() for n, v in tensors.items()}, temporary, {"turnout": json.dumps(about)})
+    save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
     with open(temporary, "rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def read_checkpoint(path: Path, fingerprint: str, device: torch.device) -> Checkpoint:
-    """Read a checkpoint back; a damaged or foreign one is a mistake with a sentence."""
+def _apart(tensors: Tensors) -> Tensors:
+    """Each tensor with memory of its own: the format refuses two names for one piece of memory."""
+    seen: set[int] = set()
+    result: Tensors = {}
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        shared = own.untyped_storage().data_ptr() in seen and own.numel() > 0
+        result[name] = own.clone() if shared else own
+        seen.add(result[name].untyped_storage().data_ptr())
+    return result
+
+
+def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
+    """Read a checkpoint back; a damaged or foreign one is a mistake with a sentence.
+
+    Each tensor goes to the device that the state `like` (before the first round) has it on.
+    """
+    devices = {name: value.device for name, value in flatten(like)[0].items()}
     try:
         with safe_open(path, "pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {}).get("turnout", "{}"))
-            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise Mistake(
             f"{path} is damaged ({error}): delete it and run again with --resume to start that run over"
@@ -66,4 +81,5 @@ def read_checkpoint(path: Path, fingerprint: str, device: torch.device) -> Check
             f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
             "the folder's own experiment.toml"
         )
-    return Checkpoint(about["round"], unflatten(tensors, about["plain"]), about["fingerprint"], about["client_files"])
+    placed = {name: value.to(devices.get(name, "cpu")) for name, value in tensors.items()}
+    return Checkpoint(about["round"], unflatten(placed, about["plain"]), about["fingerprint"], about["client_files"])

@@ -1,4 +1,4 @@
-"""How updates travel: encoded by the client, decoded by the server, and the other way round; exact bytes.
+"""How updates travel: encoded by the client and decoded by the server, and what the server broadcasts; exact bytes.
 
 Shape letters: C replies, P shared parameters.
 """
@@ -11,39 +11,45 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.types import State, Tensors
+from turnout.engine.layout import Slot
+from turnout.types import Message, State, Tensors
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What arrived at the other side, what the sender kept back, and what it cost."""
+class Sending:
+    """The circumstances of a message: which round, whose rows, and which tensor each column belongs to."""
 
-    arrived: Tensor  # [C, P] up, [P] down
-    kept: Tensors  # the sender's residuals for its next message
-    bytes: Tensor  # [C] up; down: a 0-dimensional tensor
+    t: int
+    seed: int
+    client_C: Tensor
+    slots: tuple[Slot, ...]  # the shared parameters, in the order of the columns
 
 
 class Compression(Protocol):
     """Clients' residuals are rows of the client store; the server's are in its state."""
 
-    def residuals(self, width: int) -> Tensors:
-        """One client's residual state before its first message."""
+    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
+        """What one client keeps back before its first message."""
         ...
 
-    def begin(self, width: int) -> State:
+    def begin(self, slots: tuple[Slot, ...]) -> State:
         """The server's state before the first round."""
         ...
 
-    def up(self, update_CP: Tensor, kept: Tensors) -> Sent:
-        """Encode and decode the clients' updates (may write into `update_CP`)."""
+    def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
+        """The clients' messages and what they keep back for the next one (may write into `update_CP`)."""
         ...
 
-    def down(self, change_P: Tensor, state: State) -> tuple[Sent, State]:
-        """Encode and decode the server's change: what the clients, and the server itself, then apply."""
+    def decode(self, message: Message) -> Tensor:
+        """The updates as the server has them [C, P]."""
         ...
 
-    def download(self, client_C: Tensor, width: int, state: State) -> Tensor:
-        """Bytes each client must fetch to hold the current shared parameters."""
+    def catch_up(self, state: State, sending: Sending) -> tuple[Tensor, State]:
+        """Bytes each client must fetch, at the start of a round, to hold the shared parameters of that moment."""
+        ...
+
+    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
+        """The change as everybody will apply it, the server included."""
         ...
 
 
@@ -51,17 +57,21 @@ class Compression(Protocol):
 class Dense:
     """No compression: four bytes a parameter, both ways."""
 
-    def residuals(self, width: int) -> Tensors:
+    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         return {}
 
-    def begin(self, width: int) -> State:
+    def begin(self, slots: tuple[Slot, ...]) -> State:
         return {}
 
-    def up(self, update_CP: Tensor, kept: Tensors) -> Sent:
-        return Sent(update_CP, {}, torch.full((update_CP.shape[0],), 4 * update_CP.shape[1]))
+    def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
+        return Message({"update": update_CP}, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
 
-    def down(self, change_P: Tensor, state: State) -> tuple[Sent, State]:
-        return Sent(change_P, {}, torch.tensor(4 * change_P.numel())), state
+    def decode(self, message: Message) -> Tensor:
+        return message.tensors["update"]
 
-    def download(self, client_C: Tensor, width: int, state: State) -> Tensor:
-        return torch.full((len(client_C),), 4 * width)
+    def catch_up(self, state: State, sending: Sending) -> tuple[Tensor, State]:
+        width = sum(slot.size for slot in sending.slots)
+        return torch.full((len(sending.client_C),), 4 * width), state
+
+    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
+        return change_P, state

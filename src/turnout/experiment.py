@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,14 +22,12 @@ from safetensors import SafetensorError, safe_open
 from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.config import check_same, to_toml
 from turnout.errors import Mistake
-from turnout.evaluation import measure, measure_clients
-from turnout.prepare import Prepared, prepare
+from turnout.prepare import prepare
 from turnout.record import Evaluation, Records, RoundRecord, export_turnout
-from turnout.round import Server, run_round
 from turnout.runtimes.settings import InProcess
-from turnout.selection import draw
 from turnout.settings import Experiment
 from turnout.stopping import Progress, reason_to_stop
+from turnout.track import Track, Weights
 from turnout.version import __version__
 
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
@@ -43,65 +42,42 @@ class Step:
     stopped: str | None = None  # why this was the last round, before the last one asked for
 
 
-def rounds_of(prepared: Prepared, folder: Path) -> Iterator[Step]:
+def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
     """Run (or go on with) an experiment in its folder, round by round."""
     with Records.open(folder / "records.sqlite") as records:
-        first, server, client_files = _restore(prepared, folder)
+        first, state, client_files = _restore(track, folder)
         records.cut(first - 1 if first else -2)
-        _write_environment(prepared, folder)
+        _write_environment(track, folder)
         if first == 0:
-            records.add_evaluation(evaluate(prepared, server, -1))
-        progress = Progress.from_records(records, prepared.experiment)
+            records.add_evaluation(track.evaluate(state, -1))
+        progress = Progress.from_records(records, track.experiment)
         saved = time.monotonic()
-        stopped = reason_to_stop(prepared.experiment, progress) if first else None
-        for t in range(first, prepared.experiment.rounds):
+        stopped = reason_to_stop(track.experiment, progress) if first else None
+        for t in range(first, track.experiment.rounds):
             if stopped:
                 break
-            server, step = _one_round(prepared, server, t)
-            progress = progress.after(step.record, step.evaluation, prepared.experiment)
-            stopped = reason_to_stop(prepared.experiment, progress)
-            last = stopped is not None or t == prepared.experiment.rounds - 1
+            state, step = _one_round(track, state, t)
+            progress = progress.after(step.record, step.evaluation, track.experiment)
+            stopped = reason_to_stop(track.experiment, progress)
+            last = stopped is not None or t == track.experiment.rounds - 1
             if last and step.evaluation is None:
-                step = replace(step, evaluation=evaluate(prepared, server, t))
+                step = replace(step, evaluation=track.evaluate(state, t))
             records.add_round(step.record, step.evaluation)
             _refuse_nan(step)
             if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
                 records.sync()
-                client_files = _save(prepared, server, folder, t, client_files)
+                client_files = _save(track, state, folder, t, client_files)
                 saved = time.monotonic()
             yield replace(step, stopped=stopped)
         export_turnout(records, folder / "turnout.csv")
 
 
-def _one_round(prepared: Prepared, server: Server, t: int) -> tuple[Server, Step]:
-    experiment = prepared.experiment
+def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:
     start = time.perf_counter()
-    server, record = run_round(server, prepared.members, t, experiment.seed, experiment.algorithm, prepared.runtime)
+    state, record = track.round(state, t)
     record = replace(record, seconds=time.perf_counter() - start)
-    due = (t + 1) % experiment.evaluate.every == 0
-    return server, Step(record, evaluate(prepared, server, t) if due else None)
-
-
-def evaluate(prepared: Prepared, server: Server, t: int) -> Evaluation:
-    """The global model (shared parameters, initial personal ones) on the central test set, and per client if asked."""
-    experiment, runtime, layout = prepared.experiment, prepared.runtime, prepared.model.layout
-    home = prepared.model.flat_P[layout.shared :].to(server.shared_P)
-    flat_P = torch.cat([server.shared_P, home])
-    states = {n: v.to(runtime.device) for n, v in prepared.model.states.items()} | server.states
-    values: dict[str, float] = {}
-    central = runtime.federation.central_test()
-    if central is not None and len(central[0]):
-        measured = measure(runtime.trainer.crew, experiment.task, flat_P, states, *central)
-        values = {f"global_{name}": value for name, value in measured.items()}
-    per_client = {}
-    if experiment.evaluate.per_client:
-        members = prepared.members
-        count = min(len(members), experiment.evaluate.clients)
-        client_C = members.at(draw(count, len(members), 0, experiment.seed))
-        own = runtime.federation.test(client_C, t)
-        found = measure_clients(runtime.trainer.crew, experiment.task, flat_P, states, own)
-        per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
-    return Evaluation(t, values, per_client)
+    due = (t + 1) % track.experiment.evaluate.every == 0
+    return state, Step(record, track.evaluate(state, t) if due else None)
 
 
 def _refuse_nan(step: Step) -> None:
@@ -113,20 +89,20 @@ def _refuse_nan(step: Step) -> None:
         )
 
 
-def _restore(prepared: Prepared, folder: Path) -> tuple[int, Server, list[str]]:
-    """The next round to run, the server's state and the client files: from the checkpoint, or from the beginning."""
-    found = read_state(prepared, folder)
-    return (0, prepared.server, []) if found is None else (found.round + 1, Server(**found.state), found.client_files)
+def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
+    """The next round to run, the state and the client files: from the checkpoint, or from the beginning."""
+    found = read_state(track, folder)
+    return (0, track.begin(), []) if found is None else (found.round + 1, track.unpack(found.state), found.client_files)
 
 
-def read_state(prepared: Prepared, folder: Path) -> Checkpoint | None:
-    """The checkpoint of a run folder, with the clients' rows put back into the store; None where there is none yet."""
+def read_state(track: Track, folder: Path) -> Checkpoint | None:
+    """The checkpoint of a run folder, with what clients keep put back in its place; None where there is none yet."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
-    found = read_checkpoint(path, prepared.fingerprint, prepared.runtime.device)
+    found = read_checkpoint(path, track.fingerprint, track.pack(track.begin()))
     try:
-        prepared.runtime.store.load(folder / "clients", found.client_files)
+        track.load_clients(folder / "clients", found.client_files)
     except (OSError, SafetensorError, KeyError) as error:
         raise Mistake(
             f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
@@ -144,37 +120,25 @@ def rounds_done(folder: Path) -> int:
         return 0
 
 
-def _save(prepared: Prepared, server: Server, folder: Path, t: int, files: list[str]) -> list[str]:
+def _save(track: Track, state: Any, folder: Path, t: int, files: list[str]) -> list[str]:
     """Client rows first, then the checkpoint that names them, then the files nothing names any more."""
     clients = folder / "clients"
-    files = prepared.runtime.store.save(clients, f"{t:07d}", files)
-    state = server.to_state()
-    write_checkpoint(folder / "checkpoint.safetensors", Checkpoint(t, state, prepared.fingerprint, files))
+    files = track.save_clients(clients, f"{t:07d}", files)
+    checkpoint = Checkpoint(t, track.pack(state), track.fingerprint, files)
+    write_checkpoint(folder / "checkpoint.safetensors", checkpoint)
     for path in clients.glob("*.safetensors"):
         if path.name not in files:
             path.unlink()
     return files
 
 
-def _write_environment(prepared: Prepared, folder: Path) -> None:
+def _write_environment(track: Track, folder: Path) -> None:
     """What a result may depend on beyond the experiment: versions, device, and how the work was cut up."""
-    path, trainer, runtime = folder / "environment.json", prepared.runtime.trainer, prepared.runtime
+    path = folder / "environment.json"
     if path.exists():
         return
-    name = (
-        torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else platform.processor() or "cpu"
-    )
-    about = {
-        "turnout": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "device": str(runtime.device),
-        "device_name": name,
-        "engine": type(trainer.crew.first).__name__,
-        "chunk": trainer.chunk,
-        "threads": trainer.crew.threads,
-    }
+    versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    about = versions | {"platform": platform.platform()} | track.about()
     _write_whole(path, json.dumps(about, indent=2) + "\n")
 
 
@@ -205,7 +169,7 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     return experiment.but(runtime=runtime)
 
 
-def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Prepared:
+def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Weights:
     """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
     refuse_full(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)

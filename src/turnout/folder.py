@@ -15,11 +15,12 @@ from torch import nn
 
 from turnout.errors import Mistake
 from turnout.experiment import read_state
-from turnout.prepare import Prepared, prepare
+from turnout.prepare import prepare
 from turnout.record import Records
 from turnout.round import Server
 from turnout.settings import Experiment
 from turnout.stopping import Progress, reason_to_stop
+from turnout.track import Weights
 
 try:
     import fcntl
@@ -78,13 +79,14 @@ class Run:
         found = read_state(prepared, self.folder)
         if found is None:
             raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
-        return trained_module(prepared, Server(**found.state), client)
+        return trained_module(prepared, prepared.unpack(found.state), client)
 
 
-def trained_module(prepared: Prepared, server: Server, client: int | None) -> nn.Module:
+def trained_module(prepared: Weights, server: Server, client: int | None) -> nn.Module:
     """The template with the server's weights in it, and one client's personal ones where asked."""
     layout = prepared.model.layout
-    personal, states = prepared.model.flat_P[layout.shared :], dict(prepared.model.states) | server.states
+    flat_P, states = prepared.global_model(server)
+    personal = flat_P[layout.shared :]
     if client is not None and prepared.runtime.store.initial:
         rows = prepared.runtime.store.gather(torch.tensor([client]))
         personal = rows["personal"][0] if "personal" in rows else personal

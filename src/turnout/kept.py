@@ -1,30 +1,39 @@
-"""What a client keeps between rounds, by name: personal parameters and statistics, residuals, its terms' own state.
+"""What a client keeps between rounds: personal parameters and statistics, moments, residuals, its terms' own state.
 
 `Kept` is how the round sees it; the client store (store.py) sees one flat set of named rows.
 
-Shape letters: C clients, P shared and Q personal parameters.
+Shape letters: C clients, P shared and Q personal parameters, A all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from turnout.engine.layout import Layout
+from turnout.engine.train import Trained
 from turnout.settings import Algorithm
 from turnout.types import Tensors, flatten, unflatten
+
+MOMENT = "moment/"  # how federated moments are named among the states
+COUNT = "count"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows of some clients."""
+    """The rows of some clients.
+
+    `slots` are the optimizer's moments that stay home: all columns [C, A] where moments are local, the personal ones
+    [C, Q] where they are federated; `count` the steps they have seen, where moments are local.
+    """
 
     personal_CQ: Tensor
-    states: Tensors  # personal BatchNorm statistics and the like
-    residuals: Tensors
-    mine: dict[str, Tensors]  # term -> name -> rows
+    states: Tensors = field(default_factory=dict)  # personal BatchNorm statistics and the like
+    slots: Tensors = field(default_factory=dict)
+    residuals: Tensors = field(default_factory=dict)
+    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
 
     def start(self, shared_P: Tensor) -> Tensor:
         """Where training begins: one row for everybody, or a row each where something is personal."""
@@ -33,9 +42,51 @@ class Kept:
         rows = shared_P.expand(self.personal_CQ.shape[0], -1)
         return torch.cat([rows, self.personal_CQ.to(shared_P)], 1)
 
+    def moments(self, states: Tensors, layout: Layout) -> tuple[Tensors, Tensor | None]:
+        """The optimizer's state to begin with: what was kept, joined to what was downloaded; and the steps so far."""
+        clients = len(self.personal_CQ)
+        names = {name.removeprefix(MOMENT) for name in states if name.startswith(MOMENT)}
+        if not names:
+            slots = {name: value.clone() for name, value in self.slots.items() if name != COUNT}
+            return slots, self.slots.get(COUNT)
+        down = {name: states[MOMENT + name].expand(clients, -1) for name in names - {COUNT}}
+        own = {name: torch.cat([value, self.slots[name]], 1) if layout.width > layout.shared else value.clone()
+               for name, value in down.items()}  # fmt: skip
+        return own, states[MOMENT + COUNT].expand(clients)
+
+    def after(self, trained: Trained, layout: Layout, moments: str) -> Kept:
+        """The rows after training (residuals are the compression's to say)."""
+        slots: Tensors = {}
+        if moments == "local":
+            slots = trained.slots | {COUNT: trained.count_C}
+        elif moments == "federated" and layout.width > layout.shared:
+            slots = {name: value[:, layout.shared :] for name, value in trained.slots.items()}
+        return Kept(
+            personal_CQ=trained.flat_CP[:, layout.shared :],
+            states={name: trained.states[name] for name in layout.personal_states},
+            slots=slots,
+            mine=trained.mine,
+        )
+
+    @staticmethod
+    def federated_moments(trained: Trained, layout: Layout, moments: str) -> Tensors:
+        """What is sent of the optimizer's state where moments are averaged with the weights."""
+        if moments != "federated":
+            return {}
+        shared = {MOMENT + name: value[:, : layout.shared] for name, value in trained.slots.items()}
+        return shared | {MOMENT + COUNT: trained.count_C.to(trained.flat_CP.dtype)}
+
+    def finite(self) -> Tensor:
+        """Which clients' rows are numbers throughout."""
+        finite_C = torch.ones(len(self.personal_CQ), dtype=torch.bool, device=self.personal_CQ.device)
+        for value in self.to_rows().values():
+            if value.is_floating_point():
+                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1))
+        return finite_C
+
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
-        tree = {"state": self.states, "residual": self.residuals, "mine": self.mine}
+        tree = {"state": self.states, "slot": self.slots, "residual": self.residuals, "mine": self.mine}
         rows = flatten(tree)[0]
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 
@@ -45,15 +96,32 @@ def kept_from(rows: Tensors, clients: int, device: torch.device) -> Kept:
     moved = {name: value.to(device) for name, value in rows.items()}
     personal_CQ = moved.pop("personal", torch.empty(clients, 0, device=device))
     tree = unflatten(moved, {})
-    return Kept(personal_CQ, tree.get("state", {}), tree.get("residual", {}), tree.get("mine", {}))
+    return Kept(personal_CQ, *(tree.get(name, {}) for name in ("state", "slot", "residual", "mine")))
 
 
-def initial_rows(layout: Layout, flat_P: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
-    """One client's rows before its first round."""
-    one = Kept(
-        personal_CQ=flat_P[None, layout.shared :],
-        states={name: states[name] for name in layout.personal_states},
-        residuals=algorithm.compression.residuals(layout.shared),
-        mine={term.name: term.mine(layout.shared) for term in algorithm.terms},
-    ).to_rows()
-    return {name: value[0] if name == "personal" else value for name, value in one.items()}
+def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
+    """One client's rows before its first round, floats in the precision of the parameters."""
+    optimizer, shared_P = algorithm.local.optimizer, flat_A[: layout.shared]
+    home = {"local": layout.width, "federated": layout.width - layout.shared}.get(optimizer.moments, 0)
+    slots = {name: flat_A.new_zeros(home) for name in optimizer.slots if home}
+    if optimizer.moments == "local":
+        slots[COUNT] = torch.zeros((), dtype=torch.int64)
+    tree = {
+        "state": {name: states[name] for name in layout.personal_states},
+        "slot": slots,
+        "residual": algorithm.compression.residuals(layout.shared_slots),
+        "mine": {term.name: term.mine(shared_P) for term in algorithm.terms},
+    }
+    rows = flatten(tree)[0]
+    if layout.width > layout.shared:
+        rows["personal"] = flat_A[layout.shared :]
+    return {n: v.to(flat_A.dtype) if v.is_floating_point() else v for n, v in rows.items()}
+
+
+def initial_moments(layout: Layout, shared_P: Tensor, algorithm: Algorithm) -> Tensors:
+    """The server's moments before the first round, where they are federated."""
+    optimizer = algorithm.local.optimizer
+    if optimizer.moments != "federated":
+        return {}
+    zeros = {MOMENT + name: torch.zeros_like(shared_P) for name in optimizer.slots}
+    return zeros | {MOMENT + COUNT: shared_P.new_zeros(())}

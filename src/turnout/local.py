@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,12 @@ class Optimizer(Protocol):
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the state matrices it needs besides the parameters."""
+        ...
+
+    @property
+    def moments(self) -> str:
+        """What becomes of the slots when a round ends: "fresh" (zero again next time), "local" (kept by the client) or
+        "federated" (averaged with the weights; personal columns stay home)."""
         ...
 
     def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
@@ -57,6 +63,8 @@ class SGD:
             raise Mistake(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
         if self.weight_decay < 0:
             raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
+
+    moments: ClassVar[str] = "fresh"
 
     @property
     def slots(self) -> tuple[str, ...]:

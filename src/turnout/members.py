@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.types import State
 
 
 def _sorted_ids(ids: Tensor) -> Tensor:
@@ -59,6 +60,14 @@ class Members:
                 f"added clients must come from outside the population (ids from {self.population} on), "
                 f"got {int(added_J[0])}; to bring one of the population back, take it off the removed"
             )
+
+    def to_state(self) -> State:
+        """As a tree for a checkpoint."""
+        return {"population": self.population, "removed": self.removed_L, "added": self.added_J}
+
+    @classmethod
+    def from_state(cls, state: State) -> Members:
+        return cls(state["population"], state["removed"], state["added"])
 
     def __len__(self) -> int:
         return self._stayed + len(self.added_J)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from turnout.data import Federation
 from turnout.engine.layout import lay_out
 from turnout.errors import Mistake, nearest
+from turnout.kept import initial_moments
 from turnout.members import Members
 from turnout.rng import key
 from turnout.round import Server
@@ -27,23 +27,10 @@ from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
 from turnout.task import check_model
+from turnout.track import Weights
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An experiment about to start."""
-
-    experiment: Experiment
-    federation: Federation
-    template: nn.Module  # as the user wrote it, for handing trained models back
-    model: Model
-    runtime: InProcessRuntime
-    members: Members
-    server: Server
-    fingerprint: str
-
-
-def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
+def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     """Load, build, check."""
     federation = experiment.world.data.load(experiment.seed, data_dir)
     experiment = _bound(experiment, federation)
@@ -63,24 +50,22 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Prepared:
     if not isinstance(settings, InProcess):
         raise Mistake(f"runtime {settings!r} is not known here: use turnout.InProcess()")
     runtime = InProcessRuntime(settings, federation, participation, algorithm, experiment.task, model, experiment.seed)
-    device, dtype = runtime.device, runtime.dtype
-
-    def placed(value: Tensor) -> Tensor:
-        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
-
+    shared_P = runtime.placed(flat_P[: layout.shared])
     server = Server(
-        shared_P=placed(flat_P[: layout.shared]),
-        states={name: placed(states[name]) for name in layout.shared_states},
-        down={t.name: {n: placed(v) for n, v in t.down(layout.shared).items()} for t in algorithm.terms},
+        shared_P=shared_P,
+        states={n: runtime.placed(states[n]) for n in layout.shared_states}
+        | initial_moments(layout, shared_P, algorithm),
+        down={t.name: {n: runtime.placed(v) for n, v in t.down(shared_P).items()} for t in algorithm.terms},
         parts={
             "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
-            "compression": algorithm.compression.begin(layout.shared),
-            "server": algorithm.server.begin(layout.shared),
+            "compression": runtime.placed_tree(algorithm.compression.begin(layout.shared_slots)),
+            "server": runtime.placed_tree(algorithm.server.begin(layout.shared)),
         },
+        members=Members(federation.clients),
     )
     names = repr([(s.name, s.shape) for s in layout.slots])
     fingerprint = hashlib.sha256((federation.fingerprint() + names).encode()).hexdigest()[:16]
-    return Prepared(experiment, federation, template, model, runtime, Members(federation.clients), server, fingerprint)
+    return Weights(experiment, federation, template, model, runtime, server, fingerprint)
 
 
 def _bound(experiment: Experiment, federation: Federation) -> Experiment:
@@ -141,24 +126,3 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
         raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
     x, y = federation.train(with_data[:1], 0).of(0)
     return x[:8], y[:8]
-
-
-def memory_estimate(prepared: Prepared) -> dict[str, int]:
-    """Bytes the run will need, before its first round: the largest pieces by name."""
-    layout, algorithm = prepared.model.layout, prepared.experiment.algorithm
-    clients = len(algorithm.selection.choose(prepared.members, 0, prepared.experiment.seed))
-    asked = clients * prepared.experiment.rounds
-    width = 8 if prepared.runtime.dtype == torch.float64 else 4
-    matrices = 1 + len(algorithm.local.optimizer.slots)
-    trainer = prepared.runtime.trainer
-    return {
-        "cohort": matrices * clients * layout.width * width,
-        "training": min(trainer.chunk * trainer.crew.threads, clients) * trainer.cost,
-        "client state": prepared.runtime.store.row_bytes * min(prepared.federation.clients, asked),
-        "data": _data_bytes(prepared.federation),
-    }
-
-
-def _data_bytes(federation: Federation) -> int:
-    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
-    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))

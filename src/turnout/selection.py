@@ -35,7 +35,7 @@ def _first_distinct(value_D: Tensor, count: int) -> Tensor:
     return value_D[place_D[new_D].sort().values[:count]]
 
 
-def draw(count: int, among: int, t: int, seed: int) -> Tensor:
+def draw(count: int, among: int, t: int, seed: int, purpose: str = "cohort") -> Tensor:
     """`count` of the positions 0..among-1, uniformly without replacement, sorted.
 
     Positions are drawn one after another and repeats are thrown away, which is sampling without replacement.
@@ -48,11 +48,11 @@ def draw(count: int, among: int, t: int, seed: int) -> Tensor:
     if count > among // 2:
         keep_I = torch.ones(among, dtype=torch.bool)
         if count < among:
-            keep_I[draw(among - count, among, t, seed)] = False
+            keep_I[draw(among - count, among, t, seed, purpose)] = False
         return keep_I.nonzero().squeeze(1)
     chosen_C, draws = torch.empty(0, dtype=torch.int64), 2 * count + 16
     while len(chosen_C) < count:
-        u_D = uniform(seed, "cohort", t, ids=torch.arange(draws))
+        u_D = uniform(seed, purpose, t, ids=torch.arange(draws))
         chosen_C = _first_distinct((u_D * among).to(torch.int64), count)
         draws *= 2
     return chosen_C.sort().values

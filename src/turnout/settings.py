@@ -76,6 +76,8 @@ class Algorithm:
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         names = [term.name for term in self.terms]
+        if any("/" in name for name in names):
+            raise Mistake(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
         if len(set(names)) != len(names):
             raise Mistake(f"two terms are called the same ({', '.join(names)}): give one of them another name")
 

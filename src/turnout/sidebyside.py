@@ -28,10 +28,10 @@ from turnout.errors import Mistake
 from turnout.experiment import begin, rounds_done, rounds_of
 from turnout.folder import held
 from turnout.memory import check_fits, free_bytes
-from turnout.prepare import Prepared, memory_estimate
 from turnout.progress import Began, Ended, Failed, Line, Message, Note
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
+from turnout.track import Weights
 
 ENGINE_NAMES = {"ByHand": "by-hand engine", "Vmapped": "vmap engine", "Looped": "plain loop"}
 LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
@@ -56,8 +56,8 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
         warnings.filterwarnings("always", message="this model cannot be vectorised")
         prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
     yield from (Note(place.name, str(warning.message)) for warning in caught)
-    needed = check_fits(memory_estimate(prepared), free_bytes(prepared.runtime.device), place.side_by_side)
-    with held(place.folder), _threads(prepared):
+    needed = check_fits(prepared.memory(), free_bytes(prepared.runtime.device), place.side_by_side)
+    with held(place.folder), _threads():
         yield _began(prepared, place, needed)
         stopped = yield from _lines(prepared, place)
         yield Ended(place.name, prepared.experiment.rounds, time.monotonic() - start, stopped)
@@ -72,18 +72,16 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 
 
 @contextmanager
-def _threads(prepared: Prepared) -> Iterator[None]:
-    """As many threads for torch's own work as for clients: how sums are split decides how they are rounded."""
+def _threads() -> Iterator[None]:
+    """A crew sets torch's own threads to one (engine/crew.py); afterwards they are as they were."""
     before = torch.get_num_threads()
-    if prepared.runtime.device.type == "cpu":
-        torch.set_num_threads(prepared.runtime.trainer.threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def _began(prepared: Prepared, place: Place, memory: int) -> Began:
+def _began(prepared: Weights, place: Place, memory: int) -> Began:
     trainer = prepared.runtime.trainer
     return Began(
         name=place.name,
@@ -98,7 +96,7 @@ def _began(prepared: Prepared, place: Place, memory: int) -> Began:
     )
 
 
-def _lines(prepared: Prepared, place: Place) -> Generator[Line, None, str | None]:
+def _lines(prepared: Weights, place: Place) -> Generator[Line, None, str | None]:
     """A line for each round, but not more than a person can see; returns why the run ended early."""
     metric = f"global_{prepared.experiment.task.main}"
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric), 0.0, None

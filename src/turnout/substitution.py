@@ -3,7 +3,7 @@
 Shares are over the cohort that was asked, so only somebody who was asked can be missing. A substitution says how much
 of the missing shares each of those who count takes over; the round adds that to their own.
 
-Shape letters: C clients of the cohort, P shared parameters.
+Shape letters: C clients of the cohort, R replies, S old updates, P shared parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.types import Replies, State, Turnout
+from turnout.types import State, Turnout
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Lent:
     """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
 
     borrowed_C: Tensor
-    friend_C: Tensor | None = None  # the client that stands in, -1 where there is none
-    rows: Replies | None = None  # old updates that stand in (their weights are in `row_weight`)
-    row_weight: Tensor | None = None
+    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 elsewhere
+    rows_SP: Tensor | None = None  # old updates that stand in, and what they weigh
+    row_weight_S: Tensor | None = None
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
@@ -40,8 +40,8 @@ class Substitution(Protocol):
         """The state before the first round."""
         ...
 
-    def observe(self, state: State, replies: Replies, t: int) -> State:
-        """Learn from what arrived (similarities, last updates)."""
+    def observe(self, state: State, client_R: Tensor, update_RP: Tensor, turnout: Turnout) -> State:
+        """Learn from what arrived (similarities, last updates); the rows must be copied to be kept."""
         ...
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:
@@ -58,7 +58,7 @@ class Unused:
     def begin(self, clients: int, width: int) -> State:
         return {}
 
-    def observe(self, state: State, replies: Replies, t: int) -> State:
+    def observe(self, state: State, client_R: Tensor, update_RP: Tensor, turnout: Turnout) -> State:
         return state
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:

@@ -1,4 +1,4 @@
-"""Local methods as terms of the gradient: three small functions each, and any number of them in a list.
+"""Local methods as terms of the gradient: a few small functions each, and any number of them in a list.
 
 A term's rows are like the parameters: what is written for one client's row [P] works for a chunk [c, P]. `down` is what
 the server broadcasts for the term ([P] each), `mine` what a client keeps between rounds ([c, ...] each, at least one
@@ -18,19 +18,22 @@ from torch import Tensor
 from turnout.errors import Mistake
 from turnout.types import Tensors, Turnout
 
+Extra = dict[str, float | str]  # numbers and words for the round's record
+
 
 @dataclass(frozen=True)
 class At:
     """Where a chunk of clients stands in its local training (shared columns only).
 
-    `gradient(x)` is the plain gradient at other weights on the same mini-batch; `sample_gradients(i)` that of each
-    client's i-th own sample alone, in evaluation mode (i modulo its number of samples).
+    `gradient(x)` is the plain gradient at other weights on the same mini-batch (in `after`: on the first one);
+    `sample_gradients(i)` that of one of each client's own samples alone, in evaluation mode: the i-th of an addressed
+    order that visits all of them before it starts again.
     """
 
     x_cP: Tensor
     start_cP: Tensor  # [1, P] where everybody starts from the same weights
     lr: float
-    step: int  # 0 at the first local step; in `after`, unused
+    step: int  # 0 at the first local step
     steps_c: Tensor  # local steps of this round
     examples_c: Tensor
     gradient: Callable[[Tensor], Tensor]
@@ -46,19 +49,21 @@ class Merging:
     members: int
     start_P: Tensor
     new_P: Tensor
+    lr: float
+    t: int
 
 
 class Term(Protocol):
-    """A local method. Names of `down` and `mine` are declared so that stores and checkpoints know them."""
+    """A local method. `down` and `mine` are declared so that stores and checkpoints know them."""
 
     @property
     def name(self) -> str: ...
 
-    def down(self, width: int) -> Tensors:
-        """What the server broadcasts before the first round: name -> zeros(width) or the like."""
+    def down(self, start_P: Tensor) -> Tensors:
+        """What the server broadcasts before the first round, given the first weights."""
         ...
 
-    def mine(self, width: int) -> Tensors:
+    def mine(self, start_P: Tensor) -> Tensors:
         """One client's state before its first round."""
         ...
 
@@ -66,29 +71,39 @@ class Term(Protocol):
         """The gradient to use instead; may change `grad_cP` and `mine` in place."""
         ...
 
+    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
+        """After the optimizer's step: change the weights `at.x_cP` in place (a proximal step, say)."""
+        ...
+
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         """When training ends: what to send, and what to keep."""
         ...
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> Tensors:
-        """On the server: the next broadcast."""
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        """On the server: the next broadcast, and what the round's record should say."""
         ...
 
 
 class Stateless:
-    """A term that neither sends nor keeps anything."""
+    """The defaults: a term that neither sends nor keeps anything."""
 
-    def down(self, width: int) -> Tensors:
+    def down(self, start_P: Tensor) -> Tensors:
         return {}
 
-    def mine(self, width: int) -> Tensors:
+    def mine(self, start_P: Tensor) -> Tensors:
         return {}
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        return grad_cP
+
+    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
+        return None
 
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         return {}, mine
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> Tensors:
-        return down
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        return down, {}
 
 
 @dataclass(frozen=True)

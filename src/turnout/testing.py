@@ -18,7 +18,7 @@ from turnout.participation import Participation
 from turnout.selection import Selection
 from turnout.substitution import Substitution
 from turnout.terms import At, Term
-from turnout.types import Replies, Turnout
+from turnout.types import Turnout
 from turnout.weighting import Weighting
 
 
@@ -68,14 +68,13 @@ def check_substitution(substitution: Substitution) -> None:
         if not bool(counts_C.any()):
             continue
         where = f"for work {turnout.work_C.tolist()}"
-        update_CP = torch.arange(4.0 * int(counts_C.sum())).view(-1, 4) - 3
-        replies = Replies(turnout.client_C[counts_C], update_CP, report={"finite": torch.ones(len(update_CP)).bool()})
-        state = substitution.observe(state, replies, 0)
+        update_RP = torch.arange(4.0 * int(counts_C.sum())).view(-1, 4) - 3
+        state = substitution.observe(state, turnout.client_C[counts_C], update_RP, turnout)
         lent = substitution.lend(state, share_C, counts_C, turnout)
         _check_factor("borrowed_C", lent.borrowed_C, share_C, where)
         _expect(bool((lent.borrowed_C[~counts_C] == 0).all()), f"borrowed_C: 0 for those who do not count {where}")
         missing = float(share_C[~counts_C].sum())
-        given = float(lent.borrowed_C.sum()) + (0.0 if lent.row_weight is None else float(lent.row_weight.sum()))
+        given = float(lent.borrowed_C.sum()) + (0.0 if lent.row_weight_S is None else float(lent.row_weight_S.sum()))
         _expect(given <= missing + 1e-9, f"borrowed_C: at most the missing {missing:g} is lent, not {given:g} {where}")
 
 
@@ -105,9 +104,9 @@ def check_term(term: Term, width: int = 6) -> None:
     generator = torch.Generator().manual_seed(0)
     x_cP, start_cP = torch.randn(3, width, generator=generator), torch.randn(1, width, generator=generator)
     grad_cP = torch.randn(3, width, generator=generator)
-    down, blank = term.down(width), term.mine(width)
+    down, blank = term.down(start_cP[0]), term.mine(start_cP[0])
 
-    def corrected(rows: slice) -> Tensor:
+    def corrected(rows: slice) -> list[Tensor]:
         at = At(
             x_cP=x_cP[rows].clone(),
             start_cP=start_cP,
@@ -119,18 +118,19 @@ def check_term(term: Term, width: int = 6) -> None:
             sample_gradients=lambda i: x_cP[rows] * 0.1,
         )
         mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
-        result = term.correct(grad_cP[rows].clone(), at, down, mine)
+        result = [term.correct(grad_cP[rows].clone(), at, down, mine)]
+        term.settle(at, down, mine)
         up, kept = term.after(at, down, mine)
         for name, value in {**up, **kept}.items():
             _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
         _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
-        return result
+        return [*result, at.x_cP, *up.values(), *kept.values()]
 
     whole = corrected(slice(0, 3))
-    _expect(bool(torch.isfinite(whole).all()), "correct: the gradient must stay finite")
+    _expect(all(bool(torch.isfinite(value).all()) for value in whole), "correct, settle, after: must stay finite")
     for i in range(3):
-        alone = corrected(slice(i, i + 1))
-        _expect(torch.allclose(whole[i], alone[0], atol=1e-6), f"correct: client {i} depends on its company")
+        for together, alone in zip(whole, corrected(slice(i, i + 1)), strict=True):
+            _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
 
 
 def _expect(holds: bool, promise: str) -> None:

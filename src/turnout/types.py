@@ -81,22 +81,45 @@ class Turnout:
 
 
 @dataclass(frozen=True)
-class Replies:
-    """What the participants sent, one row each. Rows are replies, not clients: a late or stale reply is a row too.
+class Message:
+    """Encoded updates of several clients, one row each in every tensor, and the exact bytes of each."""
 
-    update_CP  shared parameters, trained - start, already scaled by work: to be *added*, combined by `weighted_sum`
-    states     BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
-    sums       what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
-    report     per-client numbers: "loss", "finite" (the update is a number throughout), "bytes_up", ...: name -> [C]
-    age_C      rounds since the reply was computed; 0 for a fresh one
+    tensors: Tensors
+    bytes_C: Tensor
+
+    def take(self, rows: Tensor) -> Message:
+        return Message(_rows(self.tensors, rows), self.bytes_C[rows])
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the participants sent, one row each.
+
+    message   the update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
+    states    BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
+    sums      what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
+    report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", ...: name -> [C]
     """
 
     client_C: Tensor
-    update_CP: Tensor
+    message: Message
     states: Tensors = field(default_factory=dict)
     sums: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
-    age_C: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Replies:
+        """The same for some of the replies."""
+        return Replies(
+            self.client_C[rows],
+            self.message.take(rows),
+            _rows(self.states, rows),
+            {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
+            _rows(self.report, rows),
+        )
+
+
+def _rows(tensors: Tensors, rows: Tensor) -> Tensors:
+    return {name: value[rows.to(value.device)] for name, value in tensors.items()}
 
 
 State = dict[str, Any]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds

@@ -103,9 +103,6 @@ class Rows:
         shift_R = torch.repeat_interleave(shift_C, count_C, output_size=total)
         return self.row_R[shift_R + torch.arange(total, device=device)], count_C
 
-    def to(self, device: Device) -> Rows:
-        return replace(self, row_R=self.row_R.to(device))
-
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
@@ -163,8 +160,6 @@ class Pooled:
             y=self.y.to(device),
             test_x=moved(self.test_x),
             test_y=moved(self.test_y),
-            train_rows=self.train_rows.to(device),
-            test_rows=self.test_rows.to(device),
             central=None if self.central is None else (self.central[0].to(device), self.central[1].to(device)),
         )
 

@@ -170,5 +170,5 @@ class Generated:
 def _join(x_C: list[Tensor], y_C: list[Tensor]) -> Samples:
     """One pool that holds just these clients' samples."""
     x, y = torch.cat(x_C), torch.cat(y_C)
-    count_C = torch.tensor([len(part) for part in x_C], device=x.device)
-    return Samples(x, y, torch.arange(len(x), device=x.device), count_C)
+    count_C = torch.tensor([len(part) for part in x_C])
+    return Samples(x, y, torch.arange(len(x)), count_C)

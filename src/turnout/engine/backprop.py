@@ -31,8 +31,8 @@ class Sink:
     """Where a parameter's gradient goes: `target <- keep * target + scale * gradient`.
 
     Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay, scale = -1 and gain = lr. For everything
-    else: a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the small gradient of the scores,
-    on which all others depend linearly, so it may be a tensor that changes between replays of a captured graph.
+    else: a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the small gradient of the
+    scores, on which all others depend linearly, so it may be a tensor that changes between replays of a graph.
     """
 
     targets: Tensors

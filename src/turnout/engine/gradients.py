@@ -31,6 +31,7 @@ class Gradients(Protocol):
     """States (BatchNorm statistics) are updated in place, as the module itself would."""
 
     network: Network
+    title: str
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         """Write the gradients into `out_cP`; the mean loss of each client comes back."""
@@ -76,6 +77,8 @@ class Network:
 class ByHand:
     """The hand-written pass; `descend` is one fused product per layer."""
 
+    title = "by hand"
+
     def __init__(self, network: Network, stack: Stack):
         self.network, self.stack, self._replays = network, stack, Replays()
 
@@ -104,6 +107,8 @@ class ByHand:
 
 class Vmapped:
     """`vmap` of `grad` over the clients; works for any module without data-dependent control flow."""
+
+    title = "vmap"
 
     def __init__(self, network: Network):
         self.network = network
@@ -146,6 +151,8 @@ def _shares(batch: Batch, dtype: torch.dtype) -> Tensor:
 
 class Looped:
     """One client after another, with the module's own parameters and ordinary autograd."""
+
+    title = "loop"
 
     def __init__(self, network: Network):
         self.network = network

@@ -9,6 +9,7 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Gradients, Network
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
+from turnout.rng import key, keys
 from turnout.terms import At, Term
 from turnout.types import Samples, Tensors
 
@@ -153,6 +155,22 @@ def _batches(job: Job, block: slice) -> Batches:
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
 
 
+def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
+    """Write back what is not the home's own memory: gathered groups, and tensors that a part has put in their place."""
+    for name, value in changed.items():
+        if isinstance(rows, Tensor) or value.data_ptr() != home[name][rows].data_ptr():
+            home[name][rows] = value
+
+
+def _stride(count_c: Tensor) -> Tensor:
+    """A step that visits all samples of a client, spread out: prime to their number, near the golden section of it."""
+
+    def prime_to(n: int) -> int:
+        return next(s for s in range(max(1, int(n * 0.618)), n + 2) if math.gcd(s, n) == 1)
+
+    return torch.tensor([prime_to(n) for n in count_c.tolist()])
+
+
 class Chunk:
     """A few clients on their way through their local steps."""
 
@@ -233,19 +251,16 @@ class Chunk:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             at = self._at(step, rows, flat, states, batch)
             grad[:, :shared] = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
-            self._put_back(rows, self.mine.get(term.name, {}), mine)
+            _put_back(rows, self.mine.get(term.name, {}), mine)
         slots = {name: value[rows] for name, value in self.slots.items()}
         count = self.result.count_C[self.rows][rows] + step + 1
         self.job.optimizer.step(flat, grad, slots, count, self.job.lr)
-        self._put_back(rows, self.slots, slots)
+        _put_back(rows, self.slots, slots)
+        for term in self.job.terms:
+            mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
+            term.settle(self._at(step, rows, flat, states, batch), self.job.down.get(term.name, {}), mine)
+            _put_back(rows, self.mine.get(term.name, {}), mine)
         return loss
-
-    @staticmethod
-    def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
-        """Gathered groups are copies; slices were changed in place already."""
-        if isinstance(rows, Tensor):
-            for name, value in changed.items():
-                home[name][rows] = value
 
     def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> At:
         shared = self.network.layout.shared
@@ -267,24 +282,25 @@ class Chunk:
             start_cP=start[:, :shared],
             lr=self.job.lr,
             step=step,
-            steps_c=self.steps_c[rows],
-            examples_c=self.job.samples.count_C[self.rows][rows],
+            steps_c=self.steps_c[rows].to(flat.device),
+            examples_c=self.job.samples.count_C[self.rows][rows].to(flat.device),
             gradient=gradient,
             sample_gradients=sample_gradients,
         )
 
     def _own_sample(self, i: int, rows: slice | Tensor) -> Batch:
-        """Each client's i-th own sample as a batch of one, in evaluation mode."""
+        """Each client's i-th own sample (in an addressed order) as a batch of one, in evaluation mode."""
         samples = self.job.samples
         count_c, start_c = samples.count_C[self.rows][rows], samples.start_C[self.rows][rows]
-        row_c = samples.row_R[start_c + i % count_c].to(samples.x.device)
+        begin_c = keys(key(self.job.seed, "samples", self.job.t), self.client_c[rows]) & (2**31 - 1)
+        row_c = samples.row_R[start_c + (begin_c + i * _stride(count_c)) % count_c].to(samples.x.device)
         return Batch(samples.x[row_c].unsqueeze(1), samples.y[row_c].unsqueeze(1), None, None, training=False)
 
     def _finish(self) -> None:
         """When training ends: what each term sends and keeps."""
         whole = slice(0, len(self.client_c))
         for term in self.job.terms:
-            at = self._at(0, whole, self.flat_cP, self.states, Batch(self.flat_cP, self.flat_cP, None, None))
+            at = self._at(0, whole, self.flat_cP, self.states, self._batch(0, whole))
             up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)

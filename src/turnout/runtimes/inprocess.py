@@ -1,7 +1,7 @@
 """The default runtime: every client of a cohort simulated in this process, vectorised.
 
 It holds what real devices would hold themselves: their data and the state they keep between rounds. It returns the
-turnout that was drawn, and trains only those whose work is used.
+turnout that was drawn, and trains only those whose work counts.
 
 Shape letters: C clients of the cohort, R participants.
 """
@@ -32,7 +32,7 @@ from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm
 from turnout.store import ClientStore
 from turnout.task import Classification, TaskSpec
-from turnout.types import Replies, Tensors, Turnout
+from turnout.types import Replies, State, Tensors, Turnout, flatten, unflatten
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
@@ -94,6 +94,19 @@ class InProcessRuntime:
         chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
         return Trainer(self.network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
 
+    def placed(self, value: Tensor) -> Tensor:
+        """A tensor on this runtime's device, floats in its precision."""
+        return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
+
+    def placed_tree(self, tree: State) -> State:
+        """The same for a state tree."""
+        tensors, plain = flatten(tree)
+        return unflatten({name: self.placed(value) for name, value in tensors.items()}, plain)
+
+    @property
+    def layout(self) -> Layout:
+        return self.network.layout
+
     def examples(self, client_C: Tensor) -> Tensor:
         return self.federation.examples(client_C).cpu()
 
@@ -105,10 +118,9 @@ class InProcessRuntime:
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Draw who turns up, train those whose work is used, keep what they keep."""
         turnout, steps_C = self._turn_out(client_C, download.t)
-        used_C = turnout.present_C if self.store.initial else self.algorithm.weighting.counts(turnout)
-        if not bool(self.algorithm.weighting.counts(turnout).any()):
+        row_R = self.algorithm.weighting.counts(turnout).nonzero().squeeze(1)
+        if len(row_R) == 0:
             return turnout, None
-        row_R = used_C.nonzero().squeeze(1)
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
         client_R = client_C[row_R]
         samples = self.federation.train(client_R, download.t)
@@ -119,7 +131,9 @@ class InProcessRuntime:
         work = ClientWork(client_R, steps_C[row_R], scale_C[row_R] if by_client else None, samples, self.drop_single)
         kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
         replies, kept = client_work(self.trainer, self.algorithm, download, work, kept, self.seed)
-        self.store.scatter(client_R, kept.to_rows())
+        good_R = replies.report["finite"]
+        if bool(good_R.any()):
+            self.store.scatter(client_R[good_R], {n: v[good_R.to(v.device)] for n, v in kept.to_rows().items()})
         return turnout, replies
 
     def _turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:

@@ -1,0 +1,76 @@
+"""What a record says of a round: who turned up, what they weighed, what it cost.
+
+Shape letters: C clients of the cohort, R replies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from turnout.record import RoundRecord
+from turnout.types import Replies, Tensors, Turnout
+
+if TYPE_CHECKING:
+    from turnout.round import Served
+
+
+def attendance(turnout: Turnout, examples_C: Tensor, share_C: Tensor) -> dict[str, Any]:
+    """Who turned up."""
+    finished_C = turnout.work_C / turnout.full_work
+    return {
+        "asked": len(turnout.client_C),
+        "answered": int(turnout.present_C.sum()),
+        "work": float(finished_C.mean()),
+        "clients": {"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": examples_C},
+    }
+
+
+def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R: Tensor) -> dict[str, Any]:
+    """What travelled, whether it could be used or not."""
+    up_R, loss_R = replies.report["bytes_up"], replies.report["loss"].to(torch.float64)
+
+    def over_cohort(value_R: Tensor) -> Tensor:
+        blank_C = torch.full((record.asked,), float("nan"), dtype=torch.float64)
+        return blank_C.index_copy(0, position_R, value_R.to(torch.float64))
+
+    finite_R = replies.report["finite"]
+    own_R = torch.where(finite_R, record.clients["share"][position_R], 0.0)
+    mean_loss = (
+        float((own_R * torch.where(finite_R, loss_R, 0.0)).sum() / own_R.sum()) if bool(finite_R.any()) else None
+    )
+    lost = replies.client_C[~finite_R].tolist()
+    return {
+        "train_loss": float(mean_loss) if bool(finite_R.any()) else None,
+        "bytes_up": int(up_R.sum()),
+        "bytes_down": int(bytes_down_R.sum()),
+        "extra": {"nonfinite_clients": " ".join(map(str, lost))} if lost else {},
+        "clients": dict(record.clients)
+        | {"loss": over_cohort(loss_R), "bytes_up": over_cohort(up_R), "bytes_down": over_cohort(bytes_down_R)},
+    }
+
+
+def weighed(record: RoundRecord, served: Served) -> dict[str, Any]:
+    """What each client's reply weighed."""
+    columns = dict(record.clients) | {"weight": served.weight_C}
+    if served.lent.friend_C is not None:
+        columns["friend"] = served.lent.friend_C
+    return {
+        "counted": int(served.counts_C.sum()),
+        "weight_sum": float(served.weight_C.sum()),
+        "weight_max": float(served.weight_C.max()),
+        "extra": dict(record.extra) | served.extra,
+        "clients": columns,
+    }
+
+
+def wire_bytes(tensors: Tensors) -> int:
+    """What named tensors take when sent as they are: floats travel as four bytes, whatever they are computed in."""
+    return sum(v.numel() * (4 if v.is_floating_point() else v.element_size()) for v in tensors.values())
+
+
+def row_bytes(rows: Tensors) -> int:
+    """The same for one client's row of each."""
+    return wire_bytes({name: value[0] for name, value in rows.items()})

@@ -1,0 +1,151 @@
+"""What the loop of experiment.py drives: a track, with a state that goes from round to round.
+
+`Weights` is the track that federates parameters (round.py). A track of another kind (scores) offers the same functions
+and so has the same records, checkpoints, stop rules and command line.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data import Federation
+from turnout.evaluation import measure, measure_clients
+from turnout.record import Evaluation, RoundRecord
+from turnout.round import Server, run_round
+from turnout.runtimes.inprocess import InProcessRuntime, Model
+from turnout.selection import draw
+from turnout.settings import Experiment
+from turnout.types import State, Tensors
+
+
+class Track(Protocol):
+    """A way of federating, prepared for one experiment. Its state is its own; `pack` makes a tree of it."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data and the model: a checkpoint of another experiment is refused."""
+        ...
+
+    def begin(self) -> Any:
+        """The state before the first round."""
+        ...
+
+    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
+
+    def evaluate(self, state: Any, t: int) -> Evaluation: ...
+
+    def pack(self, state: Any) -> State: ...
+
+    def unpack(self, tree: State) -> Any: ...
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what clients keep; the files that hold it now."""
+        ...
+
+    def load_clients(self, folder: Path, files: list[str]) -> None: ...
+
+    def about(self) -> dict[str, Any]:
+        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes the run will need, before its first round: the largest pieces by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Federated parameters: the round of round.py on one runtime."""
+
+    experiment: Experiment
+    federation: Federation
+    template: nn.Module  # as the user wrote it, for handing trained models back
+    model: Model
+    runtime: InProcessRuntime
+    server: Server  # before the first round
+    fingerprint: str
+
+    def begin(self) -> Server:
+        return self.server
+
+    def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
+        return run_round(state, t, self.experiment.seed, self.experiment.algorithm, self.runtime)
+
+    def pack(self, state: Server) -> State:
+        return state.to_state()
+
+    def unpack(self, tree: State) -> Server:
+        return Server.from_state(tree)
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.runtime.store.save(folder, mark, files)
+
+    def load_clients(self, folder: Path, files: list[str]) -> None:
+        self.runtime.store.load(folder, files)
+
+    def evaluate(self, state: Server, t: int) -> Evaluation:
+        """The global model on the central test set, and on clients' own test data where asked."""
+        flat_P, states = self.global_model(state)
+        crew, task, federation = self.runtime.trainer.crew, self.experiment.task, self.runtime.federation
+        values: dict[str, float] = {}
+        central = federation.central_test()
+        if central is not None and len(central[0]):
+            measured = measure(crew, task, flat_P, states, *central)
+            values = {f"global_{name}": value for name, value in measured.items()}
+        per_client = {}
+        if self.experiment.evaluate.per_client:
+            client_C = self.sample_of(state)
+            found = measure_clients(crew, task, flat_P, states, federation.test(client_C, t))
+            per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
+        return Evaluation(t, values, per_client)
+
+    def global_model(self, state: Server) -> tuple[Tensor, Tensors]:
+        """All columns and states of the model the server holds; what is personal has its first values."""
+        layout, first = self.model.layout, self.model
+        flat_P = torch.cat([state.shared_P, first.flat_P[layout.shared :].to(state.shared_P)])
+        own = {name: self.runtime.placed(first.states[name]) for name in layout.personal_states}
+        return flat_P, own | {name: state.states[name] for name in layout.shared_states}
+
+    def sample_of(self, state: Server) -> Tensor:
+        """The members that are measured one by one: all, or a fixed sample where there are many."""
+        members, wanted = state.members, self.experiment.evaluate.clients
+        count = min(len(members), wanted)
+        return members.at(draw(count, len(members), 0, self.experiment.seed, "evaluated"))
+
+    def about(self) -> dict[str, Any]:
+        trainer, device = self.runtime.trainer, self.runtime.device
+        on_gpu = device.type == "cuda"
+        return {
+            "device": str(device),
+            "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or "cpu",
+            "engine": trainer.gradients.title,
+            "chunk": trainer.chunk,
+            "threads": trainer.threads,
+        }
+
+    def memory(self) -> dict[str, int]:
+        layout, algorithm, runtime = self.model.layout, self.experiment.algorithm, self.runtime
+        clients = len(algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
+        width = 8 if runtime.dtype == torch.float64 else 4
+        matrices = 1 + len(algorithm.local.optimizer.slots)
+        trainer, ever = runtime.trainer, min(self.federation.clients, clients * self.experiment.rounds)
+        return {
+            "cohort": matrices * clients * layout.width * width,
+            "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
+            "client state": runtime.store.row_bytes * ever,
+            "data": _data_bytes(self.federation),
+        }
+
+
+def _data_bytes(federation: Federation) -> int:
+    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))
