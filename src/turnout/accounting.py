@@ -38,12 +38,12 @@ def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R
 
     finite_R = replies.report["finite"]
     own_R = torch.where(finite_R, record.clients["share"][position_R], 0.0)
-    mean_loss = (
+    mean_loss: float | None = (
         float((own_R * torch.where(finite_R, loss_R, 0.0)).sum() / own_R.sum()) if bool(finite_R.any()) else None
     )
     lost = replies.client_C[~finite_R].tolist()
     return {
-        "train_loss": float(mean_loss) if bool(finite_R.any()) else None,
+        "train_loss": mean_loss,
         "bytes_up": int(up_R.sum()),
         "bytes_down": int(bytes_down_R.sum()),
         "extra": {"nonfinite_clients": " ".join(map(str, lost))} if lost else {},
