@@ -177,7 +177,7 @@ def test_rows_and_their_cells() -> None:
 # -- participation
 
 
-def _flat(level: float, rounds: int = 40, swing: float = 0.0) -> Curve:
+def _flat(level: float, rounds: int = 30, swing: float = 0.0) -> Curve:
     round_T = np.arange(-1, rounds)
     return Curve(round_T, level + swing * np.where(round_T % 2, 1.0, -1.0))
 
@@ -270,7 +270,7 @@ def test_a_round_of_scheme_b_on_quadratics_is_the_formula() -> None:
 
 
 def test_claims_of_bias_on_made_up_distances() -> None:
-    def curve(start: float, floor: float, T: int = 25) -> Curve:
+    def curve(start: float, floor: float, T: int = bias.SIZES["small"].rounds) -> Curve:
         round_T = np.arange(-1, 4 * T)
         distance = floor + start / (round_T + 2.0)
         return Curve(round_T, distance**2 / bias.DIMENSION)

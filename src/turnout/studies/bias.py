@@ -87,7 +87,7 @@ class Size:
     seeds: int
 
 
-SIZES = {"smoke": Size(6, 3, 2), "small": Size(20, 25, 5), "paper": Size(100, 500, 10)}
+SIZES = {"smoke": Size(6, 3, 2), "small": Size(20, 20, 5), "paper": Size(100, 500, 10)}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Size:
 
 SIZES = {
     "smoke": Size(4, 8, 40, (1, 2, 4, 5, 6), ("SYNTHETIC",), seeds=2, iid_seeds=1),
-    "small": Size(40, 50, 300, tuple(range(1, 9)), ("SYNTHETIC",), seeds=5, iid_seeds=2),
+    "small": Size(30, 50, 300, tuple(range(1, 9)), ("SYNTHETIC",), seeds=5, iid_seeds=2),
     "paper": Size(200, 50, 2000, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"), seeds=5, iid_seeds=5),
 }
 
