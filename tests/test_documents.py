@@ -1,0 +1,41 @@
+"""Every code block in README and docs runs: python as it stands, TOML as an experiment file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from turnout.config import from_table
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[object]:
+    found = []
+    for page in PAGES:
+        for i, (kind, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+            if kind == language:
+                found.append(pytest.param(text, id=f"{page.name}-{i}"))
+    return found
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_blocks_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, "block", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_toml_blocks_are_experiments(text: str):
+    assert from_table(tomllib.loads(text)).rounds >= 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
