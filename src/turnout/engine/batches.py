@@ -16,6 +16,8 @@ from torch import Tensor
 from turnout.rng import key, keys
 from turnout.types import Samples
 
+_CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
+
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
     """How many mini-batches one pass makes; a last batch of one sample is dropped where batch statistics need two.
@@ -34,10 +36,6 @@ class Batches:
 
     row_cJB: Tensor
     size_cJ: Tensor
-
-    def at(self, step: int, rows: slice) -> tuple[Tensor, Tensor]:
-        """Row numbers and batch sizes of one step for some of the clients."""
-        return self.row_cJB[rows, step], self.size_cJ[rows, step]
 
 
 def address_batches(
@@ -64,3 +62,39 @@ def address_batches(
         rows_R = samples.row_R[start_c[owner_R] + sample_R[order_R]]
         row_cJB[owner_R[kept], step_R[kept], (sample_R % batch_size)[kept]] = rows_R[kept]
     return Batches(row_cJB, (row_cJB >= 0).sum(2))
+
+
+class Feed:
+    """The samples of a chunk of clients, step by step; gathered from the pool a few steps at a time."""
+
+    def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype):
+        self.samples, self.batches, self.dtype = samples, batches, dtype
+        longest_J = batches.size_cJ.max(0).values
+        self.width_J: list[int] = longest_J.tolist()
+        short_cJ = (batches.size_cJ < longest_J) & (batches.size_cJ > 0)
+        self.short_J: list[bool] = short_cJ.any(0).tolist()
+        clients, _, size = batches.row_cJB.shape
+        step_bytes = max(1, clients * size * samples.x[:1].numel() * samples.x.element_size())
+        self.window = max(1, (_GPU_WINDOW if samples.x.is_cuda else _CPU_WINDOW) // step_bytes)
+        self.first, self.x, self.y = -self.window, samples.x, samples.y
+
+    def at(self, step: int, rows: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Samples, targets and (where some have a short batch) the mask of one step for some of the clients."""
+        if not self.first <= step < self.first + self.window:
+            self._gather(step)
+        width, offset = self.width_J[step], step - self.first
+        row_cB = self.batches.row_cJB[rows, step]
+        mask_cB = None
+        if isinstance(rows, Tensor):  # clients of one batch size
+            width = int(self.batches.size_cJ[rows[0], step])
+        elif self.short_J[step]:
+            mask_cB = (row_cB[:, :width] >= 0).to(self.dtype)
+        return self.x[rows, offset, :width], self.y[rows, offset, :width], mask_cB
+
+    def _gather(self, step: int) -> None:
+        row_cJB = self.batches.row_cJB[:, step : step + self.window]
+        flat = row_cJB.reshape(-1).clamp(min=0)
+        x, y = self.samples.x, self.samples.y
+        self.x = x.index_select(0, flat).view(*row_cJB.shape, *x.shape[1:])
+        self.y = y.index_select(0, flat).view(*row_cJB.shape, *y.shape[1:])
+        self.first = step

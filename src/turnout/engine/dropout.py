@@ -59,8 +59,8 @@ def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...
     return module, tuple(names)
 
 
-def dropout_keys(seed: int, t: int, client_c: Tensor, step: int, layers: int) -> Tensor:
-    """Keys [c, layers] for one local step."""
+def dropout_keys(seed: int, t: int, client_c: Tensor, steps: int, layers: int) -> Tensor:
+    """Keys [c, steps, layers] for the local steps of a round."""
     per_client = keys(key(seed, "dropout", t), client_c)
-    layer = torch.arange(layers, device=client_c.device) + step * layers
-    return keys(per_client[:, None], layer[None, :])
+    number = torch.arange(steps * layers, device=client_c.device).view(steps, layers)
+    return keys(per_client[:, None, None], number[None])

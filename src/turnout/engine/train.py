@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batches, address_batches
+from turnout.engine.batches import Batches, Feed, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Gradients, Network
@@ -178,7 +178,8 @@ class Chunk:
         self, job: Job, network: Network, gradients: Gradients, rows: slice, batches: Batches, result: Trained
     ):
         self.job, self.network, self.gradients = job, network, gradients
-        self.rows, self.batches, self.result = rows, batches, result
+        self.rows, self.result = rows, result
+        self.feed = Feed(job.samples, batches, job.start_P.dtype)
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
@@ -188,6 +189,11 @@ class Chunk:
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
         self.grouped = network.has_batch_statistics()
+        self.keys_cJk: Tensor | None = None
+        if network.dropout_keys:
+            steps, layers = batches.size_cJ.shape[1], len(network.dropout_keys)
+            keys_cJk = dropout_keys(job.seed, job.t, self.client_c, steps, layers)
+            self.keys_cJk = keys_cJk.to(job.samples.x.device)
 
     def run(self) -> None:
         steps = self.steps_c.tolist()
@@ -203,29 +209,15 @@ class Chunk:
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
         """Clients that take this step together: all, or by batch size where padding would be seen."""
-        size_c = self.batches.size_cJ[:active, step]
-        if not self.grouped or bool((size_c == size_c[0]).all()):
+        if not self.grouped or not self.feed.short_J[step]:
             return [slice(0, active)]
+        size_c = self.feed.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
     def _batch(self, step: int, rows: slice | Tensor) -> Batch:
-        row_cB, size_c = self.batches.row_cJB[rows, step], self.batches.size_cJ[rows, step]
-        width = int(size_c.max())
-        short = bool((size_c < width).any())
-        row_cB = row_cB[:, :width]
-        mask_cB = (row_cB >= 0).to(self.flat_cP.dtype) if short else None
-        flat = (row_cB.clamp(min=0) if short else row_cB).reshape(-1)
-        x, y = self.job.samples.x, self.job.samples.y
-        keys_ck = None
-        if self.network.dropout_keys:
-            layers = len(self.network.dropout_keys)
-            keys_ck = dropout_keys(self.job.seed, self.job.t, self.client_c[rows], step, layers).to(x.device)
-        return Batch(
-            x.index_select(0, flat).view(*row_cB.shape, *x.shape[1:]),
-            y.index_select(0, flat).view(*row_cB.shape, *y.shape[1:]),
-            mask_cB,
-            keys_ck,
-        )
+        x, y, mask_cB = self.feed.at(step, rows)
+        keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
+        return Batch(x, y, mask_cB, keys_ck)
 
     def _step(self, step: int, rows: slice | Tensor) -> None:
         batch = self._batch(step, rows)
