@@ -191,7 +191,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for level in LEVELS:
         names = {f"scheme {scheme}": variant(level, scheme) for scheme in SCHEMES}
         series = over_rounds(curves, names, lambda mse: math.sqrt(DIMENSION * mse))
-        charts.append((f"{level.name}: distance to the optimum", "round", series))
+        charts.append((f"{level.name}: distance", "round", series))
     return {"distance.svg": picture(charts, log=True)}
 
 
