@@ -52,12 +52,20 @@ class Place:
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run (or go on with) an experiment, saying what happens."""
     start = time.monotonic()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("always", message="this model cannot be vectorised")
-        prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
-    yield from (Note(place.name, str(warning.message)) for warning in caught)
-    needed = check_fits(prepared.memory(), free_bytes(prepared.runtime.device), place.side_by_side)
-    with held(place.folder), _threads():
+    with _torch_threads_as_before():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", message="this model cannot be vectorised")
+            prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
+        yield from (Note(place.name, str(warning.message)) for warning in caught)
+        needed = check_fits(prepared.memory(), free_bytes(prepared.runtime.device), place.side_by_side)
+        yield from _run(prepared, place, needed, start)
+
+
+def _run(prepared: Weights, place: Place, needed: int, start: float) -> Iterator[Message]:
+    """The rounds. One thread for torch's own work on any machine: how sums are split decides how they are rounded."""
+    if prepared.runtime.device.type == "cpu":
+        torch.set_num_threads(1)
+    with held(place.folder):
         yield _began(prepared, place, needed)
         stopped = yield from _lines(prepared, place)
         yield Ended(place.name, prepared.experiment.rounds, time.monotonic() - start, stopped)
@@ -72,8 +80,7 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 
 
 @contextmanager
-def _threads() -> Iterator[None]:
-    """A crew sets torch's own threads to one (engine/crew.py); afterwards they are as they were."""
+def _torch_threads_as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     try:
         yield
