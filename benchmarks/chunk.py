@@ -2,8 +2,8 @@
 
     python benchmarks/chunk.py [--repeats 9]
 
-The default chunk is as many clients as touch `CACHE` bytes a step (turnout/runtimes/inprocess.py); this prints, for each
-case, the best time of a round with each chunk size, and marks the default.
+The default chunk is as many clients as touch `CACHE` bytes a step (turnout/runtimes/inprocess.py). This prints, for
+each case, the best time of a round with each chunk size, and marks the default.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
+from turnout.catalogue import markdown
 from turnout.config import from_table
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +34,12 @@ def test_python_blocks_run(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_toml_blocks_are_experiments(text: str):
     assert from_table(tomllib.loads(text)).rounds >= 1
+
+
+def test_the_page_of_parts_is_the_code_s():
+    assert (ROOT / "docs" / "parts.md").read_text(encoding="utf-8") == markdown(), (
+        "docs/parts.md is out of date: turnout list --markdown > docs/parts.md"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

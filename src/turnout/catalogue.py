@@ -83,6 +83,20 @@ def _text(value: Any) -> str:
     return scalar(to_table(value))
 
 
+def markdown() -> str:
+    """All choices as a page: one table a role."""
+    lines = ["# Parts", "", "Every kind of every role with its settings and their defaults; `...` must be given.", ""]
+    lines += ["This page is made from the code: `turnout list --markdown > docs/parts.md`.", ""]
+    for role, listed in kinds().items():
+        lines += [f"## {role}", "", "| kind | what it is | settings |", "|---|---|---|"]
+        for kind in listed:
+            names = ", ".join(f"`{name}`" for name in kind.names)
+            settings = f"`{kind.written}`" if kind.written else ""
+            lines.append(f"| {names} | {kind.about} | {settings} |".replace("\\|", "|"))
+        lines.append("")
+    return "\n".join(lines)
+
+
 def commented(experiment: Experiment, heading: str) -> str:
     """An experiment file that says what else each part could be."""
     lines = [f"# {line}".rstrip() for line in heading.splitlines()] + [""]

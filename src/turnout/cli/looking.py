@@ -12,7 +12,10 @@ from turnout.errors import Mistake, nearest
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
 
 
-def list_parts(only: Only = None) -> None:
+Markdown = Annotated[bool, typer.Option("--markdown", help="The kinds as a Markdown page.")]
+
+
+def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
     """List the recipes and the kinds of every part.
 
     With their settings and defaults, as they are in the code.
@@ -20,11 +23,15 @@ def list_parts(only: Only = None) -> None:
     \b
     turnout list
     turnout list weighting
+    turnout list --markdown > docs/parts.md
     """
-    from turnout.catalogue import kinds
+    from turnout.catalogue import kinds, markdown
     from turnout.cli.outcome import console
     from turnout.cli.tables import kind_table, recipe_table
 
+    if as_markdown:
+        typer.echo(markdown(), nl=False)
+        return
     found = kinds()
     known = ["recipes", *found]
     if only is not None and only not in known:
