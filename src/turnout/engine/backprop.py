@@ -2,7 +2,8 @@
 
 Faster than `vmap(grad)` on two counts: a weight's gradient and its plain-SGD update are one matrix product that adds
 straight into the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no graph is built. A convolution is a matrix product
-over the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose.
+over the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose. On a
+GPU some layers have kernels of their own (engine/kernels.py), swapped in by `Stack.descend`.
 
 Anything else than a stack of the layers below with a cross-entropy falls back to `vmap` (engine/vectorised.py);
 both are held to the plain loop.
@@ -49,7 +50,8 @@ class Sink:
         if self.keep == 0:
             torch.mul(gradient, self.scale, out=target)
         else:
-            target.mul_(self.keep).add_(gradient, alpha=self.scale)
+            kept = target if self.keep == 1 else target.mul_(self.keep)
+            kept.add_(gradient, alpha=self.scale)
 
 
 class Layer(Protocol):
@@ -236,7 +238,28 @@ def by_hand(module: nn.Module) -> Stack | None:
     known = [layer for layer in layers if layer is not None]
     if not known or len(known) != len(layers) or not isinstance(known[-1], Dense):
         return None
-    return Stack(tuple(known))
+    return Stack(_pool_first(known))
+
+
+def _pool_first(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """A rectifier before a max-pool moves behind it: the same numbers and gradients, of fewer entries.
+
+    max(relu(a), relu(b)) = relu(max(a, b)), and both pass a gradient only to the largest entry, where it is above 0.
+    """
+    ordered = list(layers)
+    for i in range(len(ordered) - 1):
+        if isinstance(ordered[i], Rectify) and isinstance(ordered[i + 1], Pool):
+            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
+    return tuple(ordered)
+
+
+def _for_device(layers: Sequence[Layer], x: Tensor) -> Sequence[Layer]:
+    """The layers as they are, or with the GPU's kernels where x is there and the kernels can be used."""
+    if not x.is_cuda:
+        return layers
+    from turnout.engine import kernels  # imports Triton, which takes a while
+
+    return kernels.for_gpu(layers) if kernels.suit(x) else layers
 
 
 @dataclass(frozen=True)
@@ -247,24 +270,27 @@ class Stack:
 
     def descend(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: Sink) -> Tensor:
         """One backward pass into the sink; the mean loss of each client comes back."""
-        logits, saved = self._forward(x, weights)
+        layers = _for_device(self.layers, x)
+        logits, saved = _forward(layers, x, weights)
         loss_c, d = _cross_entropy(logits, y, mask_cB, sink.gain)
-        first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Dense | Convolution))
-        for i in reversed(range(first, len(self.layers))):
-            d = self.layers[i].backward(d, saved[i], weights, sink, first=i == first)
+        first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution))
+        for i in reversed(range(first, len(layers))):
+            d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
         return loss_c
 
     def without_dropout(self) -> Stack:
         """The same model in evaluation."""
         return Stack(tuple(layer for layer in self.layers if not isinstance(layer, Drop)))
 
-    def _forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, list[Any]]:
-        h = x.transpose(1, 2).contiguous() if x.dim() == 5 else x  # images: [c, B, i, h, w] -> [c, i, B, h, w]
-        saved: list[Any] = []
-        for i, layer in enumerate(self.layers):
-            h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, Rectify) else h, weights)
-            saved.append(kept)
-        return h, saved
+
+def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tensor, list[Any]]:
+    """The scores, and what each layer keeps for backward."""
+    h = x.transpose(1, 2).contiguous() if x.dim() == 5 else x  # images: [c, B, i, h, w] -> [c, i, B, h, w]
+    saved: list[Any] = []
+    for i, layer in enumerate(layers):
+        h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, Rectify) else h, weights)
+        saved.append(kept)
+    return h, saved
 
 
 def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:

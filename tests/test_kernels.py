@@ -1,0 +1,157 @@
+"""Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
+
+The plain layers always; on a machine with a GPU and Triton also the kernels of engine/kernels.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from turnout.engine import dense_kernels, kernels, tritons
+from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool, Sink
+from turnout.engine.dropout import keep_mask
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layer runs, and whether as its counterpart with kernels."""
+
+    device: str
+    swapped: bool
+
+    def layer(self, layer: Layer) -> Layer:
+        return kernels.for_gpu([layer])[0] if self.swapped else layer
+
+
+PLACES = {"plain": Place("cpu", False)}
+if torch.cuda.is_available():
+    PLACES["plain on gpu"] = Place("cuda", False)
+    if tritons.installed():
+        PLACES["kernels"] = Place("cuda", True)
+
+everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+sinks = pytest.mark.parametrize(("keep", "scale"), [(0.0, 1.0), (1.0, -1.0), (0.9, -1.0)], ids=["grad", "sgd", "decay"])
+close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def flat_views(device: str, **tensors: Tensor) -> dict[str, Tensor]:
+    """Parameters as the engine holds them: columns of one matrix, a client's row at an odd stride."""
+    c = next(iter(tensors.values())).shape[0]
+    flat = torch.cat([torch.zeros(c, 3), *(t.reshape(c, -1) for t in tensors.values())], 1).to(device)
+    views, start = {}, 3
+    for name, t in tensors.items():
+        views[name] = flat[:, start : start + t[0].numel()].view(t.shape)
+        start += t[0].numel()
+    return views
+
+
+def both_ways(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict, keep: float, scale: float, first=False):
+    """Output, gradient of the input and the parameters' targets after backward, on the CPU."""
+    views = flat_views(place.device, **weights)
+    fused = keep != 0
+    targets = views if fused else {name: torch.full_like(v, 7.0) for name, v in views.items()}
+    own = place.layer(layer)
+    y, saved = own.forward(x.to(place.device), views)
+    y = y.clone()
+    dx = own.backward(d.to(place.device), saved, views, Sink(targets, keep, scale, 1.0), first=first)
+    return y.cpu(), dx.cpu(), {name: t.cpu() for name, t in targets.items()}
+
+
+def expected(weights: dict, grads: dict, keep: float, scale: float) -> dict:
+    return {name: keep * w + scale * grads[name] for name, w in weights.items()}
+
+
+CONVOLUTIONS = {  # clients, inputs, batch, height, width, outputs, kernel, padding
+    "odd": (2, 3, 3, 7, 9, 5, (3, 2), (0, 0)),
+    "padded": (3, 2, 2, 6, 6, 17, (3, 3), (1, 1)),
+    "uneven": (1, 4, 2, 8, 5, 3, (5, 3), (2, 0)),
+    "wide": (2, 1, 1, 4, 4, 2, (1, 1), (1, 2)),
+    "many": (2, 20, 2, 8, 8, 70, (3, 3), (0, 0)),
+}
+
+
+@everywhere
+@sinks
+@pytest.mark.parametrize("shape", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_is_autograds(place, keep, scale, shape, bias):
+    c, i, B, h, w, o, kernel, padding = shape
+    x, W, b = drawn(c, B, i, h, w), drawn(c, o, i, *kernel, seed=1), drawn(c, o, seed=2)
+    inner = [t.clone().requires_grad_() for t in (x, W, b)]
+    wanted = torch.stack([F.conv2d(inner[0][n], inner[1][n], inner[2][n] * bias, padding=padding) for n in range(c)])
+    d = drawn(*wanted.shape, seed=3)
+    gx, gW, gb = torch.autograd.grad(wanted, inner, d)
+    weights = {"w": W, "b": b} if bias else {"w": W}
+    layer = Convolution("w", "b" if bias else None, kernel, padding)
+    y, dx, targets = both_ways(place, layer, x.transpose(1, 2), d.transpose(1, 2), weights, keep, scale)
+    close(y, wanted.detach().transpose(1, 2))
+    close(dx, gx.transpose(1, 2))
+    close(targets, expected(weights, {"w": gW, "b": gb}, keep, scale))
+
+
+@everywhere
+@sinks
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("shape", [(2, 10, 1027, 70), (3, 1, 600, 130), (2, 17, 5, 3)], ids=["long", "one", "small"])
+def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
+    c, B, i, o = shape
+    x, W, b = drawn(c, B, i), drawn(c, o, i, seed=1), drawn(c, o, seed=2)
+    d = drawn(c, B, o, seed=3)
+    assert dense_kernels.pays(x, W) == (i > 5)
+    weights, grads = {"w": W, "b": b}, {"w": d.transpose(1, 2) @ x, "b": d.sum(1)}
+    y, dx, targets = both_ways(place, Dense("w", "b"), x, d, weights, keep, scale, first)
+    close(y, x @ W.transpose(1, 2) + b.unsqueeze(1), rtol=1e-4, atol=1e-3)
+    close(targets, expected(weights, grads, keep, scale))
+    if not first:
+        close(dx, d @ W)
+
+
+@everywhere
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("image", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.5])
+def test_dropout_hides_the_addressed_entries(place, whole, image, p):
+    x = drawn(3, 2, 5, 4, 3) if image else drawn(3, 4, 300)
+    key_c = torch.tensor([[5, 1], [-(2**62), 2], [2**62 + 12345, 3]])[:, 0]
+    mask = keep_mask(key_c, x.shape[1:], p, whole, x.dtype, x.device)
+    turn = (lambda t: t.transpose(1, 2)) if image else (lambda t: t)
+    d = drawn(*x.shape, seed=4)
+    layer = place.layer(Drop("key", p, whole))
+    weights = {"key": key_c.to(place.device)}
+    y, saved = layer.forward(turn(x).to(place.device), weights)
+    dx = layer.backward(turn(d).to(place.device), saved, weights, Sink({}, 0, 1, 1), first=False)
+    torch.testing.assert_close(y.cpu(), turn(x * mask))
+    torch.testing.assert_close(dx.cpu(), turn(d * mask))
+    assert p == 0 or (mask == 0).any()
+
+
+@everywhere
+@pytest.mark.parametrize(("kernel", "stride"), [((2, 2), (2, 2)), ((3, 2), (3, 2)), ((3, 3), (2, 2))])
+def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, stride):
+    x = drawn(2, 3, 2, 8, 7).mul(2).round().requires_grad_()  # rounded: windows with equals
+    wanted = F.max_pool2d(x.flatten(0, 1), kernel, stride).unflatten(0, (2, 3))
+    d = drawn(*wanted.shape, seed=1)
+    (gx,) = torch.autograd.grad(wanted, x, d)
+    layer = place.layer(Pool(kernel, stride))
+    y, saved = layer.forward(x.detach().to(place.device), {})
+    dx = layer.backward(d.to(place.device), saved, {}, Sink({}, 0, 1, 1), first=False)
+    assert torch.equal(y.cpu(), wanted.detach())
+    assert torch.equal(dx.cpu(), gx)
+
+
+def test_the_kernels_are_for_float32_on_a_gpu():
+    assert not kernels.suit(torch.zeros(1))
+    layers = [Convolution("w", None, (3, 3), (1, 1)), Dense("v", "b"), Drop("k", 0.5, False), Pool((2, 2), (2, 2))]
+    for plain, swapped in zip(layers, kernels.for_gpu(layers), strict=True):
+        assert type(swapped) is kernels.SWAPPED[type(plain)]
+        assert vars(swapped) == vars(plain)
