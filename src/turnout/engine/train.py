@@ -108,8 +108,9 @@ class Trainer:
         if start.device.type != "cuda":
             return torch.empty(clients, width, dtype=start.dtype)
         if self._matrix is None or len(self._matrix) < clients:
-            self._matrix = torch.empty(clients, width, dtype=start.dtype, device=start.device)
-        return self._matrix[:clients]
+            aligned = -(-width // 16) * 16  # rows that start at a multiple of 64 bytes are read four numbers at a time
+            self._matrix = torch.empty(clients, aligned, dtype=start.dtype, device=start.device)
+        return self._matrix[:clients, :width]
 
     def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
         """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
