@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import Mistake, nearest
-from turnout.kinds import KINDS, find, imported, settable
+from turnout.kinds import KINDS, ROLE_NAMES, find, imported, settable
+from turnout.models import ModelSpec
 from turnout.settings import Experiment
-from turnout.spelling import OWN_OBJECT, to_toml
+from turnout.spelling import OWN_OBJECT, to_table, to_toml
 
 FREE_TO_CHANGE = ("rounds", "stop", "title", "runtime")  # what may differ when a run is resumed
 
@@ -78,16 +79,27 @@ def _build_role(role: Any, value: Any, path: str) -> Any:
         raise Mistake(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', KINDS[role])}")
     maker = find(role, value["kind"], path)
     rest = {name: item for name, item in value.items() if name != "kind"}
-    if not rest and not inspect.isclass(maker) and not _makes_part(maker):
-        return maker  # a function that is itself the part, such as a predicate
-    return _build_fields(maker, rest, path)
+    if _is_part(role, maker):
+        if rest:
+            raise Mistake(f"{path}: {value['kind']} is a function, which has no settings: leave out {', '.join(rest)}")
+        return maker
+    return _complete(role, _build_fields(maker, rest, path), value["kind"], path)
 
 
-def _makes_part(maker: Any) -> bool:
-    """Whether a function makes a part (all its parameters have defaults) rather than being one."""
-    return all(
-        p.default is not p.empty or p.kind == p.VAR_POSITIONAL for p in inspect.signature(maker).parameters.values()
-    )
+def _complete(role: Any, part: Any, kind: str, path: str) -> Any:
+    """The part, unless it lacks something its role needs."""
+    needed = [*vars(role), *role.__annotations__] if inspect.isclass(role) else []
+    lacking = [name for name in needed if not name.startswith("_") and not hasattr(part, name)]
+    if lacking:
+        raise Mistake(f"{path}: {kind} is no {ROLE_NAMES[role]}, it lacks {', '.join(lacking)}")
+    return part
+
+
+def _is_part(role: Any, maker: Any) -> bool:
+    """Whether a function is itself the part (a predicate, a function that makes a module) rather than making one."""
+    if role is ModelSpec and maker not in KINDS[role].values():
+        return not hasattr(maker, "build")
+    return not inspect.isclass(maker) and bool(_required(maker))
 
 
 def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
@@ -195,6 +207,11 @@ def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: s
         raise Mistake(f"{here}: give the number of one of the {len(items)} entries and a setting, such as terms.0.mu")
     i = int(name)
     return (*items[:i], with_value(items[i], rest, value, here), *items[i + 1 :])
+
+
+def lasting(experiment: Experiment) -> dict[str, Any]:
+    """The settings that make a run the run it is: those that may not change when it is resumed."""
+    return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
 
 
 def check_same(path: Path, experiment: Experiment) -> None:

@@ -26,7 +26,7 @@ from turnout.prepare import prepare
 from turnout.record import Evaluation, Records, RoundRecord, export_turnout
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
-from turnout.stopping import Progress, reason_to_stop
+from turnout.stopping import Progress, metric_of, reason_to_stop
 from turnout.track import Track, Weights
 from turnout.version import __version__
 
@@ -177,6 +177,7 @@ def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | N
     if settings.exists():
         check_same(settings, experiment)
         experiment = as_before(experiment, folder)
+    metric_of(experiment)  # the stop rules' metric is a name that can be mistyped
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
         _write_whole(settings, to_toml(experiment))

@@ -147,6 +147,8 @@ def settable(maker: Any) -> dict[str, Any]:
 
 def role_in(hint: Any) -> Any:
     """The role a hint names, through optionals and tuples."""
+    if isinstance(hint, list):  # the arguments of a function
+        return None
     if hint in KINDS:
         return hint
     return next((found for a in typing.get_args(hint) if (found := role_in(a)) is not None), None)

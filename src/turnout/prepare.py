@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from turnout.config import lasting
 from turnout.data import Federation
 from turnout.engine.layout import lay_out
 from turnout.errors import Mistake, nearest
@@ -32,13 +33,14 @@ from turnout.track import Weights
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     """Load, build, check."""
-    federation = experiment.world.data.load(experiment.seed, data_dir)
+    given, federation = experiment, experiment.world.data.load(experiment.seed, data_dir)
     experiment = _bound(experiment, federation)
     template = build_model(experiment.model, federation, experiment.seed)
     if experiment.start is not None:
         load_weights(template, Path(experiment.start))
     x, y = _a_few_samples(federation)
-    check_model(experiment.task, template, x, y)
+    highest = y if y.is_floating_point() else torch.full_like(y, federation.classes - 1)
+    check_model(experiment.task, template, x, highest)
     layout = lay_out(template, experiment.algorithm.personal)
     if layout.shared == 0:
         raise Mistake("every parameter stays home, so there is nothing to federate: change algorithm.personal")
@@ -63,8 +65,8 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
         },
         members=Members(federation.clients),
     )
-    names = repr([(s.name, s.shape) for s in layout.slots])
-    fingerprint = hashlib.sha256((federation.fingerprint() + names).encode()).hexdigest()[:16]
+    identity = repr((federation.fingerprint(), [(s.name, s.shape) for s in layout.slots], lasting(given)))
+    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return Weights(experiment, federation, template, model, runtime, server, fingerprint)
 
 
@@ -84,17 +86,25 @@ def _bound(experiment: Experiment, federation: Federation) -> Experiment:
 
 
 def build_model(model: Any, federation: Federation, seed: int) -> nn.Module:
-    """A module from a spec, a factory (with or without input shape and classes), or a module itself."""
+    """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     make = getattr(model, "build", model)
     if not callable(make):
         raise Mistake(f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one")
-    wants = len(inspect.signature(make).parameters)
-    arguments = (federation.input_shape, federation.classes)[:wants]
+    needed = [
+        p for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind != p.VAR_KEYWORD
+    ]
+    if len(needed) > 2:
+        raise Mistake(
+            f"the model function needs {', '.join(map(str, needed))}: it is given (input_shape, classes) only"
+        )
+    arguments = (federation.input_shape, federation.classes)[: len(needed)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "model") & (2**63 - 1))
         built = make(*arguments)
+    if hasattr(built, "build"):
+        return build_model(built, federation, seed)
     if not isinstance(built, nn.Module):
         raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module")
     return built

@@ -113,11 +113,12 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run could not go on; a person's mistake needs no traceback."""
+    """A run could not begin, or not go on; a person's mistake needs no traceback."""
 
     name: str
     why: str
     mistake: bool
+    began: bool = False
 
 
 Message = Began | Line | Note | Ended | Failed

@@ -34,6 +34,7 @@ from turnout.settings import Experiment
 from turnout.track import Weights
 
 ENGINE_NAMES = {"ByHand": "by-hand engine", "Vmapped": "vmap engine", "Looped": "plain loop"}
+OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
 
 
@@ -119,16 +120,21 @@ def _lines(prepared: Weights, place: Place) -> Generator[Line, None, str | None]
 
 def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
     """The same, where a failure is a message too; the traceback of one that is no person's mistake is kept."""
-    kept = place.folder / "error.txt"
+    kept, began = place.folder / "error.txt", False
     kept.unlink(missing_ok=True)
     try:
-        yield from messages_of(experiment, place)
+        for message in messages_of(experiment, place):
+            began = began or isinstance(message, Began)
+            yield message
     except Mistake as mistake:
-        yield Failed(place.name, str(mistake), mistake=True)
+        yield Failed(place.name, str(mistake), True, began)
     except Exception as error:
+        if "allocate memory" in str(error) or isinstance(error, MemoryError | torch.OutOfMemoryError):
+            yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
+            return
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(traceback.format_exc())
-        yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", mistake=False)
+        yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
 
 
 def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
@@ -169,7 +175,7 @@ def _received(connection: Connection, active: dict[Connection, tuple[Place, Base
         process.join()
         if process.exitcode:
             why = f"its process was ended from outside (code {process.exitcode}); the machine may be short of memory"
-            yield Failed(place.name, why, mistake=False)
+            yield Failed(place.name, why, mistake=False, began=True)
         return
     yield message
 

@@ -46,6 +46,7 @@ def _hash(thing: Any) -> str:
     if isinstance(thing, Tensor):
         digest.update(repr((tuple(thing.shape), thing.dtype)).encode() + thing.detach().cpu().numpy().tobytes())
     elif isinstance(thing, nn.Module):
+        digest.update(repr(thing).encode())
         for name, value in thing.state_dict().items():
             digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
     else:
@@ -54,7 +55,8 @@ def _hash(thing: Any) -> str:
             digest.update(inspect.getsource(source).encode())
         except (OSError, TypeError):
             digest.update(repr(source).encode())
-        digest.update(repr(sorted(vars(thing).items()) if hasattr(thing, "__dict__") else "").encode())
+        inside = {} if source is thing else getattr(thing, "__dict__", {})
+        digest.update(repr({name: to_table(value) for name, value in sorted(inside.items())}).encode())
     return digest.hexdigest()[:16]
 
 

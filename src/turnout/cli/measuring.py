@@ -51,7 +51,9 @@ def record(
         raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first")
     loads = load or PAPER_LOADS
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"))
-    with Progress(*columns, TimeRemainingColumn(), console=console(stderr=True), transient=True) as progress:
+    screen = console(stderr=True)
+    still = not screen.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=screen, transient=True, disable=still) as progress:
         bar = progress.add_task("calibrating", total=rounds * len(loads))
 
         def show(done: int, total: int, row: Row) -> None:

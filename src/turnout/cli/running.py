@@ -83,7 +83,8 @@ def run(
         outcome.say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
     if len(plan.tasks) == len(failed) == 1 and failed[0].mistake:
-        outcome.say_where(plan.out, stderr=True)
+        if failed[0].began:
+            outcome.say_where(plan.out, stderr=True)
         raise Mistake(failed[0].why)
     seconds = time.monotonic() - start
     if json_to is not None:
