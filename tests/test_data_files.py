@@ -76,13 +76,13 @@ def test_emnist_from_the_published_archive(tmp_path, kind, classes, first):
     with zipfile.ZipFile(tmp_path / "emnist" / "gzip.zip", "w") as pack:
         for name, raw in zip(names, four(130, 62, classes, first), strict=True):
             pack.writestr(f"gzip/emnist-{kind}-{name}-ubyte.gz", gzip.compress(raw))
-    for spec in (EMNIST(kind=kind), EMNIST(kind=kind, transposed=True)):  # from the archive, then from its files
+    for spec in (EMNIST(split=kind), EMNIST(split=kind, transposed=True)):  # from the archive, then from its files
         pool = spec.read(tmp_path)
         assert (pool.classes, int(pool.y.min()), int(pool.y.max())) == (classes, 0, classes - 1)
         row, column = (5, 2) if spec.transposed else (2, 5)
         assert pool.x[0, 0, row, column].item() == pytest.approx(25 / 255)
     with pytest.raises(Mistake, match="did you mean 'byclass'"):
-        EMNIST(kind="byclas")
+        EMNIST(split="byclas")
 
 
 @pytest.mark.parametrize("damage", [b"", b"hello", idx(np.zeros((3, 28, 28)))[:-1], gzip.compress(b"x" * 99)[:-9]])

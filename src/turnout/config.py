@@ -71,6 +71,8 @@ def build(hint: Any, value: Any, path: str) -> Any:
 def _build_role(role: Any, value: Any, path: str) -> Any:
     if isinstance(value, str):
         value = {"kind": value}
+    if value is None or isinstance(value, bool | int | float | list):
+        raise Mistake(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', KINDS[role])}")
     if not isinstance(value, dict):
         return value  # an object given in Python
     if "kind" not in value:

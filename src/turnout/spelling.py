@@ -55,7 +55,9 @@ def _hash(thing: Any) -> str:
             digest.update(inspect.getsource(source).encode())
         except (OSError, TypeError):
             digest.update(repr(source).encode())
-        inside = {} if source is thing else getattr(thing, "__dict__", {})
+        inside = getattr(thing, "__dict__", {}) if source is not thing else {}
+        if inspect.isfunction(thing):
+            inside = inspect.getclosurevars(thing).nonlocals
         digest.update(repr({name: to_table(value) for name, value in sorted(inside.items())}).encode())
     return digest.hexdigest()[:16]
 
@@ -91,4 +93,4 @@ def scalar(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return repr(value) if value == value and abs(value) != float("inf") else str(value).replace("infinity", "inf")
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows it plain, TOML does not

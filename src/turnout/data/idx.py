@@ -131,30 +131,30 @@ class FashionMNIST(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class EMNIST(Images):
-    """Handwritten characters, 28 x 28; `kind` is the file's: byclass (62 classes), bymerge or balanced (47),
+    """Handwritten characters, 28 x 28; `split` is the file's: byclass (62 classes), bymerge or balanced (47),
     ...
 
     The published files store every picture transposed; `transposed=True` turns them upright.
     """
 
-    kind: str = "byclass"
+    split: str = "byclass"
     transposed: bool = False
     mirror: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in EMNIST_LABELS:
-            raise Mistake(f"EMNIST(kind={self.kind!r}): {nearest(self.kind, EMNIST_LABELS)}")
+        if self.split not in EMNIST_LABELS:
+            raise Mistake(f"EMNIST(split={self.split!r}): {nearest(self.split, EMNIST_LABELS)}")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         # The letters are numbered from 1 in their file, everything else from 0.
-        first = 1 if self.kind == "letters" else 0
-        return _pool(self, self._files(data_dir), tuple(EMNIST_LABELS[self.kind]), first, self.transposed)
+        first = 1 if self.split == "letters" else 0
+        return _pool(self, self._files(data_dir), tuple(EMNIST_LABELS[self.split]), first, self.transposed)
 
     def _files(self, data_dir: Path | None) -> list[Path]:
         """The four files, taken out of the published archive if they are not there."""
         parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
-        names = [f"emnist-{self.kind}-{part}-ubyte.gz" for part in parts]
+        names = [f"emnist-{self.split}-{part}-ubyte.gz" for part in parts]
         folders = [find_data_dir(data_dir) / folder for folder in EMNIST_ARCHIVE.folders]
         found = [locate(name, folders) for name in names]
         if None in found:

@@ -64,7 +64,7 @@ def data_set(name: str, split: str, size: Size) -> tuple[DataSpec, Model, float,
     dealt["test_share"] = 0.0  # these sets have a test set of their own
     if name == "MNIST":
         return MNIST(clients=100, **dealt), models.MLP(200, 200), 2e-3, 10
-    return EMNIST(kind="byclass", clients=62, **dealt), models.mcmahan_cnn(), 5e-4, 10
+    return EMNIST(split="byclass", clients=62, **dealt), models.mcmahan_cnn(), 5e-4, 10
 
 
 def experiment(name: str, split: str, participation: Participation, weighting: Weighting, size: Size) -> Experiment:

@@ -102,7 +102,7 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
     for part in parts:
         for name, experiment in part.variants.items():
             data = experiment.world.data
-            source = (type(data), getattr(data, "kind", None), getattr(data, "mirror", None))
+            source = (type(data), getattr(data, "split", None), getattr(data, "mirror", None))
             if source not in tried:
                 tried[source] = _why_missing(data, data_dir)
             why = tried[source]

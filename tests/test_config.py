@@ -1,0 +1,258 @@
+"""Experiments as TOML, in and out; single settings; and a sentence for everything that cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import turnout as to
+from turnout.catalogue import commented, kinds
+from turnout.config import build, check_same, from_table, lasting, load, with_setting
+from turnout.kinds import KINDS, ROLE_NAMES
+from turnout.recipes import cook, recipes
+from turnout.spelling import to_toml
+
+EVERYTHING = """
+title = "all of it"
+rounds = 7
+seed = 3
+start = "weights.safetensors"
+
+[world.data]
+kind = "digits"
+clients = 9
+partition = {kind = "classes", per_client = 3}
+sizes = {kind = "pareto", cap = 50}
+
+[world.participation]
+kind = "dropout"
+rate = 0.25
+when_up = {kind = "traces", names = ["T0", "Tlo"]}
+
+[model]
+kind = "mlp"
+hidden = [20, 10]
+batch_norm = [1]
+
+[algorithm]
+personal = {kind = "named", pattern = "output.*"}
+weighting = "B"
+max_weight = 2
+
+[[algorithm.terms]]
+kind = "proximal"
+mu = 0.1
+
+[algorithm.local]
+epochs = 5
+optimizer = {kind = "sgd", lr = 1}
+schedule = "inverse-clock"
+
+[stop]
+target = 0.9
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_the_experiment_one_would_write_in_python(tmp_path: Path) -> None:
+    assert load(written(tmp_path, EVERYTHING)) == to.Experiment(
+        world=to.World(
+            data=to.data.Digits(clients=9, partition=to.partition.Classes(per_client=3), sizes=to.data.Pareto(cap=50)),
+            participation=to.participation.Dropout(0.25, when_up=to.participation.Traces(names=("T0", "Tlo"))),
+        ),
+        model=to.models.MLP(20, 10, batch_norm=(1,)),
+        algorithm=to.Algorithm(
+            local=to.Local(optimizer=to.SGD(lr=1.0), epochs=5, schedule=to.InverseClock()),
+            terms=(to.Proximal(mu=0.1),),
+            personal=to.personal.Named("output.*"),
+            weighting=to.ByShare(),
+            max_weight=2.0,
+        ),
+        rounds=7,
+        seed=3,
+        start="weights.safetensors",
+        stop=to.Stop(target=0.9),
+        title="all of it",
+    )
+
+
+def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    once = load(written(tmp_path, EVERYTHING))
+    assert load(written(tmp_path, to_toml(once))) == once
+
+
+@pytest.mark.parametrize("name", sorted(recipes()))
+def test_every_recipe_is_a_file(name: str, tmp_path: Path) -> None:
+    for experiment in cook(name).values():
+        assert load(written(tmp_path, to_toml(experiment))) == experiment
+        assert load(written(tmp_path, commented(experiment, "from a recipe"))) == experiment
+
+
+@pytest.mark.parametrize("role", list(KINDS), ids=[ROLE_NAMES[role] for role in KINDS])
+def test_every_kind_that_needs_nothing_can_be_named(role: Any) -> None:
+    for name, maker in KINDS[role].items():
+        kind = next(k for k in kinds()[ROLE_NAMES[role]] if name in k.names)
+        if "..." not in kind.settings.values():
+            part = build(role, name, "here")
+            assert part is maker or dataclasses.is_dataclass(part), name
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    lr=st.floats(min_value=1e-30, max_value=1e30),
+    title=st.text(max_size=20),
+    hidden=st.lists(st.integers(1, 500), max_size=3),
+)
+def test_numbers_and_texts_survive_exactly(lr: float, title: str, hidden: list[int]) -> None:
+    import tomllib
+
+    given_ = to.Experiment(model=to.models.MLP(*hidden), title=title).but(**{"algorithm.local.optimizer.lr": lr})
+    assert from_table(tomllib.loads(to_toml(given_))) == given_
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("rounds=5", "rounds", 5),
+        ("algorithm.local.optimizer.lr=1", "algorithm.local.optimizer.lr", 1.0),
+        ("algorithm.weighting=A", "algorithm.weighting", to.CompleteOnly()),
+        ("algorithm.weighting.kind=by-share", "algorithm.weighting", to.ByShare()),
+        ("world.participation={kind='dropout', rate=0.1}", "world.participation", to.participation.Dropout(0.1)),
+        ("algorithm.terms=[{kind='proximal', mu=2}]", "algorithm.terms", (to.Proximal(mu=2.0),)),
+        ("algorithm.personal=batch-norm", "algorithm.personal", to.personal.batch_norm),
+        ("title=two words", "title", "two words"),
+        ("algorithm.local.epochs=none", "algorithm.local.epochs", None),
+        ("stop.target=none", "stop.target", None),
+    ],
+)
+def test_one_setting(setting: str, path: str, value: object) -> None:
+    found: Any = with_setting(to.Experiment(), setting)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_a_setting_inside_a_list() -> None:
+    experiment = to.Experiment(algorithm=to.Algorithm(terms=(to.Proximal(mu=0.5),)))
+    assert with_setting(experiment, "algorithm.terms.0.mu=3").algorithm.terms == (to.Proximal(mu=3.0),)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("algorithm.lokal.epochs=3", r"unknown setting algorithm.lokal: did you mean 'local'\?"),
+        ("algorithm.weighting=bywork", r"no weighting of kind 'bywork': did you mean 'by-work'\?"),
+        ("algorithm.weighting=5", "algorithm.weighting must be a kind or a table with one, not 5"),
+        ("algorithm.weighting={kind=5}", "algorithm.weighting.kind must be a text, not 5"),
+        ("algorithm.weighting={}", "algorithm.weighting needs a kind"),
+        ("world.data={kind='digits', clints=3}", r"unknown setting world.data.clints: did you mean 'clients'"),
+        ("rounds=many", "rounds must be a whole number, not 'many'"),
+        ("rounds=2.5", "rounds must be a whole number, not 2.5"),
+        ("rounds=true", "rounds must be a whole number, not True"),
+        ("rounds=0", "at least 1 round"),
+        ("rounds", "write it as path=value"),
+        ("rounds=", "write it as path=value"),
+        ("=3", "write it as path=value"),
+        ("algorithm.local=3", "algorithm.local must be a table of settings, not 3"),
+        ("algorithm.local.optimizer.lr=fast", "algorithm.local.optimizer.lr must be a number, not 'fast'"),
+        ("algorithm.local.optimizer.lr=-1", "learning rate must be above 0"),
+        ("algorithm.terms.0.mu=1", "give the number of one of the 0 entries"),
+        ("algorithm.personal.pattern=x", "algorithm.personal has no settings of its own here; give it a kind first"),
+        ("world.participation=fleet-log", "world.participation needs path"),
+        ("model={kind='mlp', hidden=3}", "model.hidden must be a list, not 3"),
+        ("algorithm.weighting=no_such_module:Thing", "cannot import 'no_such_module'"),
+        ("algorithm.weighting=json:Thing", "module 'json' has nothing called 'Thing'"),
+        ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks counts"),
+        ("model={kind='tests.worlds:ready', depth=3}", "is a function, which has no settings: leave out depth"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    with pytest.raises(to.Mistake, match=sentence):
+        with_setting(to.Experiment(), setting)
+
+
+def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torn_module.py").write_text("x = 1\ndef broken(:\n")
+    (tmp_path / "raising_module.py").write_text("1 / 0")
+    with pytest.raises(to.Mistake, match=r"algorithm.weighting: .*torn_module.py, line 2: invalid syntax"):
+        with_setting(to.Experiment(), "algorithm.weighting=torn_module:Mine")
+    with pytest.raises(to.Mistake, match="importing 'raising_module' failed: ZeroDivisionError"):
+        with_setting(to.Experiment(), "model=raising_module:net")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"rounds = ", "is not valid TOML"),
+        (b"\xff\xfe", "is not valid TOML"),
+        (b"round = 3", r"unknown setting round: did you mean 'rounds'"),
+        (b"[world]\ndata = 3", "world.data must be a kind"),
+        (b"world = 3", "world must be a table of settings, not 3"),
+    ],
+)
+def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_bytes(content)
+    with pytest.raises(to.Mistake, match=sentence):
+        load(tmp_path / "experiment.toml")
+    with pytest.raises(to.Mistake, match="cannot read the experiment file"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_ones_own_objects_are_named_by_their_content() -> None:
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    net = nn.Linear(2, 2)
+
+    def experiment(x: torch.Tensor, model: Any) -> to.Experiment:
+        return to.Experiment(world=to.World(data=to.data.Own(x, y, owner=[0, 0, 1, 1])), model=model)
+
+    first = to_toml(experiment(x, net))
+    assert to_toml(experiment(x.clone(), net)) == first
+    assert to_toml(experiment(x + 1, net)) != first
+    assert to_toml(experiment(x, nn.Linear(2, 2))) != first
+
+
+def net_of(width: int) -> Any:
+    return lambda: nn.Linear(2, width)
+
+
+def test_a_function_is_named_by_its_source_and_what_it_holds() -> None:
+    assert to_toml(to.Experiment(model=net_of(2))) == to_toml(to.Experiment(model=net_of(2)))
+    assert to_toml(to.Experiment(model=net_of(2))) != to_toml(to.Experiment(model=net_of(3)))
+    assert 'model = "<source ' in to_toml(to.Experiment(model=net_of(2)))
+
+
+def test_a_file_cannot_give_back_an_object(tmp_path: Path) -> None:
+    experiment = to.Experiment(model=nn.Linear(60, 10))
+    with pytest.raises(
+        to.Mistake, match=r"model was an object of your own .*open_run\(folder, experiment=experiment\)"
+    ):
+        load(written(tmp_path, to_toml(experiment)))
+
+
+def test_only_what_may_change_may_change(tmp_path: Path) -> None:
+    before = to.Experiment()
+    path = written(tmp_path, to_toml(before))
+    check_same(path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.InProcess(threads=7)))
+    with pytest.raises(to.Mistake, match=r"other settings \(algorithm.local.batch_size, seed\)"):
+        check_same(path, before.but(seed=1, **{"algorithm.local.batch_size": 3}))
+    assert lasting(before) == lasting(before.but(rounds=1)) != lasting(before.but(seed=1))
+
+
+def test_the_catalogue_says_what_is_in_the_code() -> None:
+    found = {kind.names[0]: kind for kind in kinds()["optimizer"]}
+    assert found["sgd"].settings == {"lr": "0.1", "momentum": "0.0", "weight_decay": "0.0"}
+    assert all(kind.about.endswith(".") for role in kinds().values() for kind in role)

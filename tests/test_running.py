@@ -1,0 +1,301 @@
+"""Running from Python: what a Run gives, one's own models and data, several runs at once, failures kept apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import turnout as to
+from turnout.memory import check_fits, free_bytes
+from turnout.running import cores, jobs_for, run_many, run_tasks, tasks_of
+
+
+def small(**changes: object) -> to.Experiment:
+    data = to.data.Synthetic(clients=8, sizes=to.data.Pareto(cap=40))
+    world = to.World(data, to.participation.Traces(first=8))
+    local = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=5)
+    return to.Experiment(world, algorithm=to.Algorithm(local=local), rounds=3).but(**changes)
+
+
+def own_data() -> to.data.Own:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=g)
+    return to.data.Own(x, (x[:, 0] > 0).long(), owner=[i % 6 for i in range(60)])
+
+
+class Net(nn.Module):
+    """Somebody's own model, with a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 8)
+        self.outer = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.inner(x))
+        return self.outer(hidden) + 0.1 * hidden[:, :2]
+
+
+def test_a_run_gives_curves_report_and_model(tmp_path: Path) -> None:
+    run = to.run(small(), tmp_path / "run", quiet=True)
+    rounds, values = run.curve("global_accuracy")
+    assert rounds == [-1, 0, 1, 2]
+    assert run.final("global_accuracy") == values[-1]
+    assert run.rounds() == 3
+    assert run.stopped() is None
+    assert run.report() == tmp_path / "run" / "report.html"
+    model = run.model()
+    x, y = small().world.data.load(0, None).central_test() or (torch.empty(0), torch.empty(0))
+    accuracy = (model(x).argmax(1) == y).double().mean()
+    assert float(accuracy) == pytest.approx(values[-1])
+
+
+def test_a_run_is_found_again(tmp_path: Path) -> None:
+    run = to.run(small(), tmp_path / "run", quiet=True)
+    again = to.open_run(tmp_path / "run")
+    assert again.experiment.algorithm == run.experiment.algorithm
+    ours, theirs = again.model().state_dict(), run.model().state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with pytest.raises(to.Mistake, match="is not a run folder"):
+        to.open_run(tmp_path)
+
+
+def test_a_client_has_its_own_model_where_something_is_personal(tmp_path: Path) -> None:
+    changes = {"model": to.models.MLP(6, batch_norm=True), "algorithm.personal": to.personal.batch_norm}
+    run = to.run(small(**changes), tmp_path / "run", quiet=True)
+    common, three, four = run.model().state_dict(), run.model(client=3).state_dict(), run.model(client=4).state_dict()
+    personal = [name for name in common if "norm" in name and "tracked" not in name]
+    assert personal
+    for name, value in three.items():
+        assert torch.equal(value, four[name]) == (name not in personal and "tracked" not in name) or "tracked" in name
+        assert torch.equal(value, common[name]) or "norm" in name
+    with pytest.raises(to.Mistake, match="no client 8: they are 0 to 7"):
+        run.model(client=8)
+
+
+def test_without_personal_parameters_a_client_has_the_common_model(tmp_path: Path) -> None:
+    run = to.run(small(), tmp_path / "run", quiet=True)
+    ours, common = run.model(client=2).state_dict(), run.model().state_dict()
+    assert all(torch.equal(ours[name], common[name]) for name in common)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Net(), lambda: Net(), lambda shape: nn.Linear(shape[0], 2), lambda shape, classes: nn.Linear(shape[0], classes)],
+    ids=["module", "function", "function of the shape", "function of shape and classes"],
+)
+def test_any_model_and_tensors_in_memory(model: object, tmp_path: Path) -> None:
+    experiment = to.Experiment(to.World(own_data()), model, rounds=12)  # type: ignore[arg-type]
+    run = to.run(experiment.but(**{"algorithm.local.optimizer.lr": 0.5}), tmp_path / "run", quiet=True)
+    assert run.final("global_accuracy") > run.curve("global_accuracy")[1][0]
+    assert isinstance(run.model(), Net | nn.Linear)
+    with pytest.raises(to.Mistake, match="object of your own"):
+        to.open_run(tmp_path / "run")
+    again = to.open_run(tmp_path / "run", experiment=run.experiment)
+    assert torch.equal(next(again.model().parameters()), next(run.model().parameters()))
+
+
+def test_a_model_that_cannot_be_vectorised_says_so_and_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Asking(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum().item() < 1e9 else x
+
+    to.run(to.Experiment(to.World(own_data()), Asking(), rounds=1), tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "cannot be vectorised, so clients train one at a time" in said
+    assert "plain loop" in said
+
+
+def test_the_module_given_is_not_changed(tmp_path: Path) -> None:
+    net = Net()
+    before = net.inner.weight.detach().clone()
+    run = to.run(to.Experiment(to.World(own_data()), net, rounds=1), tmp_path / "run", quiet=True)
+    assert torch.equal(net.inner.weight, before)
+    assert not torch.equal(run.model().state_dict()["inner.weight"], before)
+
+
+def test_starting_from_given_weights(tmp_path: Path) -> None:
+    first = to.run(small(), tmp_path / "first", quiet=True)
+    save_file(first.model().state_dict(), tmp_path / "weights.safetensors")
+    second = to.run(small(start=str(tmp_path / "weights.safetensors")), tmp_path / "second", quiet=True)
+    assert second.curve("global_loss")[1][0] == pytest.approx(first.final("global_loss"))
+    save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(to.Mistake, match="has a tensor 'other' that this model has not"):
+        to.run(small(start=str(tmp_path / "other.safetensors")), tmp_path / "third", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": lambda: nn.Linear(60, 3)}, "gives 3 scores but the data has 10 labels"),
+        ({"model": lambda: nn.Linear(7, 10)}, r"cannot take samples of shape \(60,\)"),
+        ({"model": lambda a, b, c: nn.Linear(60, 10)}, "the model function needs a, b, c"),
+        ({"model": lambda: 3}, "the model function gave int"),
+        ({"model": 3}, "model is 3"),
+        ({"algorithm.selection": to.selection.Count(9)}, "9"),
+        ({"stop": to.Stop(target=0.5, metric="global_acc")}, "did you mean 'global_accuracy'"),
+        ({"runtime": to.InProcess(device="tpu")}, "is no device"),
+        ({"model": to.models.CNN()}, "takes images"),
+    ],
+)
+def test_what_cannot_run_is_a_sentence_before_the_first_round(
+    changes: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(to.Mistake, match=sentence):
+        to.run(small(**changes), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "records.sqlite").exists()
+
+
+def test_data_with_a_hole_is_a_sentence(tmp_path: Path) -> None:
+    data = own_data()
+    data.x[13, 1] = float("nan")  # type: ignore[index]
+    with pytest.raises(to.Mistake, match=r"row 13 \(client '1'\): x is NaN or infinite"):
+        to.run(to.Experiment(to.World(data), Net()), tmp_path / "run", quiet=True)
+
+
+def test_a_diverging_run_stops_with_its_records_and_a_report(tmp_path: Path) -> None:
+    def explode(lr: float, clock: int) -> float:
+        return lr if clock < 4 else 1e30
+
+    changes = {"model": to.models.MLP(6), "algorithm.local.schedule": to.Custom(explode), "rounds": 20}
+    with pytest.raises(to.Mistake, match=r"the update of client \d+ in round [45] is not finite"):
+        to.run(small(**changes), tmp_path / "run", quiet=True)
+    with to.Run(tmp_path / "run", small()).records() as records:
+        assert records.last_round() in (3, 4)
+        assert len(records.curve("global_loss")[0]) >= 5
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_stop_rules_say_why(tmp_path: Path) -> None:
+    run = to.run(small(rounds=50, stop=to.Stop(patience=2)), tmp_path / "run", quiet=True)
+    assert run.rounds() < 50
+    assert run.stopped() == "no gain in global_accuracy for 2 evaluations"
+
+
+def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
+    from turnout.record import same
+
+    variants = {"A": small(**{"algorithm.weighting": to.CompleteOnly()}), "C": small()}
+    one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
+    two = run_many("both", variants, [0, 1], tmp_path / "two", jobs=2, quiet=True)
+    assert [run.folder.relative_to(tmp_path / "one") for run in one] == [Path(p) for p in folders()]
+    for ours, theirs in zip(one, two, strict=True):
+        assert same(ours.folder / "records.sqlite", theirs.folder / "records.sqlite") == []
+    listed = json.loads((tmp_path / "two" / "runs.json").read_text())
+    assert [entry["path"] for entry in listed["runs"]] == folders()
+
+
+def folders() -> list[str]:
+    return [f"{scheme}/seed-{seed}" for seed in (0, 1) for scheme in "AC"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None:
+    variants = {"good": small(), "bad": small(**{"algorithm.selection": to.selection.Count(9)}), "fine": small()}
+    failed = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=jobs, quiet=True)
+    assert [failure.name for failure in failed] == ["bad seed 0"]
+    assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
+    with pytest.raises(to.Mistake, match=r"1 of 3 runs failed\. bad seed 0: "):
+        run_many("some", variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
+
+
+def raising(lr: float, clock: int) -> float:
+    raise KeyError("no rate")
+
+
+def test_an_unexpected_error_keeps_its_traceback(tmp_path: Path) -> None:
+    variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(raising)})}
+    (failure,) = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=2, quiet=True)
+    assert not failure.mistake
+    assert "KeyError: 'no rate'" in failure.why
+    assert "in raising" in (tmp_path / "runs" / "bad" / "seed-0" / "error.txt").read_text()
+
+
+def dying(lr: float, clock: int) -> float:
+    import os
+
+    os._exit(7)
+
+
+def test_a_process_that_is_killed_is_a_failure_of_its_run_only(tmp_path: Path) -> None:
+    variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(dying)})}
+    (failure,) = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=2, quiet=True)
+    assert failure.name == "bad seed 0"
+    assert "ended from outside (code 7)" in failure.why
+    assert (tmp_path / "runs" / "good" / "seed-0" / "turnout.csv").exists()
+
+
+def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
+    to.run(small(), tmp_path / "one", quiet=True)
+    with pytest.raises(to.Mistake, match="is not empty"):
+        to.run(small(), tmp_path / "one", quiet=True)
+    with pytest.raises(to.Mistake, match="holds a single run, and this would be 2"):
+        run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
+    run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
+    with pytest.raises(to.Mistake, match="holds several runs"):
+        run_tasks("one", tasks_of({"a": small()}, [0]), tmp_path / "two", resume=True)
+    with pytest.raises(to.Mistake, match="holds several runs: name one"):
+        to.open_run(tmp_path / "two")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(to.Mistake, match="is a file"):
+        to.run(small(), tmp_path / "file", quiet=True)
+
+
+def test_jobs_are_as_many_as_cores_unless_an_experiment_cannot_travel() -> None:
+    many = tasks_of({str(i): small() for i in range(100)}, [0])
+    expected = 1 if torch.cuda.is_available() else cores()
+    assert jobs_for(many) == expected
+    assert jobs_for(many[:1]) == 1
+    assert jobs_for(tasks_of({"a": small(model=lambda: nn.Linear(60, 10)), "b": small()}, [0])) == 1
+
+
+def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
+    assert (free_bytes(torch.device("cpu")) or 0) > 2**20
+    with pytest.raises(
+        to.Mistake, match=r"needs about 2 kB of memory \(cohort 2 kB\), and 3 such runs .* 6 kB, but 5 kB"
+    ):
+        check_fits({"cohort": 2000, "client state": 10**12}, free=5000, side_by_side=3)
+    huge = small(**{"world.data.clients": 1000, "model": to.models.MLP(3000, 3000, 3000), "rounds": 1})
+    with pytest.raises(to.Mistake, match=r"of memory .*cohort"):
+        to.run(huge, tmp_path / "run", quiet=True)
+
+
+def test_progress_on_no_terminal_is_plain_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.progress.PLAIN_EVERY", 0.0)
+    monkeypatch.setattr("turnout.sidebyside.LINE_SECONDS", 0.0)
+    to.run(small(), tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")
+    assert "of memory" in lines[0]
+    assert lines[1].startswith("round 1/3, accuracy ")
+    assert "turnout 8/8" in lines[1] or "turnout 7/8" in lines[1]
+    assert "clients/s" in lines[1]
+    assert "left" in lines[1]
+    assert lines[-1].startswith("done: 3 rounds in ")
+
+
+def test_quiet_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.monotonic()
+    run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "runs", jobs=1, quiet=True)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "")
+    assert time.monotonic() - start < 60
+
+
+def test_public_names_load_when_they_are_used() -> None:
+    from turnout.public import __all__ as names
+
+    assert all(getattr(to, name) is not None for name in names)
+    assert set(names) == set(dir(to))
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        to.Nonsense  # noqa: B018
