@@ -7,6 +7,7 @@ each, because kernels that share two cores wait for one another at every small o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -37,10 +38,17 @@ class Crew:
             self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def map(self, function: Callable[[Gradients, Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The results in the order of the items; an error in one of them is raised here."""
+        """The results in the order of the items; an error in one of them is raised here.
+
+        A single item is worked on right here: handing it over costs more than a small one takes.
+        """
         if self._pool is None:
             return [function(self.first, item) for item in items]
-        pending = [self._pool.submit(self._one, function, item) for item in items]
+        rest = iter(items)
+        ahead = list(itertools.islice(rest, 2))
+        if len(ahead) < 2:
+            return [function(self.first, item) for item in ahead]
+        pending = [self._pool.submit(self._one, function, item) for item in itertools.chain(ahead, rest)]
         return [done.result() for done in pending]
 
     def _one(self, function: Callable[[Gradients, Item], Result], item: Item) -> Result:

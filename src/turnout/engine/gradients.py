@@ -41,6 +41,10 @@ class Gradients(Protocol):
         """One plain SGD step in place: x <- x - lr (g + decay x); the mean loss of each client comes back."""
         ...
 
+    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+        """A chunk's weights in memory of their own, where steps are faster on them than on columns of the matrix."""
+        ...
+
     def twin(self) -> Gradients:
         """The same for another thread (modules are not thread-safe)."""
         ...
@@ -93,6 +97,18 @@ class ByHand:
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         return self._run(flat_cP, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
+    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+        """Contiguous copies: an update in place of a strided weight goes through a temporary one."""
+        if flat_cP.is_cuda:
+            return None
+        return {name: view.contiguous() for name, view in self.network.layout.views(flat_cP).items()}
+
+    def descend_loose(self, weights: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        """One plain SGD step on weights that `loosen` gave (or a prefix of them)."""
+        keyed = weights | self.network.keyed(batch.keys_ck)
+        sink = Sink(weights, 1 - lr * decay, -1.0, lr)
+        return self.stack.descend(batch.x, batch.y, batch.mask_cB, keyed, sink)
+
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         if flat_cP.is_cuda:
             return self._replays.run(self._fused, flat_cP, batch, lr, decay)
@@ -137,6 +153,9 @@ class Vmapped:
             torch._foreach_mul_(weights, 1 - lr * decay)
         torch._foreach_add_(weights, grads, alpha=-lr)
         return loss_c
+
+    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+        return None
 
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
@@ -191,6 +210,9 @@ class Looped:
             grad_cP.add_(flat_cP, alpha=decay)
         flat_cP.add_(grad_cP, alpha=-lr)
         return loss_c
+
+    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+        return None
 
     def twin(self) -> Looped:
         return Looped(self.network.twin())

@@ -19,7 +19,7 @@ from torch import Tensor
 from turnout.engine.batches import Batches, Feed, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
-from turnout.engine.gradients import Gradients, Network
+from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
 from turnout.rng import key, keys
@@ -189,6 +189,7 @@ class Chunk:
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
+        self.loose = gradients.loosen(self.flat_cP) if job.fused else None
         self.grouped = network.has_batch_statistics()
         self.keys_cJk: Tensor | None = None
         if network.dropout_keys:
@@ -204,6 +205,9 @@ class Chunk:
                 active -= 1
             for rows in self._groups(step, active):
                 self._step(step, rows)
+        if self.loose is not None:
+            for name, view in self.network.layout.views(self.flat_cP).items():
+                view.copy_(self.loose[name])
         self.result.loss_C[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish()
@@ -222,6 +226,11 @@ class Chunk:
 
     def _step(self, step: int, rows: slice | Tensor) -> None:
         batch = self._batch(step, rows)
+        if self.loose is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
+            assert isinstance(self.job.optimizer, SGD)
+            loose, decay = {name: value[rows] for name, value in self.loose.items()}, self.job.optimizer.weight_decay
+            self.result.loss_C[self.rows][rows] += self.gradients.descend_loose(loose, batch, self.job.lr, decay)
+            return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
         if self.grad_cP is None:
             assert isinstance(self.job.optimizer, SGD)
