@@ -17,6 +17,7 @@ from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
+_REMEMBERED = 1 << 20  # samples whose places are kept for the next round
 
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
@@ -38,29 +39,77 @@ class Batches:
     size_cJ: Tensor
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where the samples of one epoch go, whatever their order: known from the counts and steps alone."""
+
+    owner_R: Tensor  # whose sample it is, as a position in the block
+    sample_R: Tensor  # which of its owner's
+    from_R: Tensor  # where the owner's rows begin
+    kept_R: Tensor | None  # those that are trained on, where not all are
+    target_R: Tensor  # places in the table of rows, for those kept
+
+
+def _places(
+    count_c: Tensor, start_c: Tensor, steps_c: Tensor, epoch: int, batch_size: int, per_epoch_c: Tensor
+) -> _Places:
+    here = (steps_c > epoch * per_epoch_c).nonzero().squeeze(1)
+    count_h = count_c[here]
+    owner_R = here.repeat_interleave(count_h)
+    sample_R = torch.arange(len(owner_R)) - (count_h.cumsum(0) - count_h).repeat_interleave(count_h)
+    batch_R = sample_R // batch_size
+    step_R = epoch * per_epoch_c[owner_R] + batch_R
+    kept_R = (batch_R < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
+    longest = int(steps_c.max())
+    target_R = (owner_R * longest + step_R) * batch_size + sample_R % batch_size
+    everything = bool(kept_R.all())
+    return _Places(owner_R, sample_R, start_c[owner_R], None if everything else kept_R, target_R[kept_R])
+
+
+class Layouts:
+    """The places of the last blocks: a cohort that is asked again with the same work needs none computed."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[Tensor, Tensor, int, list[_Places]]] = {}
+
+    def places(
+        self, block: int, samples: Samples, steps_c: Tensor, batch_size: int, drop_single: bool
+    ) -> list[_Places]:
+        count_c = samples.count_C
+        found = self._last.get(block)
+        if found and found[2] == batch_size and torch.equal(found[0], count_c) and torch.equal(found[1], steps_c):
+            return found[3]
+        per_epoch_c = steps_per_epoch(count_c, batch_size, drop_single).clamp(min=1)
+        epochs = int(((steps_c - 1) // per_epoch_c).max()) + 1 if len(steps_c) else 0
+        args = (batch_size, per_epoch_c)
+        made = [_places(count_c, samples.start_C, steps_c, epoch, *args) for epoch in range(epochs)]
+        if sum(len(p.owner_R) for p in made) <= _REMEMBERED:
+            self._last[block] = (count_c.clone(), steps_c.clone(), batch_size, made)
+        return made
+
+
 def address_batches(
-    samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
+    samples: Samples,
+    client_c: Tensor,
+    steps_c: Tensor,
+    batch_size: int,
+    drop_single: bool,
+    seed: int,
+    t: int,
+    layouts: Layouts | None = None,
+    block: int = 0,
 ) -> Batches:
     """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
-    count_c, start_c = samples.count_C, samples.start_C
-    per_epoch_c = steps_per_epoch(count_c, batch_size, drop_single).clamp(min=1)
-    epochs_c = torch.where(steps_c > 0, (steps_c - 1) // per_epoch_c + 1, torch.zeros_like(steps_c))
     longest = int(steps_c.max()) if steps_c.numel() else 0
     row_cJB = torch.full((len(client_c), longest, batch_size), -1, dtype=torch.int64)
     client_key_c = keys(key(seed, "batches", t), client_c)
-    for epoch in range(int(epochs_c.max()) if epochs_c.numel() else 0):
-        here = (epochs_c > epoch).nonzero().squeeze(1)
-        owner_R = here.repeat_interleave(count_c[here])
-        sample_R = torch.arange(len(owner_R)) - (count_c[here].cumsum(0) - count_c[here]).repeat_interleave(
-            count_c[here]
-        )
-        hash_R = keys(keys(client_key_c, torch.tensor(epoch))[owner_R], sample_R)
-        # one flat sort: the client in the top bits, the hash below it
-        order_R = torch.sort((owner_R << 44) | ((hash_R >> 20) & (2**44 - 1)), stable=True).indices
-        step_R = epoch * per_epoch_c[owner_R] + sample_R // batch_size  # owners stay contiguous after the sort
-        kept = (sample_R // batch_size < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
-        rows_R = samples.row_R[start_c[owner_R] + sample_R[order_R]]
-        row_cJB[owner_R[kept], step_R[kept], (sample_R % batch_size)[kept]] = rows_R[kept]
+    places = (layouts or Layouts()).places(block, samples, steps_c, batch_size, drop_single)
+    for epoch, place in enumerate(places):
+        hash_R = keys(keys(client_key_c, torch.tensor(epoch))[place.owner_R], place.sample_R)
+        # one flat sort: the client in the top bits, the hash below it, so that owners stay together
+        order_R = torch.sort((place.owner_R << 44) | ((hash_R >> 20) & (2**44 - 1)), stable=True).indices
+        rows_R = samples.row_R[place.from_R + place.sample_R[order_R]]
+        row_cJB.view(-1)[place.target_R] = rows_R if place.kept_R is None else rows_R[place.kept_R]
     return Batches(row_cJB, (row_cJB >= 0).sum(2))
 
 
@@ -76,25 +125,28 @@ class Feed:
         clients, _, size = batches.row_cJB.shape
         step_bytes = max(1, clients * size * samples.x[:1].numel() * samples.x.element_size())
         self.window = max(1, (_GPU_WINDOW if samples.x.is_cuda else _CPU_WINDOW) // step_bytes)
-        self.first, self.x, self.y = -self.window, samples.x, samples.y
+        self.first = -self.window
+        self.x: tuple[Tensor, ...] = ()
+        self.y: tuple[Tensor, ...] = ()
 
     def at(self, step: int, rows: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Samples, targets and (where some have a short batch) the mask of one step for some of the clients."""
         if not self.first <= step < self.first + self.window:
             self._gather(step)
-        width, offset = self.width_J[step], step - self.first
-        row_cB = self.batches.row_cJB[rows, step]
+        x_cB, y_cB, width = self.x[step - self.first], self.y[step - self.first], self.width_J[step]
+        if isinstance(rows, slice) and not self.short_J[step] and width == x_cB.shape[1] and rows.stop == len(x_cB):
+            return x_cB, y_cB, None
         mask_cB = None
         if isinstance(rows, Tensor):  # clients of one batch size
             width = int(self.batches.size_cJ[rows[0], step])
         elif self.short_J[step]:
-            mask_cB = (row_cB[:, :width] >= 0).to(self.dtype)
-        return self.x[rows, offset, :width], self.y[rows, offset, :width], mask_cB
+            mask_cB = (self.batches.row_cJB[rows, step, :width] >= 0).to(self.dtype)
+        return x_cB[rows, :width], y_cB[rows, :width], mask_cB
 
     def _gather(self, step: int) -> None:
         row_cJB = self.batches.row_cJB[:, step : step + self.window]
         flat = row_cJB.reshape(-1).clamp(min=0)
         x, y = self.samples.x, self.samples.y
-        self.x = x.index_select(0, flat).view(*row_cJB.shape, *x.shape[1:])
-        self.y = y.index_select(0, flat).view(*row_cJB.shape, *y.shape[1:])
+        self.x = x.index_select(0, flat).view(*row_cJB.shape, *x.shape[1:]).unbind(1)
+        self.y = y.index_select(0, flat).view(*row_cJB.shape, *y.shape[1:]).unbind(1)
         self.first = step

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batches, Feed, address_batches
+from turnout.engine.batches import Batches, Feed, Layouts, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
@@ -83,6 +83,7 @@ class Trainer:
         """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one."""
         self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
         self._matrix: Tensor | None = None
+        self._layouts = Layouts()
 
     @property
     def gradients(self) -> Gradients:
@@ -117,7 +118,7 @@ class Trainer:
         chunk = self._chunk(len(job.client_C))
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
-            batches = _batches(job, block)
+            batches = _batches(job, block, self._layouts)
             for start in range(block.start, block.stop, chunk):
                 stop = min(start + chunk, block.stop)
                 own = slice(start - first, stop - first)
@@ -145,14 +146,14 @@ def _blank(job: Job, flat_CP: Tensor) -> Trained:
     return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine)
 
 
-def _batches(job: Job, block: slice) -> Batches:
+def _batches(job: Job, block: slice, layouts: Layouts) -> Batches:
     """The batch orders of a block of clients, on the device of the pool."""
     start_C, count_C = job.samples.start_C, job.samples.count_C
     first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
     samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
-    batches = address_batches(
-        samples, job.client_C[block], job.steps_C[block], job.batch_size, job.drop_single, job.seed, job.t
-    )
+    client_c, steps_c = job.client_C[block], job.steps_C[block]
+    args = (samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
+    batches = address_batches(*args, layouts, block.start)
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
 
 
@@ -190,6 +191,7 @@ class Chunk:
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
         self.loose = gradients.loosen(self.flat_cP) if job.fused else None
+        self.loss_c = result.loss_C[rows]
         self.grouped = network.has_batch_statistics()
         self.keys_cJk: Tensor | None = None
         if network.dropout_keys:
@@ -228,8 +230,10 @@ class Chunk:
         batch = self._batch(step, rows)
         if self.loose is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
             assert isinstance(self.job.optimizer, SGD)
-            loose, decay = {name: value[rows] for name, value in self.loose.items()}, self.job.optimizer.weight_decay
-            self.result.loss_C[self.rows][rows] += self.gradients.descend_loose(loose, batch, self.job.lr, decay)
+            whole, decay = rows.stop == len(self.client_c), self.job.optimizer.weight_decay
+            loose = self.loose if whole else {name: value[rows] for name, value in self.loose.items()}
+            loss = self.gradients.descend_loose(loose, batch, self.job.lr, decay)
+            (self.loss_c if whole else self.loss_c[rows]).add_(loss)
             return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
         if self.grad_cP is None:
@@ -241,7 +245,7 @@ class Chunk:
             self.flat_cP[rows] = flat
             for name, value in states.items():
                 self.states[name][rows] = value
-        self.result.loss_C[self.rows][rows] += loss
+        self.loss_c[rows] += loss
 
     def _general_step(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> Tensor:
         """Gradient, then what the terms make of it (shared columns only), then the optimizer."""
