@@ -156,7 +156,7 @@ def test_what_cannot_run_is_a_sentence_before_the_first_round(
 
 def test_data_with_a_hole_is_a_sentence(tmp_path: Path) -> None:
     data = own_data()
-    data.x[13, 1] = float("nan")  # type: ignore[index]
+    data.x[13, 1] = float("nan")
     with pytest.raises(to.Mistake, match=r"row 13 \(client '1'\): x is NaN or infinite"):
         to.run(to.Experiment(to.World(data), Net()), tmp_path / "run", quiet=True)
 

@@ -53,7 +53,7 @@ class Place:
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run (or go on with) an experiment, saying what happens."""
     start = time.monotonic()
-    with _torch_threads_as_before():
+    with _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
@@ -63,9 +63,6 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
 
 
 def _run(prepared: Weights, place: Place, needed: int, start: float) -> Iterator[Message]:
-    """The rounds. One thread for torch's own work on any machine: how sums are split decides how they are rounded."""
-    if prepared.runtime.device.type == "cpu":
-        torch.set_num_threads(1)
     with held(place.folder):
         yield _began(prepared, place, needed)
         stopped = yield from _lines(prepared, place)
@@ -81,8 +78,12 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 
 
 @contextmanager
-def _torch_threads_as_before() -> Iterator[None]:
+def _one_torch_thread() -> Iterator[None]:
+    """One thread for torch's own work on any machine: how sums are split decides how they are rounded. Clients have
+    threads of their own (engine/crew.py), and on a busy machine two that wait for one another are slower than one.
+    """
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         yield
     finally:

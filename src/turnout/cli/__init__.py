@@ -63,8 +63,7 @@ def turnout(
 
 def mount_studies(arguments: Sequence[str]) -> None:
     """The studies' own commands, loaded only when they are meant: they bring the whole library with them."""
-    if any(group.name == "study" for group in app.registered_groups):
-        return
+    app.registered_groups = [group for group in app.registered_groups if group.name != "study"]
     about = "Published tables: run them, decide their claims."
     if "study" in arguments[:1]:
         from turnout.studies.cli import app as studies

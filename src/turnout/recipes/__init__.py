@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import traceback
 from collections.abc import Callable, Mapping
 
 from turnout.errors import Mistake, nearest
@@ -39,7 +40,19 @@ def cook(name: str) -> dict[str, Experiment]:
         recipe = known.get(name.replace("_", "-"))
         if recipe is None:
             raise Mistake(f"there is no recipe {name!r}, and no such file: {nearest(name, known)}")
-    return variants_of(recipe() if callable(recipe) else recipe, name)
+    return variants_of(_made(recipe, name), name)
+
+
+def _made(recipe: Recipe, name: str) -> object:
+    """What a recipe returns; an error in it is said with its place, as recipes are people's own code."""
+    try:
+        return recipe()
+    except Mistake:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error}"
+        raise Mistake(f"the recipe {name} failed in {place.filename}, line {place.lineno}: {why}") from error
 
 
 def variants_of(made: object, name: str) -> dict[str, Experiment]:
