@@ -41,8 +41,8 @@ class Gradients(Protocol):
         """One plain SGD step in place: x <- x - lr (g + decay x); the mean loss of each client comes back."""
         ...
 
-    def loosen(self, flat_cP: Tensor) -> Tensors | None:
-        """A chunk's weights in memory of their own, where steps are faster on them than on columns of the matrix."""
+    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
+        """A chunk's first weights in memory of their own, where steps are faster on that than on the matrix."""
         ...
 
     def twin(self) -> Gradients:
@@ -97,11 +97,12 @@ class ByHand:
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         return self._run(flat_cP, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
-    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         """Contiguous copies: an update in place of a strided weight goes through a temporary one."""
-        if flat_cP.is_cuda:
+        if start_cP.is_cuda:
             return None
-        return {name: view.contiguous() for name, view in self.network.layout.views(flat_cP).items()}
+        views, plain = self.network.layout.views(start_cP), torch.contiguous_format
+        return {n: view.expand(clients, *view.shape[1:]).clone(memory_format=plain) for n, view in views.items()}
 
     def descend_loose(self, weights: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         """One plain SGD step on weights that `loosen` gave (or a prefix of them)."""
@@ -154,7 +155,7 @@ class Vmapped:
         torch._foreach_add_(weights, grads, alpha=-lr)
         return loss_c
 
-    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None
 
     def twin(self) -> Vmapped:
@@ -211,7 +212,7 @@ class Looped:
         flat_cP.add_(grad_cP, alpha=-lr)
         return loss_c
 
-    def loosen(self, flat_cP: Tensor) -> Tensors | None:
+    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None
 
     def twin(self) -> Looped:

@@ -185,12 +185,13 @@ class Chunk:
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
-        self.flat_cP.copy_(self.start_cP)
+        self.loose = gradients.loosen(self.start_cP, len(self.client_c)) if job.fused else None
+        if self.loose is None:
+            self.flat_cP.copy_(self.start_cP)
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
-        self.loose = gradients.loosen(self.flat_cP) if job.fused else None
         self.loss_c = result.loss_C[rows]
         self.grouped = network.has_batch_statistics()
         self.keys_cJk: Tensor | None = None
@@ -207,9 +208,6 @@ class Chunk:
                 active -= 1
             for rows in self._groups(step, active):
                 self._step(step, rows)
-        if self.loose is not None:
-            for name, view in self.network.layout.views(self.flat_cP).items():
-                view.copy_(self.loose[name])
         self.result.loss_C[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish()
@@ -316,8 +314,17 @@ class Chunk:
 
     def _become_update(self) -> None:
         """Turn the shared columns into what is sent, while they are still in the cache."""
-        shared = self.network.layout.shared
-        update_cP = self.flat_cP[:, :shared].sub_(self.start_cP[:, :shared])
+        layout = self.network.layout
+        update_cP, start_cP = self.flat_cP[:, : layout.shared], self.start_cP[:, : layout.shared]
+        if self.loose is None:
+            update_cP.sub_(start_cP)
+        else:
+            starts, homes = layout.views(start_cP), layout.views(self.flat_cP)
+            for slot in layout.slots:
+                if slot.start < layout.shared:
+                    torch.sub(self.loose[slot.name], starts[slot.name], out=homes[slot.name])
+                else:
+                    homes[slot.name].copy_(self.loose[slot.name])
         if self.job.scale_C is not None:
             update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
