@@ -131,8 +131,8 @@ class FashionMNIST(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class EMNIST(Images):
-    """Handwritten characters, 28 x 28; `split` is the file's: byclass (62 classes), bymerge or balanced (47),
-    ...
+    """Handwritten characters, 28 x 28, in one of the published splits: byclass (62 classes), bymerge or balanced (47),
+    letters (26), digits or mnist (10).
 
     The published files store every picture transposed; `transposed=True` turns them upright.
     """
