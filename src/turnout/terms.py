@@ -110,6 +110,7 @@ class Stateless:
 class Proximal(Stateless):
     """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
 
+    >>> import torch
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), None, None)
     >>> Proximal(mu=0.5).correct(torch.zeros(1, 1), at, {}, {})
     tensor([[1.]])
