@@ -13,6 +13,7 @@ Shape letters: L clients that are no members at first, I any clients.
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -51,7 +52,7 @@ class Events(Protocol):
 
 @dataclass(frozen=True)
 class Event:
-    """One client joins or leaves at the beginning of a round; clients by number, or by name where the data has names."""
+    """One client joins or leaves at the beginning of a round; by number, or by name where the data has names."""
 
     client: int | str
     round: int
@@ -181,7 +182,7 @@ def _check(events: Sequence[Event], setting: Setting) -> set[int]:
             )
         own.setdefault(int(event.client), []).append(event)
     for found in own.values():
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in itertools.pairwise(found):
             _check_pair(before, after)
     return {client for client, found in own.items() if isinstance(found[0], Join)}
 

@@ -5,24 +5,24 @@ rate starts again; for a while the newcomer's own share weighs more (fast-reboot
 objective, which shifts it too (exclude), or stays in it (include): it is drawn into cohorts like anybody and is absent,
 only that nobody asks it. Which of the two promises more is `decide`'s question (departure.py).
 
-Shape letters: C clients of the cohort, I any clients, L gone but in the objective.
+Shape letters: C clients of the cohort, I any clients, J newcomers, K clients ever asked, D dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from turnout.departure import Bounds, bounds_from, check_rule, fit_curve, should_drop, should_exclude
+from turnout.departure import check_rule, should_drop, should_exclude
 from turnout.errors import Mistake, nearest
-from turnout.events import Event, Join
-from turnout.members import Members
+from turnout.events import Join
 from turnout.record import Event as Happened
 from turnout.roster import Roster
+from turnout.scene import Constants, Moment, Scene
 from turnout.selection import draw
 from turnout.types import State, Turnout
 
@@ -41,20 +41,6 @@ def boost(rounds_I: Tensor, factor: float = 3.0, decay: float = 2.0) -> Tensor:
     tensor([3.0000, 1.5000, 1.2222], dtype=torch.float64)
     """
     return 1 + (factor - 1) / (rounds_I + 1).to(torch.float64) ** decay
-
-
-@dataclass(frozen=True)
-class Constants:
-    """D, V and γ of paper 000's bounds, given rather than fitted; Γ_l is estimated from reports where it is left out."""
-
-    D: float
-    V: float
-    gamma: float
-    Gamma_l: float | None = None
-
-    def __post_init__(self) -> None:
-        if min(self.D, self.V, self.Gamma_l or 0.0) < 0 or not self.gamma > 0:
-            raise Mistake("membership.constants: D, V and Gamma_l must not be negative, and gamma must be above 0")
 
 
 @dataclass(frozen=True)
@@ -95,9 +81,9 @@ class Membership:
               `decay` of its rounds; "vanilla": it is not. Both restart the clock.
     gate      boost only if the gradient norm of the old objective is below this (Corollary 4.0.2)
     surveyed  how many members are asked for that norm when somebody joins; 0: it is not measured
-    leave     "include", "exclude", or "decide" by `rule`: "crossing", "literal" (equation 8 as printed), "sqrt" (9, with
-              `c`); `constants` of the bounds, fitted to the loss curve where none are given; `deadline`: the round T
-              it is decided for, the last round where none is given
+    leave     "include", "exclude", or "decide" by `rule`: "crossing", "literal" (equation 8 as printed) or "sqrt"
+              (equation 9, with `c`); `constants` of the bounds, fitted to the loss curve where none are given;
+              `deadline`: the round T it is decided for, the last round where none is given
     stand_in  whether the substitution also stands in for those who have left but are included
     drop      drop clients that are hardly ever there
     """
@@ -152,7 +138,9 @@ class Membership:
         norm = self._old_norm(server, seed, runtime, t) if new else None
         for client in joining:
             scene = self._join(scene, client, t, norm)
-        return scene.apply(moment), Opening(scene.log, {} if norm is None else {"old_gradient_norm": norm})
+        if norm is not None:
+            scene = scene.said({"old_gradient_norm": norm})
+        return scene.apply(moment), Opening(scene.log, scene.extra)
 
     # -- joining
 
@@ -193,27 +181,25 @@ class Membership:
     def _leave(self, scene: Scene, client: int, moment: Moment) -> Scene:
         if client not in scene.members:
             return scene.noted(client, "leave", "was dropped before")
-        if len(scene.members) == 1:
-            return scene.excluded(client, "leave", "exclude: nobody is left", moment.t)
-        leave, why = self.leave, ""
-        if leave == "decide":
-            leave, why = self._decide(client, moment)
-        detail = f"{leave}: {why}" if why else leave
-        if leave == "include":
-            return scene.included(client, detail)
-        return scene.excluded(client, "leave", detail, moment.t)
+        if self.leave == "decide":
+            return self._decide(scene, client, moment)
+        if self.leave == "include":
+            return scene.included(client, "include")
+        return scene.excluded(client, "leave", "exclude", moment.t)
 
-    def _decide(self, client: int, moment: Moment) -> tuple[str, str]:
-        """Include or exclude, and from which numbers."""
+    def _decide(self, scene: Scene, client: int, moment: Moment) -> Scene:
+        """Include or exclude, with the numbers that decided in the record."""
         tau0, T = moment.clock, (self.deadline or moment.t + 1) - moment.server.origin
         bounds = moment.bounds(client, self.constants)
         if bounds is None:
-            return "exclude", "too early to fit a loss curve"
-        leave = "exclude" if should_exclude(bounds, tau0, T, self.rule, self.c) else "include"
-        kept, left_out = bounds.include(T, tau0), bounds.exclude(T, tau0)
-        numbers = {"D": bounds.D, "V": bounds.V, "gamma": bounds.gamma, "Gamma_l": bounds.Gamma_l, "E": bounds.E}
-        numbers |= {"noise": bounds.noise, "tau0": tau0, "T": T, "f0(T)": kept, "f1(T)": left_out}
-        return leave, f"{self.rule} rule, " + ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
+            return scene.excluded(client, "leave", "exclude: too early to fit a loss curve", moment.t)
+        numbers = asdict(bounds) | {"tau0": tau0, "T": T}
+        shown = numbers | {"f0(T)": bounds.include(T, tau0), "f1(T)": bounds.exclude(T, tau0)}
+        why = f"{self.rule} rule, " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
+        scene = scene.said({f"decide_{name}": float(value) for name, value in numbers.items()})
+        if should_exclude(bounds, tau0, T, self.rule, self.c):
+            return scene.excluded(client, "leave", f"exclude: {why}", moment.t)
+        return scene.included(client, f"include: {why}")
 
     # -- hardly ever there
 
@@ -256,107 +242,3 @@ class Membership:
         if self.stand_in or not len(state["gone_L"]):
             return share_C
         return torch.where(torch.isin(client_C, state["gone_L"]), 0.0, share_C)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The beginning of a round, as the rules see it."""
-
-    server: Server
-    roster: Roster
-    t: int
-    algorithm: Algorithm
-    runtime: Runtime
-
-    @property
-    def clock(self) -> int:
-        return self.t - self.server.origin
-
-    def bounds(self, client: int, given: Constants | None) -> Bounds | None:
-        """The constants of the bounds for a client that leaves: given, or fitted to what has been reported so far."""
-        ledger, E = self.roster.ledger, float(self.algorithm.local.full_work)
-        row = ledger.row(client)
-        latest, lowest = (float("inf"),) * 2 if row is None else (float(ledger.latest_K[row]), float(ledger.lowest_K[row]))
-        heard = latest < float("inf")
-        if given is not None:
-            Gamma_l = given.Gamma_l if given.Gamma_l is not None else latest - lowest if heard else 0.0
-            return Bounds(given.D, given.V, given.gamma, Gamma_l, E)
-        fit = fit_curve(self.roster.curve, E)
-        if fit is None:
-            return None
-        mean = float(self.roster.loss_T[-1])
-        return bounds_from(fit, E, self.share(client), latest if heard else mean, mean, lowest if heard else mean)
-
-    def share(self, client: int) -> float:
-        """p_l: the client's part of the objective."""
-        objective = self.server.objective
-        if self.algorithm.shares.by == "uniform":
-            return 1 / len(objective)
-        own = float(self.runtime.examples(torch.tensor([client]))[0])
-        return own / (self.runtime.mean_examples(objective) * len(objective))
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Members and roster while this round's events take effect, one after another."""
-
-    members: Members
-    roster: Roster
-    log: tuple[Happened, ...] = ()
-    out: tuple[int, ...] = ()  # excluded in this round: whatever is kept of them is forgotten
-    shifted: bool = False
-
-    @property
-    def gone(self) -> set[int]:
-        return set(self.roster.gone_L.tolist())
-
-    def noted(self, client: int, kind: str, detail: str) -> Scene:
-        return replace(self, log=(*self.log, (client, kind, detail)))
-
-    def included(self, client: int, detail: str) -> Scene:
-        gone_L = torch.cat([self.roster.gone_L, torch.tensor([client])]).sort().values
-        left = replace(self, members=self.members.leave(client), roster=replace(self.roster, gone_L=gone_L))
-        return left.noted(client, "leave", detail)
-
-    def excluded(self, client: int, kind: str, detail: str, t: int) -> Scene:
-        roster = self.roster.forget(torch.tensor([client]))
-        if kind == "drop":
-            roster = replace(
-                roster,
-                dropped_D=torch.cat([roster.dropped_D, torch.tensor([client])]),
-                when_D=torch.cat([roster.when_D, torch.tensor([t])]),
-            )
-        members, out = self.members.leave(client), (*self.out, client)
-        return replace(self, members=members, roster=roster, out=out, shifted=True).noted(client, kind, detail)
-
-    def returned(self, client: int) -> Scene:
-        gone_L = self.roster.gone_L[self.roster.gone_L != client]
-        back = replace(self, members=self.members.join(client), roster=replace(self.roster, gone_L=gone_L))
-        return back.noted(client, "return", "was included all along")
-
-    def joined(self, client: int, detail: str, boosted_from: int | None) -> Scene:
-        roster, new = self.roster, torch.tensor([client])
-        if boosted_from is not None:
-            roster = roster.boosted(new, boosted_from)
-        stays_D = roster.dropped_D != client
-        roster = replace(roster, dropped_D=roster.dropped_D[stays_D], when_D=roster.when_D[stays_D])
-        there = replace(self, members=self.members.join(client), roster=roster, shifted=True)
-        return there.noted(client, "join", detail)
-
-    def apply(self, moment: Moment) -> Server:
-        """The server after all that: the clock restarts if the objective has shifted, and the excluded are forgotten."""
-        server, parts = moment.server, dict(moment.server.parts)
-        if self.members == server.members and self.roster is moment.roster:
-            return server
-        roster = self.roster.shifted(server.objective) if self.shifted else self.roster
-        if self.out:
-            out_I = torch.tensor(self.out)
-            moment.runtime.forget(out_I)
-            parts["substitution"] = moment.algorithm.substitution.forget(parts["substitution"], out_I)
-            parts["compression"] = moment.algorithm.compression.forget(parts["compression"], out_I)
-        parts["membership"] = roster.to_state()
-        origin = moment.t if self.shifted else server.origin
-        return replace(server, members=self.members, origin=origin, parts=parts)
-
-
-__all__ = ["Constants", "DropInactive", "Event", "Membership", "Opening", "boost"]

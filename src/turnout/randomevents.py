@@ -38,7 +38,9 @@ class RandomEvents:
         if min(self.joins, self.leaves, self.returns) < 0 or self.waiting < 0 or self.first < 0:
             raise Mistake("RandomEvents: rates, waiting and first must not be negative")
         if self.joins and not self.waiting:
-            raise Mistake("RandomEvents: joins need somebody who can join: set waiting to how many are outside at first")
+            raise Mistake(
+                "RandomEvents: joins need somebody who can join: set waiting to how many are outside at first"
+            )
 
     @property
     def drawn(self) -> bool:
@@ -47,7 +49,9 @@ class RandomEvents:
     def events(self, setting: Setting) -> Outlook:
         free = setting.clients - len(setting.named)
         if self.waiting >= free:
-            raise Mistake(f"RandomEvents(waiting={self.waiting}): of {free} clients at least one must be there at first")
+            raise Mistake(
+                f"RandomEvents(waiting={self.waiting}): of {free} clients at least one must be there at first"
+            )
         crowd = _Crowd.of(setting, self.waiting)
         found: list[Event] = []
         for t in range(self.first, setting.rounds):

@@ -66,7 +66,8 @@ class Ledger:
         return Ledger(**{f.name: getattr(self, f.name)[keep_K] for f in fields(self)})
 
     def row(self, client: int) -> int | None:
-        found = (self.client_K == client).nonzero()
+        """Where a client that has ever replied is; None for one that has not."""
+        found = ((self.client_K == client) & torch.isfinite(self.latest_K)).nonzero()
         return int(found[0]) if len(found) else None
 
 

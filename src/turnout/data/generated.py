@@ -125,7 +125,8 @@ class Generated:
         pool = self.joined.get(address)
         if pool is None:
             sample_I = self._central_sample()
-            parts = [self.client(c, 0) for c in (sample_I if members is None else sample_I[members.which(sample_I)]).tolist()]
+            here_I = sample_I if members is None else sample_I[members.which(sample_I)]
+            parts = [self.client(c, 0) for c in here_I.tolist()]
             x, y = [d.test_x for d in parts], [d.test_y for d in parts]
             pool = (torch.cat(x), torch.cat(y)) if parts else (torch.empty(0), torch.empty(0))
             self.joined.put(address, pool, 0)
