@@ -81,54 +81,45 @@ def check_rule(rule: str) -> None:
 
 @dataclass(frozen=True)
 class Fit:
-    """A loss curve as c + V / (τ E + γ): the floor c, and V and γ of Theorem 3.1."""
+    """A loss curve as c + V / (τ + 1), by rounds τ since the objective last shifted: the floor c, and V."""
 
     floor: float
     V: float
-    gamma: float
 
 
-def fit_curve(curve: Sequence[tuple[float, float]], E: float) -> Fit | None:
-    """Losses (τ, loss) as c + V / (τ E + γ), by least squares with V >= 0; None for fewer than three rounds.
+def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
+    """The later half of the losses (τ, loss) as c + V / (τ + 1), by least squares with V >= 0; None below three rounds.
 
-    For a given γ the rest is a straight line in 1 / (τ E + γ), so γ is tried on a grid from E / 4 to 256 E.
+    Theorem 3.1 has V / (τ E + γ) under a rate that falls like 1 / (τ E + γ); η0 / (τ + 1) is such a rate, with γ = E.
+    The first rounds are left out: they tell how far from the optimum training began, which a shift does not bring back.
 
-    >>> fit = fit_curve([(tau, 1.0 + 30.0 / (5 * tau + 10)) for tau in range(8)], E=5)
-    >>> round(fit.floor, 6), round(fit.V, 6), fit.gamma
-    (1.0, 30.0, 10.0)
+    >>> fit_curve([(tau, 1.0 + 30.0 / (tau + 1)) for tau in range(8)])
+    Fit(floor=1.0, V=30.0)
     """
+    later = curve[min(len(curve) // 2, len(curve) - 3) :]
     if len(curve) < 3:
         return None
-    tried = [_line(curve, E, E * 2.0**power) for power in range(-2, 9)]
-    return min(tried, key=lambda found: found[0])[1]
-
-
-def _line(curve: Sequence[tuple[float, float]], E: float, gamma: float) -> tuple[float, Fit]:
-    """The best line for one γ, and the squares that are left."""
-    x, y = [1 / (tau * E + gamma) for tau, _ in curve], [loss for _, loss in curve]
+    x, y = [1 / (tau + 1) for tau, _ in later], [loss for _, loss in later]
     mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
     spread = math.fsum((a - mean_x) ** 2 for a in x)
     V = max(0.0, math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread)
-    floor = mean_y - V * mean_x
-    rest = math.fsum((b - floor - V * a) ** 2 for a, b in zip(x, y, strict=True))
-    return rest, Fit(floor, V, gamma)
+    return Fit(round(mean_y - V * mean_x, 12), round(V, 12))
 
 
-def bounds_from(fit: Fit, E: float, share: float, loss_of_l: float, mean_loss: float, lowest_of_l: float) -> Bounds:
-    """The constants from what a server knows when client l leaves, with the unit of work chosen so that γ is 1.
+def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: float, lowest: float) -> Bounds:
+    """The constants from what a server knows when client l leaves, with a round as the unit of work (E = γ = 1).
 
-    V and E are the curve's V / γ and E / γ: in this unit V is the loss above the floor at the first step, and f1 begins
-    Γ_l above f0, as V~ is meant. Γ_l = max(0, F_l(w) - the lowest loss l ever reported). D / E, what the old objective
-    ends above the new one, is p_l (F_l(w) - F(w)), at least 0: what l's samples add to the mean. Noise is V: an
-    objective that shifts sets the learning rate back to its first value, and with it the noise of the first steps.
+    V        of the loss curve: what it is above its floor, times τ + 1
+    Γ_l      max(0, F_l(w) - the lowest loss l ever reported), F_l(w) its latest report
+    D / E    p_l F_l(w): what l's own loss would add to the old objective if it doubled without l's updates
+    noise    what the restart costs: the curve is V / (τ0 + 1) above its floor, by the noise of a rate that a shift
+             multiplies by `restart`, η(0) / η(τ0); under η0 / (τ + 1) that makes V again
 
-    >>> bounds_from(Fit(0.5, 20.0, 10.0), E=5, share=0.1, loss_of_l=1.5, mean_loss=0.5, lowest_of_l=1.0)
-    Bounds(D=0.05, V=2.0, gamma=1.0, Gamma_l=0.5, E=0.5, noise=2.0)
+    >>> bounds_from(Fit(0.5, 6.0), tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
+    Bounds(D=0.15, V=6.0, gamma=1.0, Gamma_l=0.5, E=1.0, noise=6.0)
     """
-    unit = E / fit.gamma
-    bias = share * max(0.0, loss_of_l - mean_loss)
-    V = fit.V / fit.gamma
-    return Bounds(D=bias * unit, V=V, gamma=1.0, Gamma_l=max(0.0, loss_of_l - lowest_of_l), E=unit, noise=V)
+    noise = fit.V / (tau0 + 1) * restart
+    return Bounds(round(share * latest, 12), fit.V, 1.0, max(0.0, latest - lowest), 1.0, noise)
 
 
 def should_drop(absence: float, J: float, C: float, gamma: float, tau0: float, T: float, E: float) -> bool:
@@ -141,3 +132,15 @@ def should_drop(absence: float, J: float, C: float, gamma: float, tau0: float, T
     [False, True]
     """
     return absence * J > T * C / (E * (T - tau0) + gamma) ** 2
+
+
+def optimum_shift(L: float, mu: float, share: float, Gamma_l: float) -> float:
+    """Theorem 3.2: |w* - w~*| <= 2 √(2 L) / μ · p_l · √Γ_l, how far a join or leave can move the optimum.
+
+    `share` is p_l = n_l / (n + n_l) for a client that joins, n_l / n for one that leaves. Γ_l = F_l(w) - F_l* is taken
+    at the optimum of the objective without the client: the old one if it joins, the new one if it leaves.
+
+    >>> optimum_shift(L=2.0, mu=1.0, share=0.1, Gamma_l=4.0)
+    0.8
+    """
+    return 2 * math.sqrt(2 * L) / mu * share * math.sqrt(Gamma_l)

@@ -57,12 +57,19 @@ class Moment:
         if given is not None:
             Gamma_l = 0.0 if row is None else float(ledger.latest_K[row] - ledger.lowest_K[row])
             return Bounds(given.D, given.V, given.gamma, Gamma_l if given.Gamma_l is None else given.Gamma_l, E)
-        fit = fit_curve(self.roster.curve, E)
+        fit = fit_curve(self.roster.curve)
         if fit is None:
             return None
         mean = float(self.roster.loss_T[-1])  # stands for a client that was never heard of
         latest, lowest = (mean, mean) if row is None else (float(ledger.latest_K[row]), float(ledger.lowest_K[row]))
-        return bounds_from(fit, E, self.share(client), latest, mean, lowest)
+        return bounds_from(fit, self.clock, self.restart, self.share(client), latest, lowest)
+
+    @property
+    def restart(self) -> float:
+        """What a shift would multiply the learning rate by."""
+        local = self.algorithm.local
+        first, now = (local.schedule.rate(local.optimizer.lr, clock) for clock in (0, self.clock))
+        return first / now
 
     def share(self, client: int) -> float:
         """p_l: the client's part of the objective."""
