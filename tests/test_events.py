@@ -65,7 +65,7 @@ def test_clients_by_name(tmp_path: Path):
     names = data.load(0).names
     setting = Setting(3, names, 10, 0)
     assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
-    with pytest.raises(Mistake, match="'eva'.*eve"):
+    with pytest.raises(Mistake, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
 
 
@@ -133,7 +133,9 @@ def test_events_in_an_experiment_file():
             {"kind": "join", "client": 49, "round": 50}, {"kind": "leave", "client": 3, "round": 20},
             {"kind": "random-events", "leaves": 0.1}, {"kind": "event-log", "path": "x.csv"},
         ]},
-        "algorithm": {"membership": {"leave": "decide", "constants": {"D": 1, "V": 2.0, "gamma": 3.0}, "drop": {"J": 2}}},
+        "algorithm": {
+            "membership": {"leave": "decide", "constants": {"D": 1, "V": 2.0, "gamma": 3.0}, "drop": {"J": 2}},
+        },
     }  # fmt: skip
     experiment = config.from_table(table)
     assert experiment.world.events[:2] == (to.Join(49, 50), to.Leave(3, 20))

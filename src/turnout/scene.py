@@ -69,7 +69,7 @@ class Moment:
         """What a shift would multiply the learning rate by."""
         local = self.algorithm.local
         first, now = (local.schedule.rate(local.optimizer.lr, clock) for clock in (0, self.clock))
-        return first / now
+        return first / now if now else 1.0
 
     def share(self, client: int) -> float:
         """p_l: the client's part of the objective."""
