@@ -95,7 +95,7 @@ def on_one_core(experiment: Experiment) -> Experiment:
 def notes(scale: str) -> list[str]:
     size = SIZES[scale]
     found = [
-        "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, the boost 1 + 2 / (t - τ0 + 1)²",
+        "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, boost 1 + 2 / (t - τ0 + 1)²",
         f"a run that is not back after {size.after} rounds counts as {size.after}",
         f"{size.samples} samples a device of SYNTHETIC, a fifth of them for testing; {size.seeds} seeds",
     ]
@@ -103,7 +103,7 @@ def notes(scale: str) -> list[str]:
         return [f"shrunk: no MNIST; watched for {size.after} rounds (paper scale: {SIZES['paper'].after})", *found]
     return [
         *found,
-        "MNIST: 600 samples a device, the official test set dealt to the devices by their labels; no EMNIST",
+        "MNIST: 600 samples a device, the official test set dealt to devices by their labels; no EMNIST",
     ]
 
 

@@ -1,8 +1,8 @@
 """Study `departures`: paper 000, Table 5 and Figure 4 (right): keep a device that left in the objective, or not.
 
 The last device leaves in round τ0. `include` is tested on everybody's test samples, `exclude` on those of the devices
-that are left, as in the paper; the losses cross when excluding begins to pay. `decide` has to say at τ0 which of the two
-will have the smaller loss at a deadline, from the loss curve up to then.
+that are left, as in the paper; the losses cross when excluding begins to pay. `decide` has to say at τ0 which of the
+two will have the smaller loss at a deadline, from the loss curve up to then.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def notes(scale: str) -> list[str]:
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments",
         f"{size.samples} samples a device, a fifth of them for testing; {size.seeds} seeds",
         f"a run whose losses have not met after {size.after} rounds counts as {size.after}",
-        "`decide` is right at a deadline if it names the one with the smaller test loss there; the way its constants are "
+        "`decide` is right at a deadline if it names the one with the smaller test loss there; how its constants are "
         "fitted was chosen on other seeds (100 to 103)",
     ]
     if scale == "paper":
