@@ -131,7 +131,12 @@ def should_drop(absence: float, J: float, C: float, gamma: float, tau0: float, T
     >>> [should_drop(y, J=1.0, C=1.0, gamma=0.0, tau0=50, T=100, E=1) for y in (0.03, 0.05)]  # f1 = 100 / 50² = 0.04
     [False, True]
     """
-    return absence * J > T * C / (E * (T - tau0) + gamma) ** 2
+    return absence * J > left_to_learn(C, gamma, tau0, T, E)
+
+
+def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> float:
+    """f1(T) = T C / (E (T - τ0) + γ)²: what is left to learn at the deadline if the objective shifts at τ0."""
+    return T * C / (E * (T - tau0) + gamma) ** 2
 
 
 def optimum_shift(L: float, mu: float, share: float, Gamma_l: float) -> float:

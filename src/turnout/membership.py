@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from turnout.departure import check_rule, should_drop, should_exclude
+from turnout.departure import check_rule, left_to_learn, should_exclude
 from turnout.errors import Mistake, nearest
 from turnout.events import Join
 from turnout.record import Event as Happened
@@ -205,15 +205,15 @@ class Membership:
 
     def _inactive(self, scene: Scene, moment: Moment) -> list[tuple[int, str]]:
         """Members whose absence costs more than their data brings, and why."""
-        drop, ledger, found = self.drop, scene.roster.ledger, []
+        drop, ledger = self.drop, scene.roster.ledger
         if drop is None or not len(ledger.client_K):
             return []
         tau0, T = moment.clock, (self.deadline or moment.t + 1) - moment.server.origin
-        judged_K = (ledger.asked_K >= drop.least) & (ledger.absent_K > 0) & scene.members.which(ledger.client_K)
-        for row in judged_K.nonzero().squeeze(1).tolist():
-            asked, absent = int(ledger.asked_K[row]), int(ledger.absent_K[row])
-            if should_drop(absent / asked, drop.J, drop.C, drop.gamma, tau0, T, moment.algorithm.local.full_work):
-                found.append((int(ledger.client_K[row]), f"away in {absent} of the {asked} rounds it was asked"))
+        bound = left_to_learn(drop.C, drop.gamma, tau0, T, moment.algorithm.local.full_work)
+        costly_K = ledger.absent_K / ledger.asked_K * drop.J > bound
+        out_K = costly_K & (ledger.asked_K >= drop.least) & scene.members.which(ledger.client_K)
+        rows = zip(*(v[out_K].tolist() for v in (ledger.client_K, ledger.absent_K, ledger.asked_K)), strict=True)
+        found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]
         return found[: len(scene.members) - 1]
 
     def _may_rejoin(self, scene: Scene, joining: list[int], t: int) -> list[int]:
