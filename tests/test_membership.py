@@ -305,6 +305,9 @@ def test_an_event_of_the_world_about_somebody_who_was_dropped():
     assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
     assert records[5].events[0][:2] == (2, "join")
     assert [r.members for r in records] == [4, 4, 3, 3, 3, 4]
+    patient = to.Membership(drop=dataclasses.replace(drop, rejoin_after=3))
+    _, records = play(ready(town(to.Leave(2, 4), fractions=FRACTIONS, membership=patient)), 6)
+    assert [r.members for r in records] == [4, 4, 3, 3, 3, 3], "who has left does not rejoin by itself"
 
 
 # -- everything else follows

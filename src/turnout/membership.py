@@ -132,10 +132,9 @@ class Membership:
             scene = self._leave(scene, client, moment)
         for client, why in self._inactive(scene, moment):
             scene = scene.excluded(client, "drop", why, t)
-        for client in self._may_rejoin(scene, joining, t):
-            joining.append(client)
+        joining += self._may_rejoin(scene, joining, t)
         new = [c for c in joining if c not in scene.members and c not in scene.gone]
-        norm = self._old_norm(server, seed, runtime, t) if new else None
+        norm = self._old_norm(moment, seed) if new else None
         for client in joining:
             scene = self._join(scene, client, t, norm)
         if norm is not None:
@@ -155,15 +154,16 @@ class Membership:
         word = f"fast-reboot, boost {self.boost:g}" if fast else "vanilla"
         return scene.joined(client, word + said + gate, t if fast else None)
 
-    def _old_norm(self, server: Server, seed: int, runtime: Runtime, t: int) -> float | None:
+    def _old_norm(self, moment: Moment, seed: int) -> float | None:
         """The gradient norm of the objective so far at the current weights, over at most `surveyed` members."""
-        members = server.members
+        members, runtime, t = moment.server.members, moment.runtime, moment.t
         if not self.surveyed or not len(members):
             return None
         count = min(self.surveyed, len(members))
         client_I = members.at(draw(count, len(members), t, seed, "survey"))
-        size_I = runtime.examples(client_I).to(torch.float64)
-        return float(runtime.gradient(server, client_I, size_I / size_I.sum().clamp(min=1e-300), t).norm())
+        shares = replace(moment.algorithm.shares, over="normalised")
+        share_I = shares.of(runtime.examples(client_I), len(members), None)
+        return float(runtime.gradient(moment.server, client_I, share_I, t).norm())
 
     def boost_of(self, state: State, client_C: Tensor, t: int) -> Tensor:
         """What each client's own share is multiplied by: a newcomer's falls from `boost` to 1, on its own clock."""
@@ -180,7 +180,7 @@ class Membership:
 
     def _leave(self, scene: Scene, client: int, moment: Moment) -> Scene:
         if client not in scene.members:
-            return scene.noted(client, "leave", "was dropped before")
+            return scene.not_waiting(client).noted(client, "leave", "was dropped before")
         if self.leave == "decide":
             return self._decide(scene, client, moment)
         if self.leave == "include":

@@ -126,10 +126,16 @@ class Scene:
         roster, new = self.roster, torch.tensor([client])
         if boosted_from is not None:
             roster = roster.boosted(new, boosted_from)
-        stays_D = roster.dropped_D != client
-        roster = replace(roster, dropped_D=roster.dropped_D[stays_D], when_D=roster.when_D[stays_D])
         there = replace(self, members=self.members.join(client), roster=roster, shifted=True)
-        return there.noted(client, "join", detail)
+        return there.not_waiting(client).noted(client, "join", detail)
+
+    def not_waiting(self, client: int) -> Scene:
+        """A client that was dropped and is here again, or has left: it will not rejoin by itself."""
+        stays_D = self.roster.dropped_D != client
+        if bool(stays_D.all()):
+            return self
+        dropped_D, when_D = self.roster.dropped_D[stays_D], self.roster.when_D[stays_D]
+        return replace(self, roster=replace(self.roster, dropped_D=dropped_D, when_D=when_D))
 
     def apply(self, moment: Moment) -> Server:
         """The server after all that: the clock restarts if the objective has shifted, the excluded are forgotten."""
