@@ -40,6 +40,24 @@ def test_selections(kind):
     testing.check_selection(kind)
 
 
+@pytest.mark.parametrize("entry", [to.Join(3, 5), to.Leave(39, 0), to.RandomEvents(0.5, 0.5, 0.2, waiting=4)])
+def test_events(entry):
+    testing.check_events(entry)
+
+
+@dataclass(frozen=True)
+class DependsOnTheEnd:
+    drawn: bool = True
+
+    def events(self, setting):
+        return to.Leave(3, setting.rounds // 3).events(setting)
+
+
+def test_events_that_depend_on_what_follows_are_caught():
+    with pytest.raises(AssertionError, match="how many rounds follow"):
+        testing.check_events(DependsOnTheEnd())
+
+
 def test_terms():
     testing.check_term(to.Proximal(0.5))
 

@@ -46,17 +46,17 @@ def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R
         "train_loss": mean_loss,
         "bytes_up": int(up_R.sum()),
         "bytes_down": int(bytes_down_R.sum()),
-        "extra": {"nonfinite_clients": " ".join(map(str, lost))} if lost else {},
+        "extra": dict(record.extra) | ({"nonfinite_clients": " ".join(map(str, lost))} if lost else {}),
         "clients": dict(record.clients)
         | {"loss": over_cohort(loss_R), "bytes_up": over_cohort(up_R), "bytes_down": over_cohort(bytes_down_R)},
     }
 
 
-def weighed(record: RoundRecord, served: Served) -> dict[str, Any]:
-    """What each client's reply weighed."""
-    columns = dict(record.clients) | {"weight": served.weight_C}
+def weighed(record: RoundRecord, served: Served, asked_C: Tensor) -> dict[str, Any]:
+    """What each client's reply weighed; `asked_C`: which of the cohort were asked."""
+    columns = dict(record.clients) | {"weight": served.weight_C[asked_C]}
     if served.lent.friend_C is not None:
-        columns["friend"] = served.lent.friend_C
+        columns["friend"] = served.lent.friend_C[asked_C]
     return {
         "counted": int(served.counts_C.sum()),
         "weight_sum": float(served.weight_C.sum()),

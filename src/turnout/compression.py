@@ -52,6 +52,10 @@ class Compression(Protocol):
         """The change as everybody will apply it, the server included."""
         ...
 
+    def forget(self, state: State, client_I: Tensor) -> State:
+        """Some clients have left for good: if one comes back, it knows nothing (a dense download)."""
+        ...
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -75,3 +79,6 @@ class Dense:
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         return change_P, state
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        return state

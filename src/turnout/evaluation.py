@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from turnout.engine.crew import Crew
-from turnout.engine.gradients import Gradients
+from turnout.engine.gradients import Gradients, Network
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 
@@ -51,3 +51,19 @@ def measure_clients(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors,
 def _means(value_R: Tensor, owner_R: Tensor, count_C: Tensor) -> Tensor:
     total_C = torch.zeros(len(count_C), dtype=torch.float64).index_add(0, owner_R, value_R)
     return torch.where(count_C > 0, total_C / count_C, float("nan"))
+
+
+def objective_gradient(network: Network, flat_P: Tensor, states: Tensors, samples: Samples, share_C: Tensor) -> Tensor:
+    """∇ Σ_c share_c F_c, F_c the mean loss of a client's own samples, in evaluation mode."""
+    count_C = samples.count_C.to(share_C.device)
+    weight_R = (share_C / count_C.clamp(min=1)).repeat_interleave(count_C)
+    row_R, total_P = samples.row_R, torch.zeros_like(flat_P)
+    network.module.eval()
+    for start in range(0, len(row_R), BATCH):
+        rows, weights = row_R[start : start + BATCH].to(samples.x.device), weight_R[start : start + BATCH].to(flat_P)
+        features = samples.x[rows].to(flat_P.dtype) if samples.x.is_floating_point() else samples.x[rows]
+        point_P = flat_P.detach().clone().requires_grad_()
+        output = functional_call(network.module, {**network.layout.unpack(point_P), **states}, (features,))
+        loss = (network.loss(output, samples.y[rows]) * weights).sum()
+        total_P += torch.autograd.grad(loss, point_P)[0]
+    return total_P

@@ -20,6 +20,8 @@ from turnout.compression import Compression, Dense
 from turnout.data import partition
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
+from turnout.events import EventLog, Events, Join, Leave
+from turnout.randomevents import RandomEvents
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.settings import DataSpec
 
@@ -73,6 +75,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
         A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,
     ),
     ServerStep: _table(Apply),
+    Events: _table(Join, Leave, EventLog, RandomEvents),
     RuntimeSpec: _table(InProcess),
 }  # fmt: skip
 
@@ -92,6 +95,7 @@ ROLE_NAMES = {
     substitution.Substitution: "substitution",
     weighting.Weighting: "weighting",
     ServerStep: "server",
+    Events: "event",
     RuntimeSpec: "runtime",
 }
 

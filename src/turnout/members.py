@@ -120,14 +120,28 @@ class Members:
             raise Mistake(f"client {client} cannot join: ids start at 0")
         if client in self:
             raise Mistake(f"client {client} cannot join: it is a member already")
-        if client < self.population:
-            return Members(self.population, self.removed_L[self.removed_L != client], self.added_J)
-        return Members(self.population, self.removed_L, torch.cat([self.added_J, torch.tensor([client])]))
+        return self.plus(torch.tensor([client]))
 
     def leave(self, client: int) -> Members:
         """The members once this client has left."""
         if client not in self:
             raise Mistake(f"client {client} cannot leave: it is not a member (the population has {self.population})")
-        if client >= self.population:
-            return Members(self.population, self.removed_L, self.added_J[self.added_J != client])
-        return Members(self.population, torch.cat([self.removed_L, torch.tensor([client])]), self.added_J)
+        return self.minus(torch.tensor([client]))
+
+    def plus(self, client_I: Tensor) -> Members:
+        """With these clients too, whether they are members already or not.
+
+        >>> Members(4).minus(torch.tensor([0, 2])).plus(torch.tensor([2, 3, 7])).ids()
+        tensor([1, 2, 3, 7])
+        """
+        back_L = _is_in(self.removed_L, _sorted_ids(client_I))
+        return Members(
+            self.population, self.removed_L[~back_L], torch.cat([self.added_J, client_I[client_I >= self.population]])
+        )
+
+    def minus(self, client_I: Tensor) -> Members:
+        """Without these clients, whether they are members or not."""
+        gone_J = _is_in(self.added_J, _sorted_ids(client_I))
+        return Members(
+            self.population, torch.cat([self.removed_L, client_I[client_I < self.population]]), self.added_J[~gone_J]
+        )

@@ -20,6 +20,7 @@ from turnout.config import lasting
 from turnout.data import Federation
 from turnout.engine.layout import lay_out
 from turnout.errors import Mistake, nearest
+from turnout.events import Setting, calendar_of
 from turnout.kept import initial_moments
 from turnout.members import Members
 from turnout.rng import key
@@ -48,10 +49,14 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     states = {name: value.detach().clone() for name, value in template.named_buffers()}
     model = Model(copy.deepcopy(template), layout, flat_P, states)
     algorithm = experiment.algorithm
-    settings, participation = experiment.runtime, experiment.world.participation
+    settings, world = experiment.runtime, experiment.world
+    setting = Setting(federation.clients, federation.names, experiment.rounds, experiment.seed)
+    calendar = calendar_of(world.events, setting)
     if not isinstance(settings, InProcess):
         raise Mistake(f"runtime {settings!r} is not known here: use turnout.InProcess()")
-    runtime = InProcessRuntime(settings, federation, participation, algorithm, experiment.task, model, experiment.seed)
+    runtime = InProcessRuntime(
+        settings, federation, world.participation, algorithm, experiment.task, model, experiment.seed, calendar
+    )
     shared_P = runtime.placed(flat_P[: layout.shared])
     server = Server(
         shared_P=shared_P,
@@ -62,8 +67,9 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
             "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
             "compression": runtime.placed_tree(algorithm.compression.begin(layout.shared_slots)),
             "server": runtime.placed_tree(algorithm.server.begin(layout.shared)),
+            "membership": algorithm.membership.begin(),
         },
-        members=Members(federation.clients),
+        members=Members(federation.clients, calendar.outside_L),
     )
     identity = repr((federation.fingerprint(), [(s.name, s.shape) for s in layout.slots], lasting(given)))
     fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -82,6 +88,8 @@ def _bound(experiment: Experiment, federation: Federation) -> Experiment:
         experiment = experiment.but(**{"algorithm.selection": bound})
     if hasattr(selection, "check"):
         selection.check(federation.clients)
+    if experiment.algorithm.membership.deadline is None:
+        experiment = experiment.but(**{"algorithm.membership.deadline": experiment.rounds})
     return experiment
 
 

@@ -5,7 +5,10 @@ from turnout.aggregation import Apply, weighted_mean, weighted_sum
 from turnout.compression import Dense
 from turnout.data import partition
 from turnout.errors import Mistake
+from turnout.events import EventLog, Join, Leave
 from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
+from turnout.membership import Constants, DropInactive, Membership
+from turnout.randomevents import RandomEvents
 from turnout.running import Run, open_run, run
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
@@ -25,18 +28,25 @@ __all__ = [
     "Classification",
     "CompleteOnly",
     "Constant",
+    "Constants",
     "Custom",
     "Dense",
+    "DropInactive",
     "Dropout",
     "Evaluate",
+    "EventLog",
     "Experiment",
     "FedNova",
     "InProcess",
     "InverseClock",
+    "Join",
+    "Leave",
     "Local",
+    "Membership",
     "Mistake",
     "NextCharacter",
     "Proximal",
+    "RandomEvents",
     "Regression",
     "Run",
     "Shares",

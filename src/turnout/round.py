@@ -1,8 +1,8 @@
 """One round of federated learning: read this first.
 
-    members ─▶ cohort ─▶ client_work: download, train, scale by work, encode
-                              │
-                         server_work: decode, lend shares, weigh, sum, step, broadcast ─▶ record
+    events ─▶ members ─▶ cohort ─▶ client_work: download, train, scale by work, encode
+                                        │
+                                   server_work: decode, lend shares, weigh, sum, step, broadcast ─▶ record
 
 `client_work` and `server_work` are pure halves; a runtime only maps the first over the clients that turned up. A
 simulated runtime returns the turnout it drew, a real one the turnout it saw. The weighting decides whose work counts;
@@ -13,8 +13,9 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from turnout.compression import Sending
 from turnout.engine.layout import Layout
 from turnout.engine.train import Job, Trainer
 from turnout.errors import Mistake
+from turnout.events import Event
 from turnout.kept import Kept
 from turnout.members import Members
 from turnout.record import RoundRecord
@@ -41,9 +43,15 @@ class Server:
     shared_P: Tensor
     states: Tensors  # what is averaged beside the parameters: BatchNorm statistics, federated moments ("moment/...")
     down: dict[str, Tensors]  # what each term broadcasts
-    parts: dict[str, State]  # the state of substitution, compression and server step
+    parts: dict[str, State]  # the state of substitution, compression, server step and membership
     members: Members
     origin: int = 0  # the round in which the objective last shifted: where the clock starts
+
+    @property
+    def objective(self) -> Members:
+        """Whom the objective is over: the members, and those who have left but stay in it."""
+        gone_L = self.parts["membership"]["gone_L"]
+        return self.members.plus(gone_L) if len(gone_L) else self.members
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
@@ -91,6 +99,18 @@ class Runtime(Protocol):
         """The members' mean sample count, for unbiased shares."""
         ...
 
+    def events(self, t: int) -> Sequence[Event]:
+        """Who leaves and joins at the beginning of a round: as the world has it, or as nodes have said."""
+        ...
+
+    def forget(self, client_I: Tensor) -> None:
+        """Some clients have been taken out of the objective: nothing is kept for them."""
+        ...
+
+    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
+        """Σ share_c ∇F_c at the server's weights, over all training samples of these clients [P]."""
+        ...
+
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Who answered with how much work, and the replies of those who count (None: there are none)."""
         ...
@@ -109,20 +129,23 @@ class Served:
 
 def run_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> tuple[Server, RoundRecord]:
     """One round: the next server and the record of what happened. A round without anybody changes nothing."""
-    members, clock = server.members, t - server.origin
+    server, opening = algorithm.membership.begin_round(server, t, seed, algorithm, runtime)
+    members, objective, clock = server.members, server.objective, t - server.origin
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
-    record = RoundRecord(round=t, clock=clock, lr=lr, members=len(members))
-    cohort_C = algorithm.selection.choose(members, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
-    if len(cohort_C) == 0:
+    about: dict[str, Any] = {"members": len(members), "events": opening.events, "extra": opening.extra}
+    record = RoundRecord(round=t, clock=clock, lr=lr, **about)
+    cohort_C = algorithm.selection.choose(objective, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
+    asked_C = members.which(cohort_C)  # the others have left but stay in the objective: drawn, and absent
+    if not bool(asked_C.any()):
         return server, replace(record, skipped="nobody was asked")
 
     download = Download(t, lr, server.shared_P, server.states, server.down)
-    turnout, replies = runtime.ask(cohort_C, download)
+    turnout, replies = runtime.ask(cohort_C[asked_C], download)
 
     examples_C = runtime.examples(cohort_C)
-    mean_examples = runtime.mean_examples(members) if algorithm.shares.over == "unbiased" else None
-    share_C = algorithm.shares.of(examples_C, len(members), mean_examples)
-    record = replace(record, **attendance(turnout, examples_C, share_C))
+    mean_examples = runtime.mean_examples(objective) if algorithm.shares.over == "unbiased" else None
+    share_C = algorithm.shares.of(examples_C, len(objective), mean_examples)
+    record = replace(record, **attendance(turnout, examples_C[asked_C], share_C[asked_C]))
     if replies is None:
         why = "nobody who answered counts" if record.answered else "nobody answered"
         return server, replace(record, skipped=why)
@@ -137,8 +160,9 @@ def run_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: 
         return server, replace(record, skipped="no update of those who count is a number")
 
     server = replace(server, parts=server.parts | {"compression": compressing})
-    served = server_work(server, algorithm, turnout, share_C, replies, replace(sending, client_C=replies.client_C), lr)
-    return served.server, replace(record, **weighed(record, served))
+    sending, turnout = replace(sending, client_C=replies.client_C), turnout.among(cohort_C)
+    served = server_work(server, algorithm, turnout, share_C, replies, sending, lr)
+    return served.server, replace(record, **weighed(record, served, asked_C))
 
 
 def client_work(
@@ -195,14 +219,16 @@ def server_work(
     update_RP = algorithm.compression.decode(replies.message)
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
 
-    substitution = algorithm.substitution
+    membership, substitution = algorithm.membership, algorithm.substitution
     parts["substitution"] = substitution.observe(parts["substitution"], replies.client_C, update_RP, turnout)
-    lent = substitution.lend(parts["substitution"], share_C, counts_C, turnout)
+    lendable_C = membership.lendable(parts["membership"], turnout.client_C, share_C)
+    lent = substitution.lend(parts["substitution"], lendable_C, counts_C, turnout)
     own_C = torch.where(counts_C, share_C, 0.0)
+    boost_C = membership.boost_of(parts["membership"], turnout.client_C, sending.t)
     factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, substitution.lends)
     if algorithm.scale_at == "server":
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
-    weight_C = ((own_C + lent.borrowed_C) * factor_C).clamp(max=algorithm.max_weight or float("inf"))
+    weight_C = ((boost_C * own_C + lent.borrowed_C) * factor_C).clamp(max=algorithm.max_weight or float("inf"))
 
     total_P = weighted_sum(update_RP, weight_C[position_R])
     if lent.rows_SP is not None and lent.row_weight_S is not None:
@@ -214,12 +240,15 @@ def server_work(
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
     states = {name: weighted_mean(value, own_C[position_R]) for name, value in replies.states.items()}
     merging = Merging(
-        turnout.take(position_R), share_C[position_R], len(server.members), server.shared_P, new_P, lr, sending.t
+        turnout.take(position_R), share_C[position_R], len(server.objective), server.shared_P, new_P, lr, sending.t
     )
     down, extra = {}, dict(lent.extra)
     for term in algorithm.terms:
         down[term.name], said = term.merge(server.down[term.name], replies.sums.get(term.name, {}), merging)
         extra |= said
+    loss_C = torch.full_like(share_C, torch.inf).index_copy(0, position_R, replies.report["loss"].to(share_C))
+    clock = sending.t - server.origin
+    parts["membership"] = membership.observe(parts["membership"], clock, turnout, loss_C, share_C)
     after = replace(server, shared_P=new_P, states=server.states | states, down=down, parts=parts)
     return Served(after, weight_C, counts_C, lent, extra)
 

@@ -18,7 +18,9 @@ from turnout.compression import Compression, Dense
 from turnout.data import Federation, Synthetic
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake
+from turnout.events import Events
 from turnout.local import Local
+from turnout.membership import Membership
 from turnout.models import Logistic, ModelSpec
 from turnout.participation import Always, Participation
 from turnout.runtimes.settings import InProcess, RuntimeSpec
@@ -39,10 +41,17 @@ class DataSpec(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """What a deployment will not let you choose: data and who holds it, and who shows up."""
+    """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when."""
 
     data: DataSpec = field(default_factory=Synthetic)
     participation: Participation = field(default_factory=Always)
+    events: tuple[Events, ...] = ()
+
+    def __post_init__(self) -> None:
+        listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
+        object.__setattr__(self, "events", listed)
+        if not all(hasattr(entry, "events") for entry in listed):
+            raise Mistake("world.events is a list of Join, Leave, EventLog and RandomEvents")
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Algorithm:
     shares: Shares = field(default_factory=Shares)
     server: ServerStep = field(default_factory=Apply)
     selection: Selection = field(default_factory=Everyone)
+    membership: Membership = field(default_factory=Membership)
     scale_at: str = "client"
     max_weight: float | None = None
     nonfinite: str = "stop"
@@ -75,6 +85,10 @@ class Algorithm:
             raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
+        if self.membership.stand_in and not self.substitution.lends:
+            raise Mistake(
+                "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
+            )
         names = [term.name for term in self.terms]
         if any("/" in name for name in names):
             raise Mistake(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")

@@ -48,6 +48,10 @@ class Substitution(Protocol):
         """Give the shares of those who do not count to those who do."""
         ...
 
+    def forget(self, state: State, client_I: Tensor) -> State:
+        """Some clients have left for good: without a trace of them."""
+        ...
+
 
 @dataclass(frozen=True)
 class Unused:
@@ -63,6 +67,9 @@ class Unused:
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:
         return Lent(torch.zeros_like(share_C))
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        return state
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ A check raises AssertionError with a sentence that says which promise is broken,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from turnout.events import Events, Setting, calendar_of
 from turnout.members import Members
 from turnout.participation import Participation
 from turnout.selection import Selection
@@ -76,6 +78,10 @@ def check_substitution(substitution: Substitution) -> None:
         missing = float(share_C[~counts_C].sum())
         given = float(lent.borrowed_C.sum()) + (0.0 if lent.row_weight_S is None else float(lent.row_weight_S.sum()))
         _expect(given <= missing + 1e-9, f"borrowed_C: at most the missing {missing:g} is lent, not {given:g} {where}")
+    turnout, share_C = next(example_turnouts())
+    state = substitution.forget(state, torch.tensor([1]))
+    lent = substitution.lend(state, share_C, torch.tensor([True, False, True]), turnout)
+    _check_factor("borrowed_C", lent.borrowed_C, share_C, "after client 1 was forgotten")
 
 
 def check_participation(participation: Participation, full_work: int = 5, clients: int = 40) -> None:
@@ -97,6 +103,17 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
         _expect(torch.equal(chosen_C, chosen_C.unique()), f"choose: sorted ids, each once, not {chosen_C.tolist()}")
         _expect(bool(members.which(chosen_C).all()), f"choose: members only, not {chosen_C.tolist()}")
         _expect(torch.equal(chosen_C, selection.choose(members, t, 0)), "choose: the same for the same round and seed")
+
+
+def check_events(events: Events, clients: int = 40) -> None:
+    """Promises of an entry of `World.events`: possible, the same every time, whatever number of rounds follows."""
+    setting = Setting(clients, None, rounds=30, seed=0)
+    first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
+    again = calendar_of([events], setting)
+    _expect(torch.equal(first.outside_L, longer.outside_L), "events: who is outside at first depends on the rounds")
+    for t in range(30):
+        _expect(first.at(t) == again.at(t), f"events: round {t} is not the same the second time")
+        _expect(first.at(t) == longer.at(t), f"events: round {t} depends on how many rounds follow")
 
 
 def check_term(term: Term, width: int = 6) -> None:

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.evaluation import measure, measure_clients
+from turnout.members import Members
 from turnout.record import Evaluation, RoundRecord
+from turnout.roster import Roster
 from turnout.round import Server, run_round
 from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.selection import draw
@@ -97,10 +99,11 @@ class Weights:
         flat_P, states = self.global_model(state)
         crew, task, federation = self.runtime.trainer.crew, self.experiment.task, self.runtime.federation
         values: dict[str, float] = {}
-        central = federation.central_test()
-        if central is not None and len(central[0]):
-            measured = measure(crew, task, flat_P, states, *central)
-            values = {f"global_{name}": value for name, value in measured.items()}
+        for prefix, members in tested(state).items():
+            central = federation.central_test(members)
+            if central is not None and len(central[0]):
+                measured = measure(crew, task, flat_P, states, *central)
+                values |= {f"{prefix}_{name}": value for name, value in measured.items()}
         per_client = {}
         if self.experiment.evaluate.per_client:
             client_C = self.sample_of(state)
@@ -144,6 +147,22 @@ class Weights:
             "client state": runtime.store.row_bytes * ever,
             "data": _data_bytes(self.federation),
         }
+
+
+def tested(server: Server) -> dict[str, Members]:
+    """Whose test data a model is measured on, by the name of the metric.
+
+    global    those the objective is over
+    former    those it was over before it last shifted
+    members   those who are still there, where the objective is over more
+    """
+    found = {"global": server.objective}
+    former = Roster.from_state(server.parts["membership"]).former
+    if former is not None:
+        found["former"] = former
+    if len(server.members) < len(server.objective):
+        found["members"] = server.members
+    return found
 
 
 def _data_bytes(federation: Federation) -> int:

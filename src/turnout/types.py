@@ -69,6 +69,18 @@ class Turnout:
     def complete_C(self) -> Tensor:
         return self.work_C >= self.full_work
 
+    def among(self, client_C: Tensor) -> Turnout:
+        """The same record with absent rows for clients that were not even asked; both lists are sorted by id."""
+        if len(client_C) == len(self.client_C):
+            return self
+        row_C = torch.searchsorted(client_C, self.client_C)
+        zero_C = torch.zeros(len(client_C), dtype=torch.float64)
+        work_C, progress_C, full_C = (
+            zero_C.to(value.dtype).index_copy(0, row_C, value)
+            for value in (self.work_C, self.progress_C, self.full_progress_C)
+        )
+        return replace(self, client_C=client_C, work_C=work_C, progress_C=progress_C, full_progress_C=full_C)
+
     def take(self, rows: Tensor) -> Turnout:
         """The same record for some of the cohort."""
         return replace(

@@ -98,6 +98,7 @@ def federate(pool: Pool, spec: Dealt, seed: int) -> Pooled:
         test_x=pool.test[0] if official and pool.test else None,
         test_y=pool.test[1] if official and pool.test else None,
         central=pool.test,
+        official=pool.test is not None and not official,
         cluster_N=groups(clients) if groups else None,
     )
     return federation if pool.test else pool_tests(federation)

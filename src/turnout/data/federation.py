@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.members import Members
 from turnout.types import Samples
 
 Device = torch.device | str
@@ -50,8 +51,12 @@ class Federation(Protocol):
         """Each client's own held-out samples (a client may have none)."""
         ...
 
-    def central_test(self) -> tuple[Tensor, Tensor] | None:
-        """The set that global metrics are measured on, None where there is none."""
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
+        """The set that global metrics are measured on where the objective is over these members, None if there is none.
+
+        It is the pool of their own test samples; where the data has a test set of its own, the samples of it whose
+        label one of them holds (all of it where targets are not labels). Without `members`: everybody's.
+        """
         ...
 
     def to(self, device: Device) -> Federation:
@@ -110,7 +115,8 @@ class Pooled:
     nothing.
 
     `test_rows` are rows of `test_x` and `test_y` where those are given (an official test set dealt to the
-    clients), of the training pool otherwise. `central` is the set that global metrics use.
+    clients), of the training pool otherwise. `central` is the set that global metrics use, `official` whether it is a
+    test set of its own rather than the clients' test samples.
     """
 
     x: Tensor
@@ -124,6 +130,7 @@ class Pooled:
     test_y: Tensor | None = None
     central: tuple[Tensor, Tensor] | None = None
     cluster_N: Tensor | None = None
+    official: bool = False
 
     @property
     def clients(self) -> int:
@@ -144,8 +151,21 @@ class Pooled:
         y = self.y if self.test_y is None else self.test_y
         return Samples(x, y, *self.test_rows.take(client_C))
 
-    def central_test(self) -> tuple[Tensor, Tensor] | None:
-        return self.central
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
+        everyone = members is None or len(members) == self.clients
+        if everyone or self.central is None:
+            return self.central
+        assert members is not None
+        if not self.official:
+            test = self.test(members.ids())
+            return test.x[test.row_R], test.y[test.row_R]
+        x, y = self.central
+        if y.ndim != 1 or y.is_floating_point():
+            return self.central
+        train = self.train(members.ids())
+        held_L = train.y[train.row_R].unique()
+        kept_S = torch.isin(y, held_L)
+        return self.central if bool(kept_S.all()) else (x[kept_S], y[kept_S])
 
     def groups(self) -> Tensor | None:
         return self.cluster_N

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
+from turnout.members import Members
 from turnout.rng import rng
 from turnout.types import Samples
 
@@ -116,14 +117,19 @@ class Generated:
     def test(self, client_C: Tensor, t: int = 0) -> Samples:
         return self._joined(client_C, t)[1]
 
-    def central_test(self) -> tuple[Tensor, Tensor] | None:
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
         if not self.central_clients:
             return None
-        pool = self.joined.get("central")
+        everyone = members is None or len(members) == self.clients
+        address = ("central", None if everyone else members)
+        pool = self.joined.get(address)
         if pool is None:
-            parts = [self.client(c, 0) for c in self._central_sample().tolist()]
-            pool = (torch.cat([d.test_x for d in parts]), torch.cat([d.test_y for d in parts]))
-            self.joined.put("central", pool, 0)
+            sample_I = self._central_sample()
+            here_I = sample_I if members is None else sample_I[members.which(sample_I)]
+            parts = [self.client(c, 0) for c in here_I.tolist()]
+            x, y = [d.test_x for d in parts], [d.test_y for d in parts]
+            pool = (torch.cat(x), torch.cat(y)) if parts else (torch.empty(0), torch.empty(0))
+            self.joined.put(address, pool, 0)
         return pool if len(pool[0]) else None
 
     def _central_sample(self) -> Tensor:

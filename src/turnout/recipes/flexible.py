@@ -1,4 +1,5 @@
-"""Paper 000, flexible device participation (Ruan, Zhang, Liang, Joe-Wong, AISTATS 2021): schemes A, B and C compared.
+"""Paper 000, flexible device participation (Ruan, Zhang, Liang, Joe-Wong, AISTATS 2021): schemes A, B and C compared,
+devices that arrive late and devices that leave.
 
 Devices finish part of the work, each after one of the paper's traces. Scheme A counts those who finish, B everybody's
 update as it is, C scaled by E / s. The settings are those of Table 3; what the paper leaves open (E, the largest size)
@@ -8,9 +9,11 @@ is a parameter here.
 from __future__ import annotations
 
 from turnout import models
-from turnout.data import EMNIST, MNIST, Pareto, Synthetic
+from turnout.data import EMNIST, MNIST, Equal, Pareto, Synthetic
 from turnout.data.partition import IID, OneLabel
+from turnout.events import Event, Join, Leave
 from turnout.local import SGD, InverseClock, Local
+from turnout.membership import Membership
 from turnout.participation import Traces
 from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
 from turnout.weighting import ByShare, ByWork, CompleteOnly, Weighting
@@ -46,6 +49,69 @@ def emnist_participation(
     """Schemes A, B, C on EMNIST, 62 devices with one label each, a CNN (Table 3)."""
     data = EMNIST(clients=clients, partition=IID() if iid else OneLabel(), sizes=Pareto(cap=cap), test_share=0.0)
     return _schemes(data, models.mcmahan_cnn(), 5e-4, batch_size=10, traces=traces, epochs=epochs, rounds=rounds)
+
+
+def arrival(
+    at: int = 30, clients: int = 30, samples: int = 125, epochs: int = 5, rounds: int = 70
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on SYNTHETIC(1,1): the last of 30 devices joins in round `at` (Table 4)."""
+    data = Synthetic(clients=clients, sizes=Equal(samples), test_share=0.2)
+    return _reboots(data, models.Logistic(), 1.0, 20, (Join(clients - 1, at),), epochs, rounds)
+
+
+def mnist_arrival(
+    at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on MNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
+    return _reboots(_mnist(clients, samples), models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
+
+
+def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
+    """Seven devices on MNIST, and three more at intervals (Figure 5)."""
+    events = tuple(Join(7 + i, first + i * apart) for i in range(3))
+    return _reboots(_mnist(10, samples), models.MLP(200, 200), 2e-3, 10, events, 5, rounds)
+
+
+def departure(
+    at: int = 30, spread: float = 1.0, clients: int = 30, samples: int = 125, epochs: int = 5, rounds: int = 110
+) -> dict[str, Experiment]:
+    """Include, exclude or decide on SYNTHETIC(α, β), α = β = `spread`: one of 30 devices leaves in round `at`."""
+    data = Synthetic(spread, spread, clients, sizes=Equal(samples), test_share=0.2)
+    events = (Leave(clients - 1, at),)
+    return {
+        leave: _member_town(data, models.Logistic(), 1.0, 20, events, epochs, rounds, Membership(leave=leave))
+        for leave in ("include", "exclude", "decide")
+    }
+
+
+def _mnist(clients: int, samples: int) -> MNIST:
+    """One label a device; the official test set is dealt to the devices, so that it follows who is there."""
+    return MNIST(clients=clients, partition=OneLabel(), sizes=Equal(samples), test_share=0.0, local_test="official")
+
+
+def _reboots(
+    data: DataSpec, model: Model, lr: float, batch_size: int, events: tuple[Event, ...], epochs: int, rounds: int
+) -> dict[str, Experiment]:
+    return {
+        join: _member_town(data, model, lr, batch_size, events, epochs, rounds, Membership(join=join))
+        for join in ("fast-reboot", "vanilla")
+    }
+
+
+def _member_town(
+    data: DataSpec,
+    model: Model,
+    lr: float,
+    batch_size: int,
+    events: tuple[Event, ...],
+    epochs: int,
+    rounds: int,
+    membership: Membership,
+) -> Experiment:
+    """The setting of sections 5.3 and 5.4: scheme C, the first five traces, equal sizes, η0 / (clock + 1)."""
+    local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
+    world = World(data, Traces(first=5), events)
+    return Experiment(world, model, Algorithm(local=local, membership=membership), rounds=rounds)
 
 
 def _schemes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +24,13 @@ from turnout.engine.layout import Layout
 from turnout.engine.replays import Batch
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
+from turnout.evaluation import objective_gradient
+from turnout.events import Calendar, Event
 from turnout.kept import initial_rows, kept_from
 from turnout.local import Local
 from turnout.members import Members
 from turnout.participation import Participation
-from turnout.round import ClientWork, Download, client_work
+from turnout.round import ClientWork, Download, Server, client_work
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm
 from turnout.store import ClientStore
@@ -59,6 +62,7 @@ class InProcessRuntime:
         task: TaskSpec,
         model: Model,
         seed: int,
+        calendar: Calendar | None = None,
     ):
         self.device = pick_device(settings.device)
         self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
@@ -66,7 +70,8 @@ class InProcessRuntime:
             torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
             torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
         self.federation = federation.to(self.device)
-        self.participation, self.algorithm, self.seed = participation, algorithm, seed
+        self.participation, self.calendar = participation, calendar or Calendar()
+        self.algorithm, self.seed = algorithm, seed
         self.groups = federation.groups()
         module = model.module.to(self.device, self.dtype)
         self.network = Network.of(module, model.layout, task.loss)
@@ -74,7 +79,7 @@ class InProcessRuntime:
         states = {n: v.to(self.dtype) if v.is_floating_point() else v for n, v in model.states.items()}
         self.store = ClientStore(initial_rows(model.layout, model.flat_P.to(self.dtype), states, algorithm))
         self.trainer = self._trainer(settings, task)
-        self._mean: tuple[Members, float] | None = None
+        self._total: int | None = None
 
     def _trainer(self, settings: InProcess, task: TaskSpec) -> Trainer:
         gradients = pick_gradients(settings.engine, self.network, type(task) is Classification)
@@ -111,9 +116,28 @@ class InProcessRuntime:
         return self.federation.examples(client_C).cpu()
 
     def mean_examples(self, members: Members) -> float:
-        if self._mean is None or self._mean[0] != members:
-            self._mean = members, float(self.examples(members.ids()).double().mean())
-        return self._mean[1]
+        """The population is counted once; from then on those who are in or out of it."""
+        if self._total is None:
+            self._total = int(self.examples(torch.arange(members.population)).sum())
+        moved = int(self.examples(members.added_J).sum()) - int(self.examples(members.removed_L).sum())
+        return (self._total + moved) / max(1, len(members))
+
+    def events(self, t: int) -> Sequence[Event]:
+        return self.calendar.at(t)
+
+    def forget(self, client_I: Tensor) -> None:
+        for client in client_I.tolist():
+            self.store.forget(client)
+
+    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
+        """What is personal has its first values, as in the model that is evaluated."""
+        first, layout = self.store.initial, self.layout
+        personal_Q = first.get("personal", server.shared_P.new_empty(0)).to(server.shared_P)
+        states = {name: self.placed(first[f"state/{name}"]) for name in layout.personal_states}
+        states |= {name: server.states[name] for name in layout.shared_states}
+        samples = self.federation.train(client_C, t)
+        flat_P = torch.cat([server.shared_P, personal_Q])
+        return objective_gradient(self.network, flat_P, states, samples, share_C)[: layout.shared]
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Draw who turns up, train those whose work is used, keep what they keep."""

@@ -23,3 +23,17 @@ TABLE_3: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {
         (0.1, -0.4), (9.6, 1.5), (22.2, 1.8), (38.2, 3.2), (33.3, 3.9), (30.5, 7.9), (37.9, 4.5), (41.6, 8.0),
     ),
 }  # fmt: skip
+
+# Paper 000, Table 4: rounds after τ0 until accuracy is back at that of round τ0 - 1, (fast, vanilla) by τ0.
+TABLE_4: dict[str, dict[int, tuple[int, int]]] = {
+    "MNIST": {10: (4, 4), 30: (22, 27), 50: (55, 63), 70: (59, 66)},
+    "EMNIST": {10: (4, 3), 30: (11, 12), 50: (14, 19), 70: (21, 24)},
+    "SYNTHETIC": {10: (1, 1), 30: (4, 6), 50: (7, 12), 70: (3, 8)},
+}
+
+# Paper 000, Table 5: rounds after τ0 until the losses of include and exclude coincide, by (α, β) and τ0.
+TABLE_5: dict[float, dict[int, int]] = {
+    0.1: {10: 2, 15: 5, 20: 3, 25: 3, 30: 9, 35: 3, 40: 10, 45: 26, 50: 40},
+    0.5: {10: 1, 15: 3, 20: 9, 25: 14, 30: 13, 35: 7, 40: 12, 45: 36, 50: 34},
+    1.0: {10: 10, 15: 9, 20: 27, 25: 18, 30: 34, 35: 17, 40: 28, 45: 62, 50: 77},
+}

@@ -78,6 +78,7 @@ def run_study(
 def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Curves:
     """Every part whose data is there; what is there already is not run again."""
     curves: dict[str, dict[int, Curve]] = {}
+    more: dict[str, dict[str, dict[int, Curve]]] = {name: {} for name in study.more}
     missing = missing_data(plan.parts, data_dir)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
@@ -87,12 +88,23 @@ def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bo
         runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
         for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
             curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
-    return Curves(curves, missing)
+            for name, curve in read_more(run, study.more).items():
+                more[name].setdefault(task.variant, {})[task.seed] = curve
+    return Curves(curves, missing, more)
 
 
 def read_curve(run: Run, metric: str) -> Curve:
     with run.records() as records:
         return Curve(*records.curve(metric))
+
+
+def read_more(run: Run, names: Sequence[str]) -> dict[str, Curve]:
+    """The curves a run has of these names."""
+    if not names:
+        return {}
+    with run.records() as records:
+        known = {*records.metrics(), *records.rounds()}
+        return {name: Curve(*records.curve(name)) for name in names if name in known}
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:

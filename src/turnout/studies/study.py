@@ -59,6 +59,7 @@ class Curves:
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Mapping[str, Mapping[int, Curve]]] = field(default_factory=dict)  # by metric, where a run has it
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
@@ -111,6 +112,7 @@ class Study:
 
     reproduces  what, in words
     metric      the evaluated metric its curves are of
+    more        other metrics or columns of the records, for the runs that have them
     """
 
     name: str
@@ -120,6 +122,7 @@ class Study:
     rows: Callable[[str, Curves], list[Row]]
     claims: Callable[[str, Curves], list[Claim]]
     pictures: Callable[[str, Curves], dict[str, str]]
+    more: Sequence[str] = ()
 
 
 def check_scale(scale: str) -> None:

@@ -1,0 +1,151 @@
+"""Whether a client that leaves stays in the objective, as pure functions: paper 000 Corollary 4.0.3 and its variants.
+
+f0 and f1 are the paper's bounds on the loss τ rounds into training if the client that left at τ0 is kept in the
+objective (include) or not (exclude):
+
+    f0(τ) = ((τ - τ0) D + V) / (τ E + γ)        f1(τ) = V~ / ((τ - τ0) E + γ),    V~ = V / (τ0 E + γ) + Γ_l
+
+D is the bias of an objective that has lost somebody, V what training starts from (distance to the optimum, noise of the
+gradients), Γ_l how far the client's own optimum is from everybody's. Rounds are counted since the objective last
+shifted. Paper 001's Corollary 1, on clients that are hardly ever there, is at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnout.errors import Mistake, nearest
+
+RULES = ("crossing", "literal", "sqrt")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The constants of f0 and f1, in one unit of loss and of work.
+
+    noise   the second of the two terms of which the paper's V~ is the larger, 0 where the first rules, as it assumes
+    """
+
+    D: float
+    V: float
+    gamma: float
+    Gamma_l: float
+    E: float
+    noise: float = 0.0
+
+    def include(self, tau: float, tau0: float) -> float:
+        """f0(τ) = ((τ - τ0) D + V) / (τ E + γ).
+
+        >>> Bounds(D=2.0, V=10.0, gamma=5.0, Gamma_l=1.0, E=5.0).include(tau=3, tau0=1)  # (2 · 2 + 10) / 20
+        0.7
+        """
+        return ((tau - tau0) * self.D + self.V) / (tau * self.E + self.gamma)
+
+    def exclude(self, tau: float, tau0: float) -> float:
+        """f1(τ) = V~ / ((τ - τ0) E + γ), V~ = max(V / (τ0 E + γ) + Γ_l, noise).
+
+        >>> Bounds(D=2.0, V=10.0, gamma=5.0, Gamma_l=1.0, E=5.0).exclude(tau=4, tau0=1)  # (10 / 10 + 1) / 20
+        0.1
+        """
+        restart = max(self.V / (tau0 * self.E + self.gamma) + self.Gamma_l, self.noise)
+        return restart / ((tau - tau0) * self.E + self.gamma)
+
+
+def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing", c: float = 1.0) -> bool:
+    """Whether leaving the client out promises the smaller loss at the deadline T.
+
+    crossing  f0(T) >= f1(T)
+    literal   min over τ in [τ0, T] of f0(τ) >= f1(T): equation (8) as printed; f0 is monotone, so its ends suffice
+    sqrt      T - τ0 >= c √(Γ_l τ0): equation (9)
+
+    >>> b = Bounds(D=1.0, V=1.0, gamma=1.0, Gamma_l=4.0, E=1.0)
+    >>> [should_exclude(b, tau0=25, T=T, rule="sqrt") for T in (34, 35)]  # 25 + √100
+    [False, True]
+    >>> [should_exclude(b, tau0=25, T=T) for T in (36, 37)]  # 12/37 < (1/26 + 4)/12, but 13/38 > (1/26 + 4)/13
+    [False, True]
+    """
+    if rule == "sqrt":
+        return T - tau0 >= c * math.sqrt(bounds.Gamma_l * tau0)
+    kept, left_out = bounds.include(T, tau0), bounds.exclude(T, tau0)
+    if rule == "literal":
+        kept = min(kept, bounds.include(tau0, tau0))
+    return kept >= left_out
+
+
+def check_rule(rule: str) -> None:
+    if rule not in RULES:
+        raise Mistake(f"there is no rule {rule!r} for a client that leaves: {nearest(rule, RULES)}")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A loss curve as c + V / (τ + 1), by rounds τ since the objective last shifted: the floor c, and V."""
+
+    floor: float
+    V: float
+
+
+def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
+    """The later half of the losses (τ, loss) as c + V / (τ + 1), by least squares with V >= 0; None below three rounds.
+
+    Theorem 3.1 has V / (τ E + γ) under a rate that falls like 1 / (τ E + γ); η0 / (τ + 1) is such a rate, with γ = E.
+    The first rounds are left out: they tell how far from the optimum training began, which a shift does not bring back.
+
+    >>> fit_curve([(tau, 1.0 + 30.0 / (tau + 1)) for tau in range(8)])
+    Fit(floor=1.0, V=30.0)
+    """
+    later = curve[min(len(curve) // 2, len(curve) - 3) :]
+    if len(curve) < 3:
+        return None
+    x, y = [1 / (tau + 1) for tau, _ in later], [loss for _, loss in later]
+    mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    spread = math.fsum((a - mean_x) ** 2 for a in x)
+    V = max(0.0, math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread)
+    return Fit(round(mean_y - V * mean_x, 12), round(V, 12))
+
+
+def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: float, lowest: float) -> Bounds:
+    """The constants from what a server knows when client l leaves, with a round as the unit of work (E = γ = 1).
+
+    V        of the loss curve: what it is above its floor, times τ + 1
+    Γ_l      max(0, F_l(w) - the lowest loss l ever reported), F_l(w) its latest report
+    D / E    p_l F_l(w): what l's own loss would add to the old objective if it doubled without l's updates
+    noise    what the restart costs: the curve is V / (τ0 + 1) above its floor, by the noise of a rate that a shift
+             multiplies by `restart`, η(0) / η(τ0); under η0 / (τ + 1) that makes V again
+
+    >>> bounds_from(Fit(0.5, 6.0), tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
+    Bounds(D=0.15, V=6.0, gamma=1.0, Gamma_l=0.5, E=1.0, noise=6.0)
+    """
+    noise = fit.V / (tau0 + 1) * restart
+    return Bounds(round(share * latest, 12), fit.V, 1.0, max(0.0, latest - lowest), 1.0, noise)
+
+
+def should_drop(absence: float, J: float, C: float, gamma: float, tau0: float, T: float, E: float) -> bool:
+    """Paper 001, Corollary 1: abandon a client if y_a J > f1(T), f1(τ) = C~ / (E (τ - τ0) + γ~)², C~ = τ C and γ~ = γ.
+
+    `absence` is y_a, the share of rounds in which it was asked and did not answer; J what its absence costs, C how much
+    there is to learn again once the objective has shifted.
+
+    >>> [should_drop(y, J=1.0, C=1.0, gamma=0.0, tau0=50, T=100, E=1) for y in (0.03, 0.05)]  # f1 = 100 / 50² = 0.04
+    [False, True]
+    """
+    return absence * J > left_to_learn(C, gamma, tau0, T, E)
+
+
+def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> float:
+    """f1(T) = T C / (E (T - τ0) + γ)²: what is left to learn at the deadline if the objective shifts at τ0."""
+    return T * C / (E * (T - tau0) + gamma) ** 2
+
+
+def optimum_shift(L: float, mu: float, share: float, Gamma_l: float) -> float:
+    """Theorem 3.2: |w* - w~*| <= 2 √(2 L) / μ · p_l · √Γ_l, how far a join or leave can move the optimum.
+
+    `share` is p_l = n_l / (n + n_l) for a client that joins, n_l / n for one that leaves. Γ_l = F_l(w) - F_l* is taken
+    at the optimum of the objective without the client: the old one if it joins, the new one if it leaves.
+
+    >>> optimum_shift(L=2.0, mu=1.0, share=0.1, Gamma_l=4.0)
+    0.8
+    """
+    return 2 * math.sqrt(2 * L) / mu * share * math.sqrt(Gamma_l)

@@ -1,0 +1,136 @@
+"""The rules for a client that leaves (paper 000 Cor. 4.0.3), for one that is hardly there (001 Cor. 1), Theorem 3.2."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from turnout.departure import (
+    Bounds,
+    Fit,
+    bounds_from,
+    check_rule,
+    fit_curve,
+    optimum_shift,
+    should_drop,
+    should_exclude,
+)
+from turnout.errors import Mistake
+
+positive = st.floats(0.01, 100.0)
+
+
+@given(
+    D=positive, V=positive, gamma=positive, Gamma_l=positive, E=positive, tau0=st.integers(1, 100), x=st.integers(1, 99)
+)
+def test_the_rules_are_the_formulas(D, V, gamma, Gamma_l, E, tau0, x):
+    """SPEC §2.5: f0, f1, eq. (8) as printed by brute force over every round, (9), and the crossing rule."""
+    T, bounds = tau0 + x, Bounds(D, V, gamma, Gamma_l, E)
+
+    def f0(tau: float) -> float:
+        return ((tau - tau0) * D + V) / (tau * E + gamma)
+
+    def f1(tau: float) -> float:
+        return (V / (tau0 * E + gamma) + Gamma_l) / ((tau - tau0) * E + gamma)
+
+    assume(abs(f0(T) - f1(T)) > 1e-9)
+    assert should_exclude(bounds, tau0, T) == (f0(T) >= f1(T))
+    assert should_exclude(bounds, tau0, T, "literal") == (min(f0(tau) for tau in range(tau0, T + 1)) >= f1(T))
+    assert should_exclude(bounds, tau0, T, "sqrt", c=2.0) == (T - tau0 >= 2 * math.sqrt(Gamma_l * tau0))
+
+
+@given(Gamma_l=positive, more=positive, tau0=st.integers(1, 90), later=st.integers(0, 9))
+def test_sqrt_rule_is_monotone(Gamma_l, more, tau0, later):
+    """SPEC §8 item 14: at fixed T a later τ0 or a larger Γ_l never turns include into exclude."""
+    bounds, larger = (Bounds(1.0, 1.0, 1.0, g, 1.0) for g in (Gamma_l, Gamma_l + more))
+    if not should_exclude(bounds, tau0, 100, "sqrt"):
+        assert not should_exclude(larger, tau0, 100, "sqrt")
+        assert not should_exclude(bounds, tau0 + later, 100, "sqrt")
+
+
+def test_the_crossing_is_near_the_square_root():
+    """[mine in SPEC §2.5] T - τ0 ≈ √(Γ_l τ0 / D) where those terms lead."""
+    bounds = Bounds(D=0.01, V=1e-6, gamma=1e-6, Gamma_l=1.0, E=1.0)
+    for tau0 in (100, 400, 1600):
+        crossing = next(x for x in range(1, 10**4) if should_exclude(bounds, tau0, tau0 + x))
+        # D x² = Γ_l (x + τ0)
+        exact = (1 + math.sqrt(1 + 4 * 0.01 * tau0)) / 0.02
+        assert crossing == math.ceil(exact - 1e-6)
+        assert exact == pytest.approx(math.sqrt(tau0 / 0.01), rel=1.0)
+
+
+def test_noise_bounds_what_a_restart_costs():
+    quiet, noisy = Bounds(1.0, 4.0, 1.0, 0.0, 1.0), Bounds(1.0, 4.0, 1.0, 0.0, 1.0, noise=4.0)
+    assert quiet.exclude(10, 10) == pytest.approx(4 / 11)
+    assert noisy.exclude(10, 10) == 4.0
+    assert should_exclude(quiet, 10, 11)
+    assert not should_exclude(noisy, 10, 11)
+    assert should_exclude(noisy, 10, 20)
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(Mistake, match="crossing"):
+        check_rule("crosing")
+
+
+@given(floor=st.floats(0, 2), V=st.floats(0.5, 50), rounds=st.integers(3, 40))
+def test_the_fit_finds_the_curve_it_is_about(floor, V, rounds):
+    fit = fit_curve([(tau, floor + V / (tau + 1)) for tau in range(rounds)])
+    assert fit is not None
+    assert (fit.V, fit.floor) == (pytest.approx(V, rel=1e-6), pytest.approx(floor, abs=1e-6))
+
+
+def test_the_fit_needs_three_rounds_leaves_out_the_first_and_never_rises():
+    assert fit_curve([(0, 3.0), (1, 2.0)]) is None
+    assert fit_curve([]) is None
+    rising = fit_curve([(tau, float(tau)) for tau in range(5)])
+    assert rising is not None
+    assert (rising.V, rising.floor) == (0.0, 3.0)
+    far = [(tau, (100.0 if tau < 4 else 1.0) + 2.0 / (tau + 1)) for tau in range(9)]
+    assert fit_curve(far) == Fit(1.0, 2.0)
+
+
+def test_constants_from_reports():
+    """f0 begins where the curve is above its floor; f1 where it was at first, under a rate that restarts."""
+    bounds = bounds_from(Fit(0.5, 6.0), tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
+    assert bounds.include(29, 29) == pytest.approx(6.0 / 30)
+    assert bounds.exclude(29, 29) == 6.0
+    constant = bounds_from(Fit(0.5, 6.0), tau0=29, restart=1.0, share=0.1, latest=1.5, lowest=1.5)
+    assert constant.exclude(29, 29) == pytest.approx(6.0 / 30)  # a constant rate has nothing to lose by a shift
+
+
+@given(y=st.floats(0, 1), J=positive, C=positive, E=st.integers(1, 10), tau0=st.integers(0, 90))
+def test_drop_the_inactive_is_the_corollary(y, J, C, E, tau0):
+    """001 Cor. 1: y_a J > f1(T) = C~ / (E (T - τ0) + γ~)², C~ = T C; more local work makes it more sensitive."""
+    T, gamma = 100, 2.0
+    assert should_drop(y, J, C, gamma, tau0, T, E) == (y * J > T * C / (E * (T - tau0) + gamma) ** 2)
+    if should_drop(y, J, C, gamma, tau0, T, E):
+        assert should_drop(y, J, C, gamma, tau0, T, E + 1)
+
+
+@given(seed=st.integers(0, 10**6), clients=st.integers(1, 6), n_l=st.integers(1, 500))
+def test_theorem_3_2_on_quadratics(seed, clients, n_l):
+    """|w* - w~*| <= 2 √(2L)/μ · p_l √Γ_l with Γ_l at the optimum without l: arrival (4) and departure (5)."""
+    g = torch.Generator().manual_seed(seed)
+    d, dtype = 4, torch.float64
+    n_k = torch.randint(1, 300, (clients,), generator=g).to(dtype)
+    root = torch.randn(clients + 1, d, d, generator=g, dtype=dtype)
+    A = root @ root.transpose(1, 2) + 0.3 * torch.eye(d, dtype=dtype)  # F_k = (w - w_k)ᵀ A_k (w - w_k) / 2
+    own = 3 * torch.randn(clients + 1, d, generator=g, dtype=dtype)
+
+    def best(weight: torch.Tensor) -> torch.Tensor:
+        H, b = torch.einsum("k,kij->ij", weight, A), torch.einsum("k,kij,kj->i", weight, A, own)
+        return torch.linalg.solve(H, b)
+
+    without = best(torch.cat([n_k / n_k.sum(), torch.zeros(1, dtype=dtype)]))
+    together = torch.cat([n_k, torch.tensor([n_l], dtype=dtype)])
+    with_l = best(together / together.sum())
+    eigen = torch.linalg.eigvalsh(A)
+    gap = without - own[-1]
+    Gamma_l = float(gap @ A[-1] @ gap) / 2
+    bound = optimum_shift(float(eigen.max()), float(eigen.min()), n_l / float(together.sum()), Gamma_l)
+    assert float((without - with_l).norm()) <= bound * (1 + 1e-9)

@@ -1,0 +1,435 @@
+"""Joining late and leaving for good against SPEC §2.4, §2.5 and §7.3: unequal sizes, absent and partial clients."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+import turnout as to
+from turnout.departure import Bounds, should_exclude
+from turnout.errors import Mistake
+from turnout.members import Members
+from turnout.round import Server
+from worlds import local_updates, play, ready, world
+
+COUNTS = [8, 12, 4, 16]
+FRACTIONS = (1.0, 0.5, 0.0, 1.0)  # E = 4 epochs: s = 4, 2, 0, 4
+E, N = 4, sum(COUNTS)
+P = [n / N for n in COUNTS]
+
+
+class Until:
+    """Everybody completes everything, except that one client is absent from a round on."""
+
+    def __init__(self, client: int, t: int):
+        self.client, self.t = client, t
+
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        return torch.where((client_C == self.client) & torch.tensor(t >= self.t), 0.0, 1.0).double()
+
+
+def town(*events: object, fractions: tuple[float, ...] = (), rounds: int = 6, **algorithm) -> to.Experiment:
+    """The blobs of worlds.py with events, and with a learning rate that follows the clock."""
+    local = algorithm.pop("local", to.Local(to.SGD(lr=0.1), epochs=E, batch_size=4, schedule=to.InverseClock()))
+    made = world(COUNTS, *fractions, local=local, **algorithm)
+    return dataclasses.replace(made, world=dataclasses.replace(made.world, events=events), rounds=rounds)
+
+
+def moved(experiment: to.Experiment) -> Tensor:
+    prepared = ready(experiment)
+    server, _ = play(prepared)
+    return server.shared_P - prepared.server.shared_P
+
+
+def expected(coefficient: list[float], experiment: to.Experiment) -> Tensor:
+    return torch.tensor(coefficient, dtype=torch.float64) @ local_updates(ready(experiment))
+
+
+def weights(record) -> list[float]:
+    return record.clients["weight"].tolist()
+
+
+# -- joining
+
+
+def test_a_newcomer_is_boosted_under_scheme_c():
+    """SPEC §2.4: a_l = boost · (E / s_l) p_l, shares over the new set; here l = 1 finishes half, and 2 is absent."""
+    experiment = town(to.Join(1, 0), fractions=FRACTIONS)
+    torch.testing.assert_close(moved(experiment), expected([P[0], 3 * E / 2 * P[1], 0, P[3]], experiment))
+    vanilla = town(to.Join(1, 0), fractions=FRACTIONS, membership=to.Membership(join="vanilla"))
+    torch.testing.assert_close(moved(vanilla), expected([P[0], E / 2 * P[1], 0, P[3]], vanilla))
+    slower = town(to.Join(1, 0), fractions=FRACTIONS, membership=to.Membership(boost=5.0))
+    torch.testing.assert_close(moved(slower), expected([P[0], 5 * E / 2 * P[1], 0, P[3]], slower))
+
+
+def test_the_objective_shifts_the_clock_restarts_and_the_boost_decays_on_its_own_clock():
+    """SPEC §8 item 13: shares sum to 1; boost 3, 1.5, 1.222...; lr back at η0 with every arrival."""
+    _, records = play(ready(town(to.Join(3, 2), to.Join(0, 4))), 6)
+    assert [r.members for r in records] == [2, 2, 3, 3, 4, 4]
+    assert [r.lr for r in records] == [0.1, 0.05, 0.1, 0.05, 0.1, 0.05]
+    assert [r.clock for r in records] == [0, 1, 0, 1, 0, 1]
+    for record, members in zip(
+        records, [[1, 2], [1, 2], [1, 2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]], strict=True
+    ):
+        size = [COUNTS[c] for c in members]
+        assert record.clients["client"].tolist() == members
+        assert record.clients["share"].tolist() == pytest.approx([n / sum(size) for n in size])
+    boosts = [[r.clients["weight"][i] / r.clients["share"][i] for i in range(r.members)] for r in records[2:]]
+    assert [b[-1] for b in boosts] == pytest.approx([3, 1.5, 1 + 2 / 9, 1 + 2 / 16])
+    assert [b[0] for b in boosts[2:]] == pytest.approx([3, 1.5])
+    assert records[2].events[0][:2] == (3, "join")
+    assert "fast-reboot, boost 3" in records[2].events[0][2]
+
+
+def test_rule_24_scheme_a_boosts_a_newcomer_only_if_it_is_complete():
+    a = town(to.Join(1, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    torch.testing.assert_close(moved(a), expected([2 * P[0], 0, 0, 2 * P[3]], a))
+    b = town(to.Join(3, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    torch.testing.assert_close(moved(b), expected([2 * P[0], 0, 0, 3 * 2 * P[3]], b))
+
+
+def test_rules_6_and_29_a_boost_is_for_ones_own_share_not_for_what_is_borrowed():
+    """weight_c = boost_c share_c + borrowed_c, then the scheme's scale."""
+    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.Dropout())
+    present = P[0] + P[1] + P[3]
+    lent = [p / present * P[2] for p in P]
+    torch.testing.assert_close(
+        moved(experiment), expected([P[0] + lent[0], E / 2 * (3 * P[1] + lent[1]), 0, P[3] + lent[3]], experiment)
+    )
+
+
+def test_rule_22_states_are_never_boosted_and_messages_are():
+    """A boost is applied to the decoded message, at the server; running statistics stay a plain mean."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    servers = []
+    for join in ("fast-reboot", "vanilla"):
+        experiment = dataclasses.replace(town(to.Join(3, 0), membership=to.Membership(join=join)), model=model)
+        servers.append(play(ready(experiment))[0])
+    assert not torch.equal(servers[0].shared_P, servers[1].shared_P)
+    for name in servers[0].states:
+        assert torch.equal(servers[0].states[name], servers[1].states[name])
+
+
+def test_the_gradient_norm_of_the_old_objective_is_recorded_and_may_be_a_gate():
+    """|∇ Σ_{old} p_k F_k(w)| by ordinary autograd; Corollary 4.0.2 boosts below a threshold."""
+    prepared = ready(town(to.Join(3, 1), membership=to.Membership(gate=1e9)))
+    server, records = play(prepared)
+    module = prepared.template.double()
+    torch.nn.utils.vector_to_parameters(server.shared_P, module.parameters())
+    total = torch.zeros(())
+    for client in range(3):
+        x, y = prepared.federation.train(torch.tensor([client]), 0).of(0)
+        total = total + COUNTS[client] / 24 * torch.nn.functional.cross_entropy(module(x.double()), y)
+    norm = torch.cat([g.reshape(-1) for g in torch.autograd.grad(total, list(module.parameters()))]).norm()
+    _, after = prepared.round(server, 1)
+    assert after.extra["old_gradient_norm"] == pytest.approx(float(norm))
+    assert "below the gate" in after.events[0][2]
+    assert weights(after)[3] == pytest.approx(3 * P[3])
+    shut = ready(town(to.Join(3, 1), membership=to.Membership(gate=float(norm) * 0.99)))
+    _, records = play(shut, 2)
+    assert weights(records[1])[3] == pytest.approx(P[3])
+    assert "not below" in records[1].events[0][2]
+    unmeasured = ready(town(to.Join(3, 1), membership=to.Membership(surveyed=0)))
+    assert "old_gradient_norm" not in play(unmeasured, 2)[1][1].extra
+    with pytest.raises(Mistake, match="surveyed"):
+        to.Membership(gate=1.0, surveyed=0)
+
+
+# -- leaving
+
+
+@pytest.mark.parametrize(
+    ("weighting", "over", "selection"),
+    [
+        (to.ByWork(), "normalised", to.selection.Everyone()),
+        (to.CompleteOnly(), "normalised", to.selection.Everyone()),
+        (to.ByShare(), "unbiased", to.selection.Count(2)),
+        (to.CompleteOnly(), "normalised", to.selection.Count(2)),
+        (to.FedNova(), "unbiased", to.selection.Count(3)),
+    ],
+)
+def test_include_is_to_be_absent_for_ever_without_being_asked(weighting, over, selection):
+    """SPEC §2.5: n_l stays in the denominator, l contributes nothing, no reset of the learning rate."""
+    parts = {"weighting": weighting, "shares": to.Shares(over=over), "selection": selection}
+    left = town(to.Leave(1, 2), membership=to.Membership(leave="include"), **parts)
+    away = town(**parts)
+    away = dataclasses.replace(away, world=dataclasses.replace(away.world, participation=Until(1, 2)))
+    (a, records), (b, _) = play(ready(left), 6), play(ready(away), 6)
+    assert torch.equal(a.shared_P, b.shared_P)
+    assert a.origin == 0
+    assert all(1 not in r.clients["client"].tolist() for r in records[2:] if r.asked)
+    assert [r.lr for r in records] == [0.1 / (t + 1) for t in range(6)]
+    assert [r.members for r in records] == [4, 4, 3, 3, 3, 3]
+
+
+def test_include_leaves_a_share_missing_and_exclude_renormalises():
+    """SPEC §8 item 13: include, the shares of those present sum to less than 1; exclude, to 1, and lr restarts."""
+    _, kept = play(ready(town(to.Leave(1, 2), membership=to.Membership(leave="include"))), 4)
+    assert weights(kept[2]) == pytest.approx([P[0], P[2], P[3]])
+    assert kept[2].weight_sum == pytest.approx(1 - P[1])
+    assert kept[2].events == ((1, "leave", "include"),)
+    _, out = play(ready(town(to.Leave(1, 2))), 4)
+    assert weights(out[2]) == pytest.approx([8 / 28, 4 / 28, 16 / 28])
+    assert [r.lr for r in out] == [0.1, 0.05, 0.1, 0.05]
+    assert out[2].events == ((1, "leave", "exclude"),)
+
+
+def test_exclude_is_a_world_without_that_client():
+    """From the round it leaves in, everything is as if it had never been among the clients."""
+    out = ready(town(to.Leave(1, 0), fractions=FRACTIONS))
+    never = ready(dataclasses.replace(town(to.Join(1, 5), fractions=FRACTIONS), rounds=6))
+    assert torch.equal(play(out, 5)[0].shared_P, play(never, 5)[0].shared_P)
+
+
+def test_rule_5_a_friend_in_the_place_of_one_who_left_only_where_asked():
+    """include + substitution: the departed share is lent with `stand_in`, and stays missing without."""
+    for stand_in in (False, True):
+        experiment = town(
+            to.Leave(1, 0),
+            fractions=FRACTIONS,
+            substitution=to.Dropout(),
+            membership=to.Membership(leave="include", stand_in=stand_in),
+        )
+        missing, present = P[2] + (P[1] if stand_in else 0), P[0] + P[3]
+        coefficient = [P[0] + P[0] / present * missing, 0, 0, P[3] + P[3] / present * missing]
+        torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+    with pytest.raises(Mistake, match="lends"):
+        to.Algorithm(membership=to.Membership(leave="include", stand_in=True))
+
+
+def test_an_included_client_comes_back_and_an_excluded_one_is_a_newcomer():
+    """SPEC §2.6."""
+    _, kept = play(ready(town(to.Leave(1, 2), to.Join(1, 4), membership=to.Membership(leave="include"))), 6)
+    assert [r.lr for r in kept] == [0.1 / (t + 1) for t in range(6)]
+    assert weights(kept[4]) == pytest.approx(P)
+    assert kept[4].events == ((1, "return", "was included all along"),)
+    _, out = play(ready(town(to.Leave(1, 2), to.Join(1, 4))), 6)
+    assert out[4].lr == 0.1
+    assert weights(out[4]) == pytest.approx([P[0], 3 * P[1], P[2], P[3]])
+
+
+def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it():
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    for leave, forgotten in (("exclude", True), ("include", False)):
+        experiment = town(to.Leave(1, 2), membership=to.Membership(leave=leave), personal=to.personal.batch_norm)
+        prepared = ready(dataclasses.replace(experiment, model=model))
+        play(prepared, 4)
+        store = prepared.runtime.store
+        first, row = store.initial["personal"], store.gather(torch.tensor([1]))["personal"][0]
+        assert torch.equal(first, row) == forgotten
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembers(to.Unused):
+    """A substitution with something to forget."""
+
+    def begin(self, clients, width):
+        return {"seen": torch.zeros(clients)}
+
+    def observe(self, state, client_R, update_RP, turnout):
+        return {"seen": state["seen"].index_fill(0, client_R, 1.0)}
+
+    def forget(self, state, client_I):
+        return {"seen": state["seen"].index_fill(0, client_I, 0.0)}
+
+
+def test_rule_5_parts_forget_the_excluded():
+    server, _ = play(ready(town(to.Leave(1, 2), substitution=Remembers())), 4)
+    assert server.parts["substitution"]["seen"].tolist() == [1, 0, 1, 1]
+    server, _ = play(
+        ready(town(to.Leave(1, 2), substitution=Remembers(), membership=to.Membership(leave="include"))), 4
+    )
+    assert server.parts["substitution"]["seen"].tolist() == [1, 1, 1, 1]
+
+
+def test_decide_says_what_it_decided_from_which_numbers():
+    for deadline in (6, 400):
+        rule = to.Membership(leave="decide", deadline=deadline)
+        _, records = play(ready(town(to.Leave(1, 4), membership=rule)), 5)
+        said = records[4].extra
+        names = ("D", "V", "gamma", "Gamma_l", "E", "noise")
+        bounds = Bounds(**{name: said[f"decide_{name}"] for name in names})
+        exclude = should_exclude(bounds, tau0=4, T=deadline)
+        assert (said["decide_tau0"], said["decide_T"]) == (4, deadline)
+        ((client, kind, detail),) = records[4].events
+        assert (client, kind) == (1, "leave")
+        assert detail.startswith("exclude: crossing rule" if exclude else "include: crossing rule")
+        assert f"V {bounds.V:.6g}" in detail
+        assert (records[4].lr == 0.1) == exclude
+        loss = [float(r.clients["loss"][1]) for r in records[:4]]
+        assert bounds.Gamma_l == pytest.approx(loss[-1] - min(loss))
+        assert pytest.approx(P[1] * loss[-1]) == bounds.D
+
+
+def test_decide_with_constants_of_ones_own_and_too_early():
+    given = to.Constants(D=1.0, V=1.0, gamma=1.0, Gamma_l=50.0)
+    for rule in ("crossing", "literal", "sqrt"):
+        for deadline in (4, 5000):
+            chosen = to.Membership(leave="decide", rule=rule, constants=given, deadline=deadline)
+            server, _ = play(ready(town(to.Leave(1, 3), membership=chosen)), 4)
+            wanted = should_exclude(Bounds(1.0, 1.0, 1.0, 50.0, float(E)), 3, deadline, rule)
+            assert (server.origin == 3) == wanted
+    _, records = play(ready(town(to.Leave(1, 1), membership=to.Membership(leave="decide"))), 2)
+    assert "too early" in records[1].events[0][2]
+
+
+def test_the_deadline_is_the_last_round_unless_given():
+    prepared = ready(town(membership=to.Membership(leave="decide"), rounds=17))
+    assert prepared.experiment.algorithm.membership.deadline == 17
+
+
+# -- hardly ever there
+
+
+def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
+    """001 Cor. 1 with y_a = 1 for client 2: dropped once judged, back as a newcomer after 3 rounds, judged again."""
+    drop = to.DropInactive(J=1.0, C=1.0, least=2, rejoin_after=3)
+    experiment = town(fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
+    _, records = play(ready(experiment), 9)
+    events = [(r.round, *e[:2]) for r in records for e in r.events]
+    assert events == [(2, 2, "drop"), (5, 2, "join"), (7, 2, "drop")]
+    assert records[2].events[0][2] == "away in 2 of the 2 rounds it was asked"
+    assert records[2].clock == 0
+    assert weights(records[2]) == pytest.approx([8 / 36, 12 / 36, 16 / 36])
+    patient = town(fractions=FRACTIONS, membership=to.Membership(drop=dataclasses.replace(drop, C=1e9)))
+    assert not any(r.events for r in play(ready(patient), 6)[1])
+
+
+def test_an_event_of_the_world_about_somebody_who_was_dropped():
+    drop = to.DropInactive(J=1.0, C=0.0, least=2)
+    experiment = town(to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop))
+    _, records = play(ready(experiment), 6)
+    assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
+    assert records[5].events[0][:2] == (2, "join")
+    assert [r.members for r in records] == [4, 4, 3, 3, 3, 4]
+    patient = to.Membership(drop=dataclasses.replace(drop, rejoin_after=3))
+    _, records = play(ready(town(to.Leave(2, 4), fractions=FRACTIONS, membership=patient)), 6)
+    assert [r.members for r in records] == [4, 4, 3, 3, 3, 3], "who has left does not rejoin by itself"
+
+
+# -- everything else follows
+
+
+def test_nobody_left_is_a_round_skipped_and_somebody_may_come():
+    experiment = town(*(to.Leave(c, 1) for c in range(4)), to.Join(2, 3), rounds=4)
+    _, records = play(ready(experiment), 4)
+    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+    assert records[3].members == 1
+    kept = experiment.but(**{"algorithm.membership": to.Membership(leave="include")})
+    _, records = play(ready(kept), 4)
+    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+
+
+def test_the_test_set_follows_the_objective():
+    data = to.data.Synthetic(clients=4, sizes=to.data.Equal(50), test_share=0.4)
+    experiment = dataclasses.replace(
+        town(to.Leave(1, 2), to.Join(3, 4)), world=to.World(data, events=(to.Leave(1, 2), to.Join(3, 4)))
+    )
+    for leave in ("exclude", "include"):
+        prepared = ready(experiment, **{"algorithm.membership": to.Membership(leave=leave)})
+        server, measured = prepared.begin(), []
+        for t in range(5):
+            server, _ = prepared.round(server, t)
+            measured.append((server, prepared.evaluate(server, t).values))
+        middle, last = ([0, 2], [0, 2, 3]) if leave == "exclude" else ([0, 1, 2], [0, 1, 2, 3])
+        objectives = [[0, 1, 2], [0, 1, 2], middle, middle, last]
+        for (state, values), objective in zip(measured, objectives, strict=True):
+            assert values["global_accuracy"] == pytest.approx(accuracy(prepared, state, objective))
+        assert ("former_accuracy" in measured[1][1]) is False
+        if leave == "exclude":
+            assert measured[2][1]["former_accuracy"] == pytest.approx(accuracy(prepared, measured[2][0], [0, 1, 2]))
+            assert "members_accuracy" not in measured[2][1]
+        else:
+            assert "former_accuracy" not in measured[2][1]
+            assert measured[2][1]["members_accuracy"] == pytest.approx(accuracy(prepared, measured[2][0], [0, 2]))
+        assert measured[4][1]["former_accuracy"] == pytest.approx(accuracy(prepared, measured[4][0], objectives[3]))
+
+
+def accuracy(prepared, server: Server, clients: list[int]) -> float:
+    from turnout.folder import trained_module
+
+    own = prepared.federation.test(torch.tensor(clients), 0)
+    module = trained_module(prepared, server, None).double()
+    guess = module(own.x[own.row_R].double()).argmax(1)
+    return float((guess == own.y[own.row_R]).double().mean())
+
+
+def test_an_official_test_set_is_cut_to_the_labels_that_members_hold():
+    x, y = torch.randn(12, 2), torch.tensor([0, 0, 1, 1, 2, 2] * 2)
+    owner = [0, 0, 1, 1, 2, 2] * 2
+    data = to.data.Own(x, y, owner, test=(x, y), test_share=0.0).load(0)
+    some = Members(3, torch.tensor([1]))
+    assert data.central_test(some)[1].unique().tolist() == [0, 2]
+    assert len(data.central_test()[1]) == len(data.central_test(Members(3))[1]) == 12
+    numbers = to.data.Own(x, x[:, 0], owner, test=(x, x[:, 0]), test_share=0.0).load(0)
+    assert len(numbers.central_test(some)[1]) == 12
+
+
+def test_made_data_pools_the_members_of_its_sample():
+    data = to.data.Synthetic(clients=6, sizes=to.data.Equal(20)).load(0)
+
+    def own(client: int) -> tuple[Tensor, Tensor]:
+        return torch.full((4, 2), float(client)), torch.zeros(4).long()
+
+    made = to.data.Loader(own, clients=6, input_shape=(2,), classes=2, test_share=0.5).load(0)
+    some = Members(6, torch.tensor([0, 4]))
+    assert made.central_test(some)[0][:, 0].unique().tolist() == [1, 2, 3, 5]
+    assert len(made.central_test()[0]) == 12
+    assert len(data.central_test(some)[0]) == 8
+    assert made.central_test(Members(6, torch.arange(6))) is None
+
+
+def test_unbiased_shares_follow_membership():
+    """a_k = n_k / n · N / |cohort| over those the objective is over, kept up by changes."""
+    experiment = town(
+        to.Leave(1, 2), shares=to.Shares(over="unbiased"), selection=to.selection.Count(2), weighting=to.ByShare()
+    )
+    prepared = ready(experiment)
+    _, records = play(prepared, 4)
+    for record in records:
+        n, members = (N, 4) if record.round < 2 else (28, 3)
+        size = [COUNTS[c] / n * members / 2 for c in record.clients["client"].tolist()]
+        assert record.clients["share"].tolist() == pytest.approx(size)
+    assert prepared.runtime.mean_examples(Members(4, torch.tensor([0, 3]))) == 8.0
+
+
+def test_engines_agree_on_every_event():
+    events = (to.Leave(1, 1), to.Join(3, 2), to.Join(1, 3), to.Leave(0, 4))
+    results = []
+    for engine in ("loop", "vmap", "by-hand"):
+        experiment = town(*events, fractions=(1.0, 0.5, 0.75, 1.0), terms=(to.Proximal(0.2),))
+        prepared = ready(experiment, **{"runtime.engine": engine})
+        results.append(play(prepared, 6)[0].shared_P)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-10, atol=1e-13)
+
+
+def test_a_million_clients_cost_no_more_than_those_who_move():
+    data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(20), central_clients=5)
+    events = (to.RandomEvents(joins=2.0, leaves=2.0, returns=1.0, waiting=50), to.Leave(999_999, 2))
+    experiment = to.Experiment(
+        to.World(data, events=events),
+        algorithm=to.Algorithm(selection=to.selection.Count(5), membership=to.Membership(leave="include", surveyed=4)),
+        rounds=4,
+    )
+    prepared = ready(experiment)
+    server, records = play(prepared, 4)
+    assert records[3].asked == 5
+    assert len(server.members.removed_L) < 70
+    assert len(server.objective) >= 1_000_000 - 50
+
+
+def test_wrong_settings_are_refused_with_a_sentence():
+    for settings, says in [
+        ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "no rule"),
+        ({"boost": 0.5}, "boost"), ({"deadline": 0}, "deadline"),
+    ]:  # fmt: skip
+        with pytest.raises(Mistake, match=says):
+            to.Membership(**settings)
+    with pytest.raises(Mistake, match="gamma"):
+        to.Constants(1.0, 1.0, 0.0)
+    with pytest.raises(Mistake, match="rejoin_after"):
+        to.DropInactive(rejoin_after=0)

@@ -1,0 +1,101 @@
+"""Membership survives a kill: a resumed run equals an uninterrupted one, alone and with every other part."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnout as to
+from test_round import Control
+from turnout import experiment as loop
+from turnout.config import to_toml
+from turnout.experiment import begin, rounds_done, rounds_of
+from turnout.record import Records, same
+from worlds import EXACT
+
+EVENTS = (to.RandomEvents(joins=0.3, leaves=0.25, returns=0.15, waiting=12), to.Leave(0, 8), to.Join(1, 12))
+
+
+def busy_world(rounds: int = 60, **algorithm) -> to.Experiment:
+    """30 clients of five kinds that come and go, with personal BatchNorm layers and residual state at home."""
+    local = to.Local(to.SGD(lr=0.2), epochs=2, batch_size=5, schedule=to.InverseClock())
+    return to.Experiment(
+        to.World(to.data.Synthetic(clients=30, sizes=to.data.Equal(15)), to.participation.Traces(first=8), EVENTS),
+        to.models.MLP(6, batch_norm=True),
+        to.Algorithm(local, personal=to.personal.batch_norm, **algorithm),
+        rounds=rounds,
+        runtime=EXACT,
+    )
+
+
+def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
+    """`kill -9` in the middle, `--resume`, and every record is as in a run that was never interrupted."""
+    drop = to.DropInactive(J=1.0, C=20.0, least=8, rejoin_after=10)
+    experiment = busy_world(90, membership=to.Membership(leave="decide", drop=drop))
+    file, killed, whole = tmp_path / "e.toml", tmp_path / "killed", tmp_path / "whole"
+    file.write_text(to_toml(experiment))
+    command = [sys.executable, "-m", "turnout", "run", str(file), "--out", str(killed), "--quiet"]
+    environment = os.environ | {"TURNOUT_CHECKPOINT_SECONDS": "0.05", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while rounds_done(killed) < 30 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 30 <= rounds_done(killed) < 90, "it was not killed in the middle"
+    to.run(experiment, killed, resume=True, quiet=True)
+    to.run(experiment, whole, quiet=True)
+    assert same(killed / "records.sqlite", whole / "records.sqlite") == []
+    with Records.read(whole / "records.sqlite") as records:
+        kinds = [kind for _, _, kind, _ in records.events()]
+    assert kinds.count("join") >= 10
+    assert kinds.count("leave") >= 10
+    assert "drop" in kinds
+    first, second = (to.open_run(folder).model().state_dict() for folder in (killed, whole))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"membership": to.Membership(leave="include", stand_in=True), "substitution": to.Dropout()},
+        {"membership": to.Membership(join="vanilla"), "terms": (Control(),), "weighting": to.FedNova()},
+        {
+            "membership": to.Membership(leave="decide", rule="sqrt", drop=to.DropInactive(C=10.0, rejoin_after=3)),
+            "shares": to.Shares(over="unbiased"),
+            "selection": to.selection.Fraction(0.5),
+            "weighting": to.CompleteOnly(),
+        },
+    ],
+    ids=["include-friend", "control", "decide-unbiased"],
+)
+def test_an_interrupted_run_goes_on_to_the_same_records(algorithm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    experiment = busy_world(26, **algorithm)
+    for name, stops in (("whole", []), ("cut", [6, 16])):
+        for stop in [*stops, 26]:
+            track = begin(experiment, tmp_path / name, resume=True)
+            running = rounds_of(track, tmp_path / name)
+            for step in running:
+                if step.record.round == stop - 1:
+                    break
+            running.close()
+    assert same(tmp_path / "whole" / "records.sqlite", tmp_path / "cut" / "records.sqlite") == []
+
+
+def test_other_events_are_other_settings(tmp_path: Path):
+    experiment = busy_world(5).but(**{"world.events": (to.Leave(0, 2),)})
+    to.run(experiment, tmp_path / "run", quiet=True)
+    changed = dataclasses.replace(experiment.world, events=(to.Leave(1, 2),))
+    with pytest.raises(to.Mistake, match=r"world\.events"):
+        to.run(dataclasses.replace(experiment, world=changed), tmp_path / "run", resume=True, quiet=True)
