@@ -20,8 +20,10 @@ from turnout.compression import Compression, Dense
 from turnout.data import partition
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
+from turnout.friends import Friends
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.settings import DataSpec
+from turnout.stale import Stale
 
 Maker = Callable[..., Any]
 
@@ -67,7 +69,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
     terms.Term: _table(terms.Proximal),
     Predicate: _table(personal.batch_norm, personal.Named),
     Compression: _table(Dense),
-    substitution.Substitution: _table(substitution.Unused, substitution.Dropout),
+    substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
     weighting.Weighting: _table(
         weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
         A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,

@@ -5,10 +5,12 @@ from turnout.aggregation import Apply, weighted_mean, weighted_sum
 from turnout.compression import Dense
 from turnout.data import partition
 from turnout.errors import Mistake
+from turnout.friends import Candidates, Friends
 from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
 from turnout.running import Run, open_run, run
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.stale import Stale
 from turnout.substitution import Dropout, Unused
 from turnout.task import Classification, NextCharacter, Regression, Task
 from turnout.terms import Proximal
@@ -22,6 +24,7 @@ __all__ = [
     "Apply",
     "ByShare",
     "ByWork",
+    "Candidates",
     "Classification",
     "CompleteOnly",
     "Constant",
@@ -31,6 +34,7 @@ __all__ = [
     "Evaluate",
     "Experiment",
     "FedNova",
+    "Friends",
     "InProcess",
     "InverseClock",
     "Local",
@@ -40,6 +44,7 @@ __all__ = [
     "Regression",
     "Run",
     "Shares",
+    "Stale",
     "Stop",
     "Task",
     "TheoryRate",

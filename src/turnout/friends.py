@@ -1,0 +1,253 @@
+"""Friends (paper 003, FL-FDMS): the share of a missing client goes to the one present whose updates were most like its.
+
+    r_ij = ½ (<Δ_i, Δ_j> / (|Δ_i| |Δ_j|) + 1)                      when i and j meet in a round (eq. 14)
+    R_ij = mean of r_ij over the rounds in which they met         (eq. 15)
+    φ(k) = argmax_i R_ki over those present                       ties to the lowest client
+
+Copying a friend's update is the same as giving it one's share, so nothing but weights changes. Similarity is of the
+shared parameters alone. All pairs of a round are one matrix product, in blocks.
+
+Shape letters: C clients of the cohort, R replies, M missing clients, P shared parameters, D columns compared,
+b replies of a block, c replies from its first one on, N pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.pairs import BLOCK, Pairs
+from turnout.sketch import sketch
+from turnout.substitution import Arrived, Lent, Unused, lend_share, spread
+from turnout.types import State, Tensors
+
+SIMILARITIES = ("cosine", "distance")
+HINT = "sketch"
+_NOTHING = 1e-12  # the length below which an update has no direction
+_FEW = 16  # a product of two rows costs about this much more alone than in a matrix product
+_GATHERED = 1 << 20  # numbers gathered at a time for single products
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Complexity reduction (§5.3, Theorem 2): a client drops whoever is Θ_t or more less similar than its best.
+
+        Θ_t = theta_scale · (√((2 ln(2 K² T B_max) - 2 ln p) / (β t)) + δ_f)
+
+    t counts the rounds in which similarities were computed; K is the population. Pairs that neither takes for
+    candidates are no longer compared. A client's candidates are looked at again when it is next present: until then
+    nothing about it has changed but Θ.
+
+    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it can drop nobody, for long
+    min_common   rounds two clients must have met before one is judged
+    friends      B_max, the most friends a client has
+    failure      p, the probability of a wrong drop
+    beta         β: two clients meet in at least β t rounds
+    rounds       T
+    spread       δ_f, how far apart the similarities of friends are
+    """
+
+    theta_scale: float = 1.0
+    min_common: int = 3
+    friends: int = 3
+    failure: float = 0.05
+    beta: float = 0.25
+    rounds: int = 500
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.theta_scale > 0 and self.beta > 0 and 0 < self.failure < 1 and self.spread >= 0):
+            raise Mistake(
+                "candidates: theta_scale and beta must be above 0, failure between 0 and 1, spread at least 0"
+            )
+        if min(self.min_common, self.friends, self.rounds) < 1:
+            raise Mistake("candidates: min_common, friends and rounds must be at least 1")
+
+    def theta(self, t: int, clients: int) -> float:
+        """Θ_t; infinite before the first similarity.
+
+        >>> [round(Candidates().theta(t, clients=20), 2) for t in (10, 100, 500)]
+        [3.68, 1.16, 0.52]
+        """
+        if t == 0:
+            return math.inf
+        confidence = 2 * math.log(2 * clients**2 * self.rounds * self.friends) - 2 * math.log(self.failure)
+        return self.theta_scale * (math.sqrt(confidence / (self.beta * t)) + self.spread)
+
+
+@dataclass(frozen=True)
+class Friends(Unused):
+    """Lend each missing share to the best friend present; without one, spread it over those present.
+
+    similarity      "cosine", or "distance": -|Δ_i - Δ_j|
+    candidates      complexity reduction; none: all pairs are compared for ever
+    min_common      rounds two clients must have met before one may stand in for the other
+    near_tie        among friends this close to the best, the one that did most work
+    weight_by_work  a meeting counts as much as the less complete of the two: min(s_i, s_j) / E
+    remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
+    project_above   products (pairs × parameters) of a round above which a random projection is compared (inf: never)
+    project_to      columns of that projection
+    client_sketch   columns of a projection that clients send of their update before it is compressed (0: none)
+    """
+
+    lends: ClassVar[bool] = True
+
+    similarity: str = "cosine"
+    candidates: Candidates | None = None
+    min_common: int = 1
+    near_tie: float = 0.0
+    weight_by_work: bool = False
+    remember: int = 10_000
+    project_above: float = 1e9
+    project_to: int = 2048
+    client_sketch: int = 0
+
+    def __post_init__(self) -> None:
+        where = "algorithm.substitution"
+        if self.similarity not in SIMILARITIES:
+            raise Mistake(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
+        if self.candidates is not None and self.similarity != "cosine":
+            raise Mistake(f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates")
+        if min(self.min_common, self.project_to) < 1 or self.remember < 2 or self.client_sketch < 0:
+            raise Mistake(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
+        if self.near_tie < 0 or math.isnan(self.project_above):
+            raise Mistake(f"{where}: near_tie must not be negative, and project_above must be a number")
+
+    def begin(self, clients: int, width: int) -> State:
+        return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}
+
+    def memory(self, clients: int, width: int) -> int:
+        return min(clients, self.remember) ** 2 * (8 if self.weight_by_work else 6)
+
+    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
+        return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
+
+    def observe(self, state: State, arrived: Arrived) -> State:
+        """Compare all pairs that replied, or those that are still candidates."""
+        x_RD = self._compared(arrived)
+        pairs, slot_R = Pairs.from_state(state["pairs"]).place(
+            arrived.client_R, arrived.t, self.remember, state["population"], x_RD.dtype
+        )
+        row_R = (slot_R >= 0).nonzero().squeeze(1)
+        theta = self._theta(state)
+        if self.candidates is not None and theta <= 1:
+            pairs.prune(slot_R[row_R], theta, self.candidates.min_common)
+        work_R = None
+        if self.weight_by_work:
+            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(x_RD.dtype)
+        if len(row_R) < len(slot_R):
+            slot_R, x_RD = slot_R[row_R], x_RD[row_R.to(x_RD.device)]
+        compared = self._compare(pairs, slot_R, x_RD, work_R)
+        rounds = state["rounds"] + (1 if compared else 0)
+        return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
+
+    def _theta(self, state: State) -> float:
+        return math.inf if self.candidates is None else self.candidates.theta(state["rounds"], state["population"])
+
+    def _compared(self, arrived: Arrived) -> Tensor:
+        """What is compared: the updates, a projection of them where they are many, or what clients sent for it."""
+        if HINT in arrived.hints:
+            return arrived.hints[HINT]
+        replies, width = arrived.update_RP.shape
+        if replies * (replies - 1) / 2 * width <= self.project_above or width <= self.project_to:
+            return arrived.update_RP
+        return sketch(arrived.update_RP, self.project_to, arrived.seed, arrived.t)
+
+    def _compare(self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, work_R: Tensor | None) -> int:
+        """Learn from every pair of rows that has a direction and is still of interest; how many there were."""
+        length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
+        moves_R, found = length_R > _NOTHING, 0
+        for first in range(0, len(slot_R), BLOCK):
+            slot_b, slot_c = slot_R[first : first + BLOCK], slot_R[first:]
+            wanted_bc = (moves_R[first : first + BLOCK, None] & moves_R[first:]).triu_(1)
+            if self.candidates is not None:
+                wanted_bc &= ~pairs.dropped(slot_b, slot_c)
+            b_N, c_N = wanted_bc.nonzero(as_tuple=True)
+            product_N = _products(x_RD[first:], b_N, c_N, wanted_bc)
+            score_N = self.score(product_N, length_R[first + b_N], length_R[first + c_N])
+            weight_N = 1.0 if work_R is None else torch.minimum(work_R[first + b_N], work_R[first + c_N])
+            pairs.met(slot_b[b_N], slot_c[c_N], score_N, weight_N)
+            found += len(b_N)
+        return found
+
+    def score(self, product_N: Tensor, length_N: Tensor, other_N: Tensor) -> Tensor:
+        """r(Δ_i, Δ_j) from their inner product and lengths (eq. 14, or the negative distance).
+
+        >>> three, four = torch.tensor([3.0]), torch.tensor([4.0])  # at a right angle
+        >>> Friends().score(torch.zeros(1), three, four), Friends("distance").score(torch.zeros(1), three, four)
+        (tensor([0.5000]), tensor([-5.]))
+        """
+        if self.similarity == "distance":
+            return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
+        return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
+
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, arrived.turnout
+        position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
+        slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
+        position_M, slot_M = position_M[slot_M >= 0], slot_M[slot_M >= 0]
+        position_R, slot_R = position_R[slot_R >= 0], slot_R[slot_R >= 0]
+        place_C = torch.full((len(share_C),), -1)
+        if len(slot_M) and len(slot_R):
+            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R])
+            place_C[position_M] = torch.where(place_M >= 0, position_R[place_M], -1)
+        found_C = place_C >= 0
+        borrowed_C = lend_share(share_C, place_C, found_C) + spread(share_C, counts_C, missing_C & ~found_C)
+        friend_C = torch.where(found_C, turnout.client_C[place_C], -1)
+        extra: dict[str, float | str] = {
+            "pairs_compared": float(state["compared"]),
+            "friends_found": float(found_C.sum()),
+        }
+        if self.candidates is not None:
+            extra["theta"] = self._theta(state)
+        return Lent(borrowed_C, friend_C, extra=extra)
+
+    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor) -> Tensor:
+        """For each missing client, which of those present stands in; -1: nobody it has met."""
+        place_M, best_M = pairs.best(slot_M, slot_R, self.min_common)
+        # The best of all is the best candidate, if it is one; else look among the candidates, and if none is there
+        # (their rows are all -inf) stay with the best of all.
+        if self.candidates is not None:
+            chosen_M = slot_R[place_M.clamp(min=0)]
+            gone_M = ((place_M >= 0) & (pairs.count_KK[slot_M, chosen_M] < 0)).nonzero().squeeze(1)
+            for gone_b in gone_M.split(BLOCK):
+                score_bR = pairs.scores(slot_M[gone_b], slot_R, self.min_common, candidates=True)
+                top_b = score_bR.argmax(1)
+                score_b = score_bR.gather(1, top_b[:, None]).squeeze(1)
+                place_M[gone_b] = torch.where(score_b > -torch.inf, top_b, place_M[gone_b])
+                best_M[gone_b] = torch.where(score_b > -torch.inf, score_b, best_M[gone_b])
+        if self.near_tie:
+            for some_b in (place_M >= 0).nonzero().squeeze(1).split(BLOCK):
+                only = self.candidates is not None
+                score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common, candidates=only)
+                near_bR = score_bR >= best_M[some_b, None] - self.near_tie
+                work_bR = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
+                rank_bR = torch.where(near_bR & (work_R == work_bR), score_bR, -torch.inf)
+                place_M[some_b] = torch.where(near_bR.any(1), rank_bR.argmax(1), place_M[some_b])
+        return place_M
+
+    def forget(self, state: State, client_L: Tensor) -> State:
+        return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L).to_state()}
+
+
+def _products(x_cD: Tensor, b_N: Tensor, c_N: Tensor, wanted_bc: Tensor) -> Tensor:
+    """Inner products of the wanted pairs of rows: out of one matrix product, or one by one where they are few."""
+    if len(b_N) * _FEW > wanted_bc.numel():
+        return (x_cD[: len(wanted_bc)] @ x_cD.T).cpu()[wanted_bc]
+    step, device = max(1, _GATHERED // x_cD.shape[1]), x_cD.device
+    pieces = zip(b_N.to(device).split(step), c_N.to(device).split(step), strict=True)
+    return torch.cat([(x_cD.index_select(0, b) * x_cD.index_select(0, c)).sum(1) for b, c in pieces]).cpu()
+
+
+def similarity(state: State) -> tuple[Tensor, Tensor]:
+    """The clients that were ever seen, sorted, and how alike their updates were: R, NaN where two never met."""
+    pairs = Pairs.from_state(state["pairs"])
+    slots = (pairs.client_K >= 0).nonzero().squeeze(1)
+    slots = slots[pairs.client_K[slots].argsort()]
+    met = pairs.count_KK[slots][:, slots] != 0
+    return pairs.client_K[slots], torch.where(met, pairs.mean_KK[slots][:, slots], torch.nan)

@@ -1,0 +1,185 @@
+"""What the server remembers of pairs of clients: how alike their updates were when they met, and how often they met.
+
+Tables are dense over the clients that were ever seen, in the slots they got when they first replied: a look at all
+pairs of a round is then a few large, regular memory operations. They are written in place.
+
+Shape letters: K slots, R replies, M missing clients, L clients that left, I any clients, b rows of a block, c columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from turnout.types import State
+
+BLOCK = 256  # rows of a table looked at together
+_MOST_COUNT = 32_000  # of int16: from here on a mean moves as if this many rounds had been seen
+
+
+def find_slots(client_K: Tensor, client_I: Tensor) -> Tensor:
+    """Where clients are in an unsorted list of slots, -1 for those without one.
+
+    >>> find_slots(torch.tensor([7, -1, 3]), torch.tensor([3, 4, 7]))
+    tensor([ 2, -1,  0])
+    """
+    if len(client_K) == 0:
+        return torch.full_like(client_I, -1)
+    known_K, slot_K = client_K.sort()
+    place_I = torch.searchsorted(known_K, client_I).clamp(max=len(known_K) - 1)
+    return torch.where(known_K[place_I] == client_I, slot_K[place_I], -1)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Running means over the rounds in which both clients replied.
+
+    |count| is symmetric; it is below 0 where the row's client no longer takes the column's for a candidate.
+    """
+
+    client_K: Tensor  # who has each slot, -1: nobody
+    seen_K: Tensor  # in which round it last replied
+    mean_KK: Tensor
+    count_KK: Tensor
+
+    @classmethod
+    def empty(cls, weighted: bool) -> Pairs:
+        """Before anybody has met; `weighted` meetings are counted in fractions."""
+        nobody = torch.empty(0, dtype=torch.int64)
+        return cls(
+            nobody,
+            nobody.clone(),
+            torch.empty(0, 0),
+            torch.empty(0, 0, dtype=torch.float32 if weighted else torch.int16),
+        )
+
+    def to_state(self) -> State:
+        return {"client": self.client_K, "seen": self.seen_K, "mean": self.mean_KK, "count": self.count_KK}
+
+    @classmethod
+    def from_state(cls, state: State) -> Pairs:
+        return cls(state["client"], state["seen"], state["mean"], state["count"])
+
+    def find(self, client_I: Tensor) -> Tensor:
+        """The slots of clients, -1 for those without one."""
+        return find_slots(self.client_K, client_I)
+
+    def place(self, client_R: Tensor, t: int, most: int, population: int, dtype: torch.dtype) -> tuple[Pairs, Tensor]:
+        """Slots for those who replied, at most `most` in all: whoever was not seen for longest makes room.
+
+        -1 for those who find none because more replied than are remembered.
+        """
+        new_R = self.find(client_R) < 0
+        free = int((self.client_K < 0).sum())
+        wanted = len(self.client_K) + int(new_R.sum()) - free
+        pairs = self
+        if wanted > len(self.client_K):
+            pairs = self._grown(min(most, max(wanted, min(2 * len(self.client_K), population))), dtype)
+        here_R = pairs.find(client_R)
+        others_K = torch.ones_like(pairs.client_K, dtype=torch.bool).index_fill(0, here_R[here_R >= 0], False)
+        order_K = pairs.seen_K.argsort(stable=True)
+        room = order_K[others_K[order_K]][: int(new_R.sum())]
+        newcomers = client_R[new_R][: len(room)]
+        pairs._clear(room[pairs.client_K[room] >= 0])
+        pairs.client_K[room] = newcomers
+        slot_R = pairs.find(client_R)
+        pairs.seen_K[slot_R[slot_R >= 0]] = t
+        return pairs, slot_R
+
+    def _grown(self, slots: int, dtype: torch.dtype) -> Pairs:
+        old = len(self.client_K)
+        if slots <= old:
+            return self
+        client_K, seen_K = torch.full((slots,), -1), torch.full((slots,), -1)
+        mean_KK = torch.zeros(slots, slots, dtype=dtype)
+        count_KK = torch.zeros(slots, slots, dtype=self.count_KK.dtype)
+        client_K[:old], seen_K[:old] = self.client_K, self.seen_K
+        mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
+        return Pairs(client_K, seen_K, mean_KK, count_KK)
+
+    def _clear(self, slot_L: Tensor) -> None:
+        for table_KK in (self.mean_KK, self.count_KK) if len(slot_L) else ():
+            table_KK.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
+
+    def forget(self, client_L: Tensor) -> Pairs:
+        """These clients have left for good: their rows and columns are gone."""
+        slot_L = self.find(client_L)
+        slot_L = slot_L[slot_L >= 0]
+        self._clear(slot_L)
+        return replace(
+            self, client_K=self.client_K.index_fill(0, slot_L, -1), seen_K=self.seen_K.index_fill(0, slot_L, -1)
+        )
+
+    def dropped(self, row_b: Tensor, column_c: Tensor) -> Tensor:
+        """Which pairs neither of the two takes for candidates any more."""
+        own_bc = self.count_KK.index_select(0, row_b).index_select(1, column_c)
+        other_cb = self.count_KK.index_select(0, column_c).index_select(1, row_b)
+        return (own_bc < 0) & (other_cb.T < 0)
+
+    def met(self, row_N: Tensor, column_N: Tensor, score_N: Tensor, weight_N: Tensor | float) -> None:
+        """Pairs that met: R_ij <- (N_ij R_ij + r) / (N_ij + 1), N_ij <- N_ij + 1, in both of their places (eq. 15)."""
+        mean, count = self.mean_KK.view(-1), self.count_KK.view(-1)
+        there_N, back_N = row_N * len(self.client_K) + column_N, column_N * len(self.client_K) + row_N
+        count_N = count[there_N]
+        before_N = count_N.abs().to(mean.dtype)
+        mean_N = mean[there_N]
+        mean_N += (score_N - mean_N) * (weight_N / (before_N + weight_N))
+        after_N = before_N + weight_N
+        if not count.is_floating_point():
+            after_N = after_N.clamp_(max=_MOST_COUNT)
+        after_N = after_N.to(count.dtype)
+        mean[there_N] = mean_N
+        mean[back_N] = mean_N
+        count[there_N] = torch.where(count_N < 0, -after_N, after_N)
+        count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N)
+
+    def prune(self, slot_R: Tensor, theta: float, least: float) -> int:
+        """Drop from each client's candidates those whose mean is `theta` or more below its best; how many.
+
+        Only those met `least` times are judged, and the best always stays (its gap is 0).
+        """
+        dropped = 0
+        for slot_b in slot_R.split(BLOCK):
+            mean_bK, count_bK = self.mean_KK.index_select(0, slot_b), self.count_KK.index_select(0, slot_b)
+            judged_bK = count_bK >= least
+            best_b1 = torch.where(judged_bK, mean_bK, -torch.inf).amax(1, keepdim=True)
+            drop_bK = judged_bK & (best_b1 - mean_bK >= theta)
+            found = int(drop_bK.sum())
+            if found:
+                self.count_KK[slot_b] = torch.where(drop_bK, -count_bK, count_bK)
+                dropped += found
+        return dropped
+
+    def best(self, missing_M: Tensor, friend_R: Tensor, least: float) -> tuple[Tensor, Tensor]:
+        """The most similar of `friend_R` (slots) for each missing slot: its place there and the mean.
+
+        Only those met `least` times; the first of equals; -1 where there is none. The rows of the friends are streamed
+        once, because the tables are symmetric and a row is one piece of memory.
+        """
+        best_K = torch.full((len(self.client_K),), -torch.inf, dtype=self.mean_KK.dtype)
+        place_K = torch.full((len(self.client_K),), -1)
+        step = max(1, (1 << 18) // max(1, len(self.client_K)))  # entries that stay in the cache
+        for first in range(0, len(friend_R), step):
+            slot_b = friend_R[first : first + step]
+            mean_bK = self.mean_KK.index_select(0, slot_b)
+            mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
+            first_K = mean_bK.argmax(0)  # the first of equals
+            top_K = mean_bK.gather(0, first_K[None]).squeeze(0)
+            better_K = top_K > best_K
+            best_K = torch.where(better_K, top_K, best_K)
+            place_K = torch.where(better_K, first_K + first, place_K)
+        return place_K[missing_M], best_K[missing_M]
+
+    def scores(self, missing_M: Tensor, friend_R: Tensor, least: float, candidates: bool) -> Tensor:
+        """Means of the missing (rows) with those who may stand in (columns), -inf where one may not."""
+        mean_MR = self.mean_KK.index_select(0, missing_M).index_select(1, friend_R)
+        count_MR = self.count_KK.index_select(0, missing_M).index_select(1, friend_R)
+        may_MR = (count_MR if candidates else count_MR.abs()) >= least
+        return torch.where(may_MR, mean_MR, -torch.inf)
+
+    def candidates(self, least: float) -> float:
+        """How many candidates a client has on average, among those it has met."""
+        known = int((self.client_K >= 0).sum())
+        return float((self.count_KK >= least).sum()) / max(1, known)
