@@ -72,7 +72,7 @@ class Candidates:
         """Θ_t; infinite before the first similarity.
 
         >>> [round(Candidates().theta(t, clients=20), 2) for t in (10, 100, 500)]
-        [3.68, 1.16, 0.52]
+        [3.69, 1.17, 0.52]
         """
         if t == 0:
             return math.inf
@@ -143,6 +143,8 @@ class Friends(Unused):
         if len(row_R) < len(slot_R):
             slot_R, x_RD = slot_R[row_R], x_RD[row_R.to(x_RD.device)]
         compared = self._compare(pairs, slot_R, x_RD, work_R)
+        if self.candidates is not None:
+            pairs.rate(slot_R, self.candidates.min_common)
         rounds = state["rounds"] + (1 if compared else 0)
         return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
 
@@ -194,7 +196,7 @@ class Friends(Unused):
         position_R, slot_R = position_R[slot_R >= 0], slot_R[slot_R >= 0]
         place_C = torch.full((len(share_C),), -1)
         if len(slot_M) and len(slot_R):
-            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R])
+            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R], self._theta(state))
             place_C[position_M] = torch.where(place_M >= 0, position_R[place_M], -1)
         found_C = place_C >= 0
         borrowed_C = lend_share(share_C, place_C, found_C) + spread(share_C, counts_C, missing_C & ~found_C)
@@ -207,29 +209,29 @@ class Friends(Unused):
             extra["theta"] = self._theta(state)
         return Lent(borrowed_C, friend_C, extra=extra)
 
-    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor) -> Tensor:
+    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, theta: float) -> Tensor:
         """For each missing client, which of those present stands in; -1: nobody it has met."""
-        place_M, best_M = pairs.best(slot_M, slot_R, self.min_common)
-        # The best of all is the best candidate, if it is one; else look among the candidates, and if none is there
-        # (their rows are all -inf) stay with the best of all.
-        if self.candidates is not None:
-            chosen_M = slot_R[place_M.clamp(min=0)]
-            gone_M = ((place_M >= 0) & (pairs.count_KK[slot_M, chosen_M] < 0)).nonzero().squeeze(1)
-            for gone_b in gone_M.split(BLOCK):
-                score_bR = pairs.scores(slot_M[gone_b], slot_R, self.min_common, candidates=True)
-                top_b = score_bR.argmax(1)
-                score_b = score_bR.gather(1, top_b[:, None]).squeeze(1)
-                place_M[gone_b] = torch.where(score_b > -torch.inf, top_b, place_M[gone_b])
-                best_M[gone_b] = torch.where(score_b > -torch.inf, score_b, best_M[gone_b])
-        if self.near_tie:
-            for some_b in (place_M >= 0).nonzero().squeeze(1).split(BLOCK):
-                only = self.candidates is not None
-                score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common, candidates=only)
-                near_bR = score_bR >= best_M[some_b, None] - self.near_tie
-                work_bR = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
-                rank_bR = torch.where(near_bR & (work_R == work_bR), score_bR, -torch.inf)
-                place_M[some_b] = torch.where(near_bR.any(1), rank_bR.argmax(1), place_M[some_b])
+        place_M = pairs.closest(slot_M, slot_R, self.min_common)
+        again_M = place_M >= 0
+        if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
+            again_M = again_M & self._gone(pairs, slot_M, slot_R[place_M.clamp(min=0)][:, None], theta)[:, 0]
+        for some_b in again_M.nonzero().squeeze(1).split(BLOCK):
+            score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
+            candidate_bR = ~self._gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), theta)
+            candidate_bR &= score_bR > -torch.inf
+            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is here: the best of all who are
+            score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
+            if self.near_tie:
+                near_bR = score_bR >= score_bR.amax(1, keepdim=True) - self.near_tie
+                most_b1 = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
+                score_bR = torch.where(near_bR & (work_R == most_b1), score_bR, -torch.inf)
+            place_M[some_b] = score_bR.argmax(1)
         return place_M
+
+    def _gone(self, pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, theta: float) -> Tensor:
+        if self.candidates is None:
+            return torch.zeros_like(friend_MR, dtype=torch.bool)
+        return pairs.gone(missing_M, friend_MR, theta, self.candidates.min_common)
 
     def forget(self, state: State, client_L: Tensor) -> State:
         return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L).to_state()}

@@ -43,24 +43,22 @@ class Pairs:
     seen_K: Tensor  # in which round it last replied
     mean_KK: Tensor
     count_KK: Tensor
+    best_K: Tensor  # the mean of each client's best candidate, where candidates are kept
 
     @classmethod
     def empty(cls, weighted: bool) -> Pairs:
         """Before anybody has met; `weighted` meetings are counted in fractions."""
         nobody = torch.empty(0, dtype=torch.int64)
-        return cls(
-            nobody,
-            nobody.clone(),
-            torch.empty(0, 0),
-            torch.empty(0, 0, dtype=torch.float32 if weighted else torch.int16),
-        )
+        counts = torch.empty(0, 0, dtype=torch.float32 if weighted else torch.int16)
+        return cls(nobody, nobody.clone(), torch.empty(0, 0), counts, torch.empty(0))
 
     def to_state(self) -> State:
-        return {"client": self.client_K, "seen": self.seen_K, "mean": self.mean_KK, "count": self.count_KK}
+        tables = {"mean": self.mean_KK, "count": self.count_KK, "best": self.best_K}
+        return {"client": self.client_K, "seen": self.seen_K} | tables
 
     @classmethod
     def from_state(cls, state: State) -> Pairs:
-        return cls(state["client"], state["seen"], state["mean"], state["count"])
+        return cls(*(state[name] for name in ("client", "seen", "mean", "count", "best")))
 
     def find(self, client_I: Tensor) -> Tensor:
         """The slots of clients, -1 for those without one."""
@@ -97,11 +95,14 @@ class Pairs:
         count_KK = torch.zeros(slots, slots, dtype=self.count_KK.dtype)
         client_K[:old], seen_K[:old] = self.client_K, self.seen_K
         mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
-        return Pairs(client_K, seen_K, mean_KK, count_KK)
+        best_K = torch.full((slots,), -torch.inf, dtype=dtype)
+        best_K[:old] = self.best_K
+        return Pairs(client_K, seen_K, mean_KK, count_KK, best_K)
 
     def _clear(self, slot_L: Tensor) -> None:
         for table_KK in (self.mean_KK, self.count_KK) if len(slot_L) else ():
             table_KK.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
+        self.best_K[slot_L] = -torch.inf
 
     def forget(self, client_L: Tensor) -> Pairs:
         """These clients have left for good: their rows and columns are gone."""
@@ -135,25 +136,29 @@ class Pairs:
         count[there_N] = torch.where(count_N < 0, -after_N, after_N)
         count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N)
 
-    def prune(self, slot_R: Tensor, theta: float, least: float) -> int:
-        """Drop from each client's candidates those whose mean is `theta` or more below its best; how many.
+    def prune(self, slot_R: Tensor, theta: float, least: float) -> None:
+        """Drop from each client's candidates those whose mean is `theta` or more below its best.
 
         Only those met `least` times are judged, and the best always stays (its gap is 0).
         """
-        dropped = 0
         for slot_b in slot_R.split(BLOCK):
             mean_bK, count_bK = self.mean_KK.index_select(0, slot_b), self.count_KK.index_select(0, slot_b)
-            judged_bK = count_bK >= least
-            best_b1 = torch.where(judged_bK, mean_bK, -torch.inf).amax(1, keepdim=True)
-            drop_bK = judged_bK & (best_b1 - mean_bK >= theta)
-            found = int(drop_bK.sum())
-            if found:
+            drop_bK = self._falls(slot_b, mean_bK, count_bK, theta, least)
+            if bool(drop_bK.any()):
                 self.count_KK[slot_b] = torch.where(drop_bK, -count_bK, count_bK)
-                dropped += found
-        return dropped
 
-    def best(self, missing_M: Tensor, friend_R: Tensor, least: float) -> tuple[Tensor, Tensor]:
-        """The most similar of `friend_R` (slots) for each missing slot: its place there and the mean.
+    def _falls(self, slot_b: Tensor, mean_bc: Tensor, count_bc: Tensor, theta: float, least: float) -> Tensor:
+        return (count_bc >= least) & (self.best_K[slot_b, None] - mean_bc >= theta)
+
+    def rate(self, slot_R: Tensor, least: float) -> None:
+        """Find each client's best candidate again, among those met `least` times."""
+        for slot_b in slot_R.split(BLOCK):
+            judged_bK = self.count_KK.index_select(0, slot_b) >= least
+            mean_bK = self.mean_KK.index_select(0, slot_b)
+            self.best_K[slot_b] = torch.where(judged_bK, mean_bK, -torch.inf).amax(1)
+
+    def closest(self, missing_M: Tensor, friend_R: Tensor, least: float) -> Tensor:
+        """The most similar of `friend_R` (slots) for each missing slot, by its place there.
 
         Only those met `least` times; the first of equals; -1 where there is none. The rows of the friends are streamed
         once, because the tables are symmetric and a row is one piece of memory.
@@ -170,16 +175,16 @@ class Pairs:
             better_K = top_K > best_K
             best_K = torch.where(better_K, top_K, best_K)
             place_K = torch.where(better_K, first_K + first, place_K)
-        return place_K[missing_M], best_K[missing_M]
+        return place_K[missing_M]
 
-    def scores(self, missing_M: Tensor, friend_R: Tensor, least: float, candidates: bool) -> Tensor:
+    def scores(self, missing_M: Tensor, friend_R: Tensor, least: float) -> Tensor:
         """Means of the missing (rows) with those who may stand in (columns), -inf where one may not."""
         mean_MR = self.mean_KK.index_select(0, missing_M).index_select(1, friend_R)
         count_MR = self.count_KK.index_select(0, missing_M).index_select(1, friend_R)
-        may_MR = (count_MR if candidates else count_MR.abs()) >= least
-        return torch.where(may_MR, mean_MR, -torch.inf)
+        return torch.where(count_MR.abs() >= least, mean_MR, -torch.inf)
 
-    def candidates(self, least: float) -> float:
-        """How many candidates a client has on average, among those it has met."""
-        known = int((self.client_K >= 0).sum())
-        return float((self.count_KK >= least).sum()) / max(1, known)
+    def gone(self, missing_M: Tensor, friend_MR: Tensor, theta: float, least: float) -> Tensor:
+        """Which of these are no candidates of the missing any more, or fall below `theta` now."""
+        mean_MR = self.mean_KK[missing_M[:, None], friend_MR]
+        count_MR = self.count_KK[missing_M[:, None], friend_MR]
+        return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, theta, least)
