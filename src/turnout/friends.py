@@ -129,20 +129,19 @@ class Friends(Unused):
 
     def observe(self, state: State, arrived: Arrived) -> State:
         """Compare all pairs that replied, or those that are still candidates."""
-        x_RD = self._compared(arrived)
-        pairs, slot_R = Pairs.from_state(state["pairs"]).place(
-            arrived.client_R, arrived.t, self.remember, state["population"], x_RD.dtype
-        )
+        dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
+        table = Pairs.from_state(state["pairs"])
+        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype)
         row_R = (slot_R >= 0).nonzero().squeeze(1)
-        theta = self._theta(state)
-        if self.candidates is not None and theta <= 1:
-            pairs.prune(slot_R[row_R], theta, self.candidates.min_common)
+        slot_R, wanted_RR = slot_R[row_R], None
+        if self.candidates is not None:
+            wanted_RR = pairs.prune(slot_R, self._theta(state), self.candidates.min_common)
+        count = len(slot_R) * (len(slot_R) - 1) // 2 if wanted_RR is None else int(wanted_RR.triu(1).sum())
+        x_RD = self._shown(arrived, row_R, count)
         work_R = None
         if self.weight_by_work:
-            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(x_RD.dtype)
-        if len(row_R) < len(slot_R):
-            slot_R, x_RD = slot_R[row_R], x_RD[row_R.to(x_RD.device)]
-        compared = self._compare(pairs, slot_R, x_RD, work_R)
+            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
+        compared = self._compare(pairs, slot_R, x_RD, wanted_RR, work_R)
         if self.candidates is not None:
             pairs.rate(slot_R, self.candidates.min_common)
         rounds = state["rounds"] + (1 if compared else 0)
@@ -151,29 +150,31 @@ class Friends(Unused):
     def _theta(self, state: State) -> float:
         return math.inf if self.candidates is None else self.candidates.theta(state["rounds"], state["population"])
 
-    def _compared(self, arrived: Arrived) -> Tensor:
-        """What is compared: the updates, a projection of them where they are many, or what clients sent for it."""
-        if HINT in arrived.hints:
-            return arrived.hints[HINT]
-        replies, width = arrived.update_RP.shape
-        if replies * (replies - 1) / 2 * width <= self.project_above or width <= self.project_to:
-            return arrived.update_RP
-        return sketch(arrived.update_RP, self.project_to, arrived.seed, arrived.t)
+    def _shown(self, arrived: Arrived, row_R: Tensor, pairs: int) -> Tensor:
+        """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
+        x_RD = arrived.hints.get(HINT, arrived.update_RP)
+        if len(row_R) < len(x_RD):
+            x_RD = x_RD[row_R.to(x_RD.device)]
+        if HINT in arrived.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
+            return x_RD
+        return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
 
-    def _compare(self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, work_R: Tensor | None) -> int:
-        """Learn from every pair of rows that has a direction and is still of interest; how many there were."""
+    def _compare(
+        self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, wanted_RR: Tensor | None, work_R: Tensor | None
+    ) -> int:
+        """Learn from every pair of rows that has a direction and is of interest; how many there were."""
         length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
         moves_R, found = length_R > _NOTHING, 0
         for first in range(0, len(slot_R), BLOCK):
             slot_b, slot_c = slot_R[first : first + BLOCK], slot_R[first:]
             wanted_bc = (moves_R[first : first + BLOCK, None] & moves_R[first:]).triu_(1)
-            if self.candidates is not None:
-                wanted_bc &= ~pairs.dropped(slot_b, slot_c)
+            if wanted_RR is not None:
+                wanted_bc &= wanted_RR[first : first + BLOCK, first:]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
             product_N = _products(x_RD[first:], b_N, c_N, wanted_bc)
             score_N = self.score(product_N, length_R[first + b_N], length_R[first + c_N])
             weight_N = 1.0 if work_R is None else torch.minimum(work_R[first + b_N], work_R[first + c_N])
-            pairs.met(slot_b[b_N], slot_c[c_N], score_N, weight_N)
+            pairs.met(slot_b[b_N], slot_c[c_N], score_N, weight_N, candidates=wanted_RR is not None)
             found += len(b_N)
         return found
 

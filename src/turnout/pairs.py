@@ -15,7 +15,8 @@ from torch import Tensor
 
 from turnout.types import State
 
-BLOCK = 256  # rows of a table looked at together
+BLOCK = 256  # rows compared together
+CACHED = 16  # rows of a table looked at together, so that they stay in the cache
 _MOST_COUNT = 32_000  # of int16: from here on a mean moves as if this many rounds had been seen
 
 
@@ -36,7 +37,8 @@ def find_slots(client_K: Tensor, client_I: Tensor) -> Tensor:
 class Pairs:
     """Running means over the rounds in which both clients replied.
 
-    |count| is symmetric; it is below 0 where the row's client no longer takes the column's for a candidate.
+    Means are -inf where two have not met. |count| is symmetric; it is below 0 where the row's client no longer takes
+    the column's for a candidate.
     """
 
     client_K: Tensor  # who has each slot, -1: nobody
@@ -91,7 +93,7 @@ class Pairs:
         if slots <= old:
             return self
         client_K, seen_K = torch.full((slots,), -1), torch.full((slots,), -1)
-        mean_KK = torch.zeros(slots, slots, dtype=dtype)
+        mean_KK = torch.full((slots, slots), -torch.inf, dtype=dtype)
         count_KK = torch.zeros(slots, slots, dtype=self.count_KK.dtype)
         client_K[:old], seen_K[:old] = self.client_K, self.seen_K
         mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
@@ -100,9 +102,10 @@ class Pairs:
         return Pairs(client_K, seen_K, mean_KK, count_KK, best_K)
 
     def _clear(self, slot_L: Tensor) -> None:
-        for table_KK in (self.mean_KK, self.count_KK) if len(slot_L) else ():
-            table_KK.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
-        self.best_K[slot_L] = -torch.inf
+        if len(slot_L):
+            self.mean_KK.index_fill_(0, slot_L, -torch.inf).index_fill_(1, slot_L, -torch.inf)
+            self.count_KK.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
+            self.best_K[slot_L] = -torch.inf
 
     def forget(self, client_L: Tensor) -> Pairs:
         """These clients have left for good: their rows and columns are gone."""
@@ -113,46 +116,47 @@ class Pairs:
             self, client_K=self.client_K.index_fill(0, slot_L, -1), seen_K=self.seen_K.index_fill(0, slot_L, -1)
         )
 
-    def dropped(self, row_b: Tensor, column_c: Tensor) -> Tensor:
-        """Which pairs neither of the two takes for candidates any more."""
-        own_bc = self.count_KK.index_select(0, row_b).index_select(1, column_c)
-        other_cb = self.count_KK.index_select(0, column_c).index_select(1, row_b)
-        return (own_bc < 0) & (other_cb.T < 0)
-
-    def met(self, row_N: Tensor, column_N: Tensor, score_N: Tensor, weight_N: Tensor | float) -> None:
+    def met(self, row_N: Tensor, column_N: Tensor, score_N: Tensor, weight_N: Tensor | float, candidates: bool) -> None:
         """Pairs that met: R_ij <- (N_ij R_ij + r) / (N_ij + 1), N_ij <- N_ij + 1, in both of their places (eq. 15)."""
         mean, count = self.mean_KK.view(-1), self.count_KK.view(-1)
         there_N, back_N = row_N * len(self.client_K) + column_N, column_N * len(self.client_K) + row_N
-        count_N = count[there_N]
+        count_N, mean_N = count[there_N], mean[there_N]
         before_N = count_N.abs().to(mean.dtype)
-        mean_N = mean[there_N]
-        mean_N += (score_N - mean_N) * (weight_N / (before_N + weight_N))
+        moved_N = mean_N + (score_N - mean_N) * (weight_N / (before_N + weight_N))
+        mean_N = torch.where(before_N > 0, moved_N, score_N)
         after_N = before_N + weight_N
         if not count.is_floating_point():
             after_N = after_N.clamp_(max=_MOST_COUNT)
         after_N = after_N.to(count.dtype)
         mean[there_N] = mean_N
         mean[back_N] = mean_N
-        count[there_N] = torch.where(count_N < 0, -after_N, after_N)
-        count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N)
+        count[there_N] = torch.where(count_N < 0, -after_N, after_N) if candidates else after_N
+        count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N) if candidates else after_N
 
-    def prune(self, slot_R: Tensor, theta: float, least: float) -> None:
-        """Drop from each client's candidates those whose mean is `theta` or more below its best.
+    def prune(self, slot_R: Tensor, theta: float, least: float) -> Tensor:
+        """Drop from each client's candidates those whose mean is `theta` or more below its best; and of these clients,
+        which pairs are of interest to at least one of the two.
 
         Only those met `least` times are judged, and the best always stays (its gap is 0).
         """
-        for slot_b in slot_R.split(BLOCK):
-            mean_bK, count_bK = self.mean_KK.index_select(0, slot_b), self.count_KK.index_select(0, slot_b)
-            drop_bK = self._falls(slot_b, mean_bK, count_bK, theta, least)
-            if bool(drop_bK.any()):
-                self.count_KK[slot_b] = torch.where(drop_bK, -count_bK, count_bK)
+        dropped_RR = torch.empty(len(slot_R), len(slot_R), dtype=torch.bool)
+        for first in range(0, len(slot_R), CACHED):
+            slot_b = slot_R[first : first + CACHED]
+            count_bK = self.count_KK.index_select(0, slot_b)
+            if theta <= 1:  # means are in [0, 1]
+                drop_bK = self._falls(slot_b, self.mean_KK.index_select(0, slot_b), count_bK, theta, least)
+                if bool(drop_bK.any()):
+                    count_bK = torch.where(drop_bK, -count_bK, count_bK)
+                    self.count_KK.index_copy_(0, slot_b, count_bK)
+            dropped_RR[first : first + CACHED] = count_bK.index_select(1, slot_R) < 0
+        return ~(dropped_RR & dropped_RR.T)
 
     def _falls(self, slot_b: Tensor, mean_bc: Tensor, count_bc: Tensor, theta: float, least: float) -> Tensor:
         return (count_bc >= least) & (self.best_K[slot_b, None] - mean_bc >= theta)
 
     def rate(self, slot_R: Tensor, least: float) -> None:
         """Find each client's best candidate again, among those met `least` times."""
-        for slot_b in slot_R.split(BLOCK):
+        for slot_b in slot_R.split(CACHED):
             judged_bK = self.count_KK.index_select(0, slot_b) >= least
             mean_bK = self.mean_KK.index_select(0, slot_b)
             self.best_K[slot_b] = torch.where(judged_bK, mean_bK, -torch.inf).amax(1)
@@ -164,18 +168,26 @@ class Pairs:
         once, because the tables are symmetric and a row is one piece of memory.
         """
         best_K = torch.full((len(self.client_K),), -torch.inf, dtype=self.mean_KK.dtype)
-        place_K = torch.full((len(self.client_K),), -1)
-        step = max(1, (1 << 18) // max(1, len(self.client_K)))  # entries that stay in the cache
-        for first in range(0, len(friend_R), step):
-            slot_b = friend_R[first : first + step]
-            mean_bK = self.mean_KK.index_select(0, slot_b)
-            mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
-            first_K = mean_bK.argmax(0)  # the first of equals
-            top_K = mean_bK.gather(0, first_K[None]).squeeze(0)
+        block_K = torch.zeros(len(self.client_K), dtype=torch.int64)
+        for number, slot_b in enumerate(friend_R.split(CACHED)):
+            top_K = self._known(slot_b, least).amax(0)
             better_K = top_K > best_K
             best_K = torch.where(better_K, top_K, best_K)
-            place_K = torch.where(better_K, first_K + first, place_K)
-        return place_K[missing_M]
+            block_K = torch.where(better_K, number, block_K)
+        # Which one of its block: the first that has this mean.
+        place_Mb = block_K[missing_M, None] * CACHED + torch.arange(CACHED)
+        slot_Mb = friend_R[place_Mb.clamp(max=len(friend_R) - 1)]
+        equal_Mb = self.mean_KK[slot_Mb, missing_M[:, None]] == best_K[missing_M, None]
+        equal_Mb &= (place_Mb < len(friend_R)) & (self.count_KK[slot_Mb, missing_M[:, None]].abs() >= least)
+        place_M = place_Mb[:, 0] + equal_Mb.to(torch.int8).argmax(1)
+        return torch.where(best_K[missing_M] > -torch.inf, place_M, -1)
+
+    def _known(self, slot_b: Tensor, least: float) -> Tensor:
+        """The rows of some clients, -inf for those they have met less than `least` times."""
+        mean_bK = self.mean_KK.index_select(0, slot_b)
+        if least > 1 or self.count_KK.is_floating_point():
+            mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
+        return mean_bK
 
     def scores(self, missing_M: Tensor, friend_R: Tensor, least: float) -> Tensor:
         """Means of the missing (rows) with those who may stand in (columns), -inf where one may not."""

@@ -92,7 +92,7 @@ def _stand_ins(substitution: Substitution) -> list[Tensor]:
             [] if (rows_P := lent.rows_sum(torch.ones_like(share_C))) is None else [rows_P]
         )
         update_RP.fill_(float("nan"))
-        kept = all(bool(torch.isfinite(v).all()) for v in flatten(state)[0].values())
+        kept = not any(bool(torch.isnan(v).any()) for v in flatten(state)[0].values())
         _expect(kept, f"observe: copy what is kept, the next round writes over the updates {where}")
     return borrowed
 
