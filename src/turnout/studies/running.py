@@ -13,7 +13,7 @@ from turnout.experiment import refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
 from turnout.studies.claims import Claim
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, check_scale
+from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def run_study(
 def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Curves:
     """Every part whose data is there; what is there already is not run again."""
     curves: dict[str, dict[int, Curve]] = {}
+    looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
@@ -87,7 +88,9 @@ def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bo
         runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
         for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
             curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
-    return Curves(curves, missing)
+            if study.look is not None:
+                looks.setdefault(task.variant, {})[task.seed] = study.look(run)
+    return Curves(curves, missing, looks)
 
 
 def read_curve(run: Run, metric: str) -> Curve:
