@@ -30,6 +30,10 @@ def data_sets(scale: str) -> list[str]:
     return ["MNIST", "CIFAR-10"] if scale == "paper" else ["Digits"]
 
 
+def alphas(scale: str) -> tuple[float, ...]:
+    return (0.5,) if scale == "smoke" else ALPHAS
+
+
 def case(data: str, alpha: float) -> str:
     return Setting(data).case(alpha)
 
@@ -41,7 +45,7 @@ def plan(scale: str) -> Plan:
     for data in data_sets(scale):
         made = {
             f"{case(data, alpha)} {method}": experiment(Setting(data), alpha, METHODS[method], size.rounds[data])
-            for alpha in ALPHAS
+            for alpha in alphas(scale)
             for method in COMPARED
         }
         watched = {name: e.but(evaluate=Evaluate(substitution=True)) for name, e in made.items()}
@@ -93,7 +97,7 @@ def between(look: Look) -> float:
 def rows(scale: str, curves: Curves) -> list[Row]:
     found = []
     for data in data_sets(scale):
-        for alpha in ALPHAS:
+        for alpha in alphas(scale):
             found += case_rows(data, alpha, curves)
     return found
 
@@ -102,15 +106,15 @@ def case_rows(data: str, alpha: float, curves: Curves) -> list[Row]:
     names = {method: f"{case(data, alpha)} {method}" for method in COMPARED}
     if not curves.has(*names.values()):
         return [not_run(case(data, alpha), "similarity within clusters")]
-    label, fdms = case(data, alpha), names["FDMS"]
+    fdms = names["FDMS"]
     found = [
-        row(label, "similarity within clusters", curves.seen(fdms, within)),
-        row(label, "similarity between clusters", curves.seen(fdms, between)),
+        row(fdms, "similarity within clusters", curves.seen(fdms, within)),
+        row(fdms, "between clusters", curves.seen(fdms, between)),
     ]
-    for method, name in names.items():
-        found.append(row(label, f"stand-ins from the own cluster, {method}", curves.seen(name, own_cluster)))
-        found.append(row(label, f"substitution error, {method}", curves.seen(name, error)))
-        found.append(row(label, f"accuracy {method}", curves.each(name, accuracy)))
+    for name in reversed(names.values()):
+        found.append(row(name, "stand-ins from the own cluster", curves.seen(name, own_cluster)))
+        found.append(row(name, "substitution error", curves.seen(name, error)))
+        found.append(row(name, "accuracy", curves.each(name, accuracy)))
     return found
 
 
@@ -123,7 +127,7 @@ def error(look: Look) -> float:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    return [c for data in data_sets(scale) for alpha in ALPHAS for c in _case_claims(data, alpha, curves)]
+    return [c for data in data_sets(scale) for alpha in alphas(scale) for c in _case_claims(data, alpha, curves)]
 
 
 def _case_claims(data: str, alpha: float, curves: Curves) -> list[Claim]:
@@ -151,7 +155,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Figure 3, and the substitution error over the rounds."""
     squares, charts = [], []
     for data in data_sets(scale):
-        for alpha in ALPHAS:
+        for alpha in alphas(scale):
             names = {method: f"{case(data, alpha)} {method}" for method in COMPARED}
             if not curves.has(*names.values()):
                 continue

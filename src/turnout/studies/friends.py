@@ -84,6 +84,9 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
     else:
         mnist = cifar = Setting("Digits")
         clustered, general, varied = [mnist], replace(mnist, split="general"), [mnist]
+    if scale == "smoke":
+        some = [(mnist, alpha) for alpha in ALPHAS]
+        return [*some, (replace(mnist, clients=40), 0.5), (general, 0.5)]
     found = [(s, alpha) for s in [*clustered, general] for alpha in ALPHAS]
     for s in varied:
         found += [(replace(s, epochs=epochs), 0.5) for epochs in (1, 5)]
