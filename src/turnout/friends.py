@@ -155,6 +155,8 @@ class Friends(Unused):
         x_RD = arrived.hints.get(HINT, arrived.update_RP)
         if len(row_R) < len(x_RD):
             x_RD = x_RD[row_R.to(x_RD.device)]
+        if self.similarity == "distance" and arrived.scale_R is not None:  # a cosine has no scale
+            x_RD = x_RD * arrived.scale_R[row_R, None].to(x_RD)
         if HINT in arrived.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
             return x_RD
         return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
@@ -206,7 +208,7 @@ class Friends(Unused):
             "pairs_compared": float(state["compared"]),
             "friends_found": float(found_C.sum()),
         }
-        if self.candidates is not None:
+        if self.candidates is not None and state["rounds"]:
             extra["theta"] = self._theta(state)
         return Lent(borrowed_C, friend_C, extra=extra)
 
