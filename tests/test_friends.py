@@ -550,7 +550,7 @@ def test_the_least_recently_seen_make_room() -> None:
     assert len(friends.similarity(crowd)[0]) == 4, "more replied than are remembered"
 
 
-def test_pruning_leaves_few_pairs_to_compare_one_by_one() -> None:
+def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
     """Two kinds of clients: in the end only pairs of a kind are compared, and their means go on as before."""
     g = torch.Generator().manual_seed(0)
     clients, width = 40, 50

@@ -8,12 +8,13 @@ Copying a friend's update is the same as giving it one's share, so nothing but w
 shared parameters alone. All pairs of a round are one matrix product, in blocks.
 
 Shape letters: C clients of the cohort, R replies, M missing clients, P shared parameters, D columns compared,
-b replies of a block, c replies from its first one on, N pairs.
+b replies of a block, c those it is multiplied with, N pairs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,16 +22,17 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.pairs import BLOCK, Pairs
+from turnout.pairs import Pairs
 from turnout.sketch import sketch
 from turnout.substitution import Arrived, Lent, Unused, lend_share, spread
 from turnout.types import State, Tensors
 
 SIMILARITIES = ("cosine", "distance")
+BLOCK, SMALL = 256, 64  # replies multiplied together with others: with all, and with their candidates
 HINT = "sketch"
 _NOTHING = 1e-12  # the length below which an update has no direction
-_FEW = 16  # a product of two rows costs about this much more alone than in a matrix product
-_GATHERED = 1 << 20  # numbers gathered at a time for single products
+
+Block = tuple[slice | Tensor, slice | Tensor, Tensor]  # rows, columns, which of the pairs
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Friends(Unused):
     near_tie        among friends this close to the best, the one that did most work
     weight_by_work  a meeting counts as much as the less complete of the two: min(s_i, s_j) / E
     remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
-    project_above   products (pairs × parameters) of a round above which a random projection is compared (inf: never)
-    project_to      columns of that projection
+    project_above   products (pairs × parameters) of a round above which a random projection is compared
+    project_to      columns of that projection (project_above = inf: none)
     client_sketch   columns of a projection that clients send of their update before it is compressed (0: none)
     """
 
@@ -136,12 +138,12 @@ class Friends(Unused):
         slot_R, wanted_RR = slot_R[row_R], None
         if self.candidates is not None:
             wanted_RR = pairs.prune(slot_R, self._theta(state), self.candidates.min_common)
-        count = len(slot_R) * (len(slot_R) - 1) // 2 if wanted_RR is None else int(wanted_RR.triu(1).sum())
-        x_RD = self._shown(arrived, row_R, count)
+        blocks = list(_blocks(len(slot_R), wanted_RR))
+        x_RD = self._shown(arrived, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
         work_R = None
         if self.weight_by_work:
             work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
-        compared = self._compare(pairs, slot_R, x_RD, wanted_RR, work_R)
+        compared = self._compare(pairs, slot_R, x_RD, blocks, work_R)
         if self.candidates is not None:
             pairs.rate(slot_R, self.candidates.min_common)
         rounds = state["rounds"] + (1 if compared else 0)
@@ -162,21 +164,19 @@ class Friends(Unused):
         return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
 
     def _compare(
-        self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, wanted_RR: Tensor | None, work_R: Tensor | None
+        self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, blocks: Sequence[Block], work_R: Tensor | None
     ) -> int:
         """Learn from every pair of rows that has a direction and is of interest; how many there were."""
         length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
         moves_R, found = length_R > _NOTHING, 0
-        for first in range(0, len(slot_R), BLOCK):
-            slot_b, slot_c = slot_R[first : first + BLOCK], slot_R[first:]
-            wanted_bc = (moves_R[first : first + BLOCK, None] & moves_R[first:]).triu_(1)
-            if wanted_RR is not None:
-                wanted_bc &= wanted_RR[first : first + BLOCK, first:]
+        for row_b, row_c, wanted_bc in blocks:
+            wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
-            product_N = _products(x_RD[first:], b_N, c_N, wanted_bc)
-            score_N = self.score(product_N, length_R[first + b_N], length_R[first + c_N])
-            weight_N = 1.0 if work_R is None else torch.minimum(work_R[first + b_N], work_R[first + c_N])
-            pairs.met(slot_b[b_N], slot_c[c_N], score_N, weight_N, candidates=wanted_RR is not None)
+            product_N = (x_RD[row_b] @ x_RD[row_c].T).cpu()[wanted_bc]
+            score_N = self.score(product_N, length_R[row_b][b_N], length_R[row_c][c_N])
+            weight_N = 1.0 if work_R is None else torch.minimum(work_R[row_b][b_N], work_R[row_c][c_N])
+            candidates = self.candidates is not None
+            pairs.met(slot_R[row_b][b_N], slot_R[row_c][c_N], score_N, weight_N, candidates)
             found += len(b_N)
         return found
 
@@ -240,13 +240,24 @@ class Friends(Unused):
         return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L).to_state()}
 
 
-def _products(x_cD: Tensor, b_N: Tensor, c_N: Tensor, wanted_bc: Tensor) -> Tensor:
-    """Inner products of the wanted pairs of rows: out of one matrix product, or one by one where they are few."""
-    if len(b_N) * _FEW > wanted_bc.numel():
-        return (x_cD[: len(wanted_bc)] @ x_cD.T).cpu()[wanted_bc]
-    step, device = max(1, _GATHERED // x_cD.shape[1]), x_cD.device
-    pieces = zip(b_N.to(device).split(step), c_N.to(device).split(step), strict=True)
-    return torch.cat([(x_cD.index_select(0, b) * x_cD.index_select(0, c)).sum(1) for b, c in pieces]).cpu()
+def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
+    """Which replies are multiplied with which, and the pairs wanted of that product: each pair of two once.
+
+    Where only some pairs are wanted, replies that share their first candidate are put together: friends of friends
+    then fill small blocks, and whoever nobody of a block asks for is left out of its product.
+    """
+    if wanted_RR is None:
+        for first in range(0, count, BLOCK):
+            row_b, row_c = slice(first, min(first + BLOCK, count)), slice(first, count)
+            yield row_b, row_c, torch.ones(row_b.stop - first, count - first, dtype=torch.bool).triu_(1)
+        return
+    order_R = wanted_RR.to(torch.int8).argmax(1).argsort(stable=True)
+    wanted_RR = wanted_RR[order_R][:, order_R].triu_(1)
+    for first in range(0, count, SMALL):
+        wanted_bR = wanted_RR[first : first + SMALL]
+        column_c = wanted_bR.any(0).nonzero().squeeze(1)
+        if len(column_c):
+            yield order_R[first : first + SMALL], order_R[column_c], wanted_bR[:, column_c]
 
 
 def similarity(state: State) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from turnout.types import State
 
-BLOCK = 256  # rows compared together
 CACHED = 16  # rows of a table looked at together, so that they stay in the cache
 _MOST_COUNT = 32_000  # of int16: from here on a mean moves as if this many rounds had been seen
 
