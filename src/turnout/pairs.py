@@ -36,8 +36,8 @@ def find_slots(client_K: Tensor, client_I: Tensor) -> Tensor:
 class Pairs:
     """Running means over the rounds in which both clients replied.
 
-    Means are -inf where two have not met. |count| is symmetric; it is below 0 where the row's client no longer takes
-    the column's for a candidate.
+    Means are -inf where two have not met, in the rows of slots that are taken. |count| is symmetric; it is below 0
+    where the row's client no longer takes the column's for a candidate.
     """
 
     client_K: Tensor  # who has each slot, -1: nobody
@@ -75,13 +75,14 @@ class Pairs:
         wanted = len(self.client_K) + int(new_R.sum()) - free
         pairs = self
         if wanted > len(self.client_K):
-            pairs = self._grown(min(most, max(wanted, min(2 * len(self.client_K), population))), dtype)
+            pairs = self._grown(min(most, max(wanted, min(4 * len(self.client_K), population))), dtype)
         here_R = pairs.find(client_R)
         others_K = torch.ones_like(pairs.client_K, dtype=torch.bool).index_fill(0, here_R[here_R >= 0], False)
         order_K = pairs.seen_K.argsort(stable=True)
         room = order_K[others_K[order_K]][: int(new_R.sum())]
         newcomers = client_R[new_R][: len(room)]
         pairs._clear(room[pairs.client_K[room] >= 0])
+        pairs.mean_KK.index_fill_(0, room, -torch.inf)
         pairs.client_K[room] = newcomers
         slot_R = pairs.find(client_R)
         pairs.seen_K[slot_R[slot_R >= 0]] = t
@@ -92,7 +93,8 @@ class Pairs:
         if slots <= old:
             return self
         client_K, seen_K = torch.full((slots,), -1), torch.full((slots,), -1)
-        mean_KK = torch.full((slots, slots), -torch.inf, dtype=dtype)
+        mean_KK = torch.zeros(slots, slots, dtype=dtype)  # zeros cost no memory before they are written
+        mean_KK[:old] = -torch.inf
         count_KK = torch.zeros(slots, slots, dtype=self.count_KK.dtype)
         client_K[:old], seen_K[:old] = self.client_K, self.seen_K
         mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
