@@ -19,7 +19,18 @@ def test_weightings(weighting):
     testing.check_weighting(weighting)
 
 
-@pytest.mark.parametrize("substitution", [to.Unused(), to.Dropout()])
+@pytest.mark.parametrize(
+    "substitution",
+    [
+        to.Unused(),
+        to.Dropout(),
+        to.Stale(),
+        to.Stale("weights"),
+        to.Friends(),
+        to.Friends("distance"),
+        to.Friends(client_sketch=3),
+    ],
+)
 def test_substitutions(substitution):
     testing.check_substitution(substitution)
 

@@ -229,11 +229,11 @@ class Remembers(to.Unused):
     def begin(self, clients, width):
         return {"seen": torch.zeros(clients)}
 
-    def observe(self, state, client_R, update_RP, turnout):
-        return {"seen": state["seen"].index_fill(0, client_R, 1.0)}
+    def observe(self, state, arrived):
+        return {"seen": state["seen"].index_fill(0, arrived.client_R, 1.0)}
 
-    def forget(self, state, client_I):
-        return {"seen": state["seen"].index_fill(0, client_I, 0.0)}
+    def forget(self, state, client_L):
+        return {"seen": state["seen"].index_fill(0, client_L, 0.0)}
 
 
 def test_rule_5_parts_forget_the_excluded():

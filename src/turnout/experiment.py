@@ -30,6 +30,7 @@ from turnout.stopping import Progress, metric_of, reason_to_stop
 from turnout.track import Track, Weights
 from turnout.version import __version__
 
+CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
@@ -51,7 +52,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
         if first == 0:
             records.add_evaluation(track.evaluate(state, -1))
         progress = Progress.from_records(records, track.experiment)
-        saved = time.monotonic()
+        due = time.monotonic() + CHECKPOINT_SECONDS
         stopped = reason_to_stop(track.experiment, progress) if first else None
         for t in range(first, track.experiment.rounds):
             if stopped:
@@ -64,12 +65,22 @@ def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
                 step = replace(step, evaluation=track.evaluate(state, t))
             records.add_round(step.record, step.evaluation)
             _refuse_nan(step)
-            if last or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if last or time.monotonic() > due:
+                start = time.monotonic()
                 records.sync()
                 client_files = _save(track, state, folder, t, client_files)
-                saved = time.monotonic()
+                due = time.monotonic() + pause_after(time.monotonic() - start)
             yield replace(step, stopped=stopped)
         export_turnout(records, folder / "turnout.csv")
+
+
+def pause_after(seconds: float) -> float:
+    """How long to wait after a checkpoint that took so long; no time at all where one is wanted after every round.
+
+    >>> pause_after(0.01), pause_after(2.0)
+    (5.0, 18.0)
+    """
+    return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
 
 
 def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:

@@ -21,9 +21,11 @@ from turnout.data import partition
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
 from turnout.events import EventLog, Events, Join, Leave
+from turnout.friends import Friends
 from turnout.randomevents import RandomEvents
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.settings import DataSpec
+from turnout.stale import Stale
 
 Maker = Callable[..., Any]
 
@@ -69,7 +71,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
     terms.Term: _table(terms.Proximal),
     Predicate: _table(personal.batch_norm, personal.Named),
     Compression: _table(Dense),
-    substitution.Substitution: _table(substitution.Unused, substitution.Dropout),
+    substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
     weighting.Weighting: _table(
         weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
         A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,

@@ -141,13 +141,18 @@ class Custom:
 
 @dataclass(frozen=True)
 class Local:
-    """Local training: at most `epochs` passes over the client's data, or at most `steps` mini-batches."""
+    """Local training: at most `epochs` passes over the client's data, or at most `steps` mini-batches.
+
+    growing_batch: batches of B_t = B_0 · (t + 1) samples (paper 003, §5, whose rounds start at 1), so that the updates
+    of friends become alike; never more than a client's data.
+    """
 
     optimizer: Optimizer = field(default_factory=SGD)
     epochs: int | None = None
     steps: int | None = None
     batch_size: int = 20
     schedule: Schedule = field(default_factory=Constant)
+    growing_batch: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -165,6 +170,16 @@ class Local:
         if self.steps is not None:
             return self.steps
         return 1 if self.epochs is None else self.epochs
+
+    def batch_at(self, t: int, most: int) -> int:
+        """The batch size of round t, for clients of at most `most` samples.
+
+        >>> [Local(batch_size=5, growing_batch=True).batch_at(t, most=20) for t in (0, 1, 9)]
+        [5, 10, 20]
+        """
+        if not self.growing_batch:
+            return self.batch_size
+        return min(self.batch_size * (t + 1), max(most, self.batch_size))
 
     def full_steps(self, per_epoch_C: Tensor) -> Tensor:
         """Complete work of each client in mini-batches."""

@@ -6,12 +6,14 @@ from turnout.compression import Dense
 from turnout.data import partition
 from turnout.errors import Mistake
 from turnout.events import EventLog, Join, Leave
+from turnout.friends import Candidates, Friends
 from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
 from turnout.membership import Constants, DropInactive, Membership
 from turnout.randomevents import RandomEvents
 from turnout.running import Run, open_run, run
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.stale import Stale
 from turnout.substitution import Dropout, Unused
 from turnout.task import Classification, NextCharacter, Regression, Task
 from turnout.terms import Proximal
@@ -25,6 +27,7 @@ __all__ = [
     "Apply",
     "ByShare",
     "ByWork",
+    "Candidates",
     "Classification",
     "CompleteOnly",
     "Constant",
@@ -37,6 +40,7 @@ __all__ = [
     "EventLog",
     "Experiment",
     "FedNova",
+    "Friends",
     "InProcess",
     "InverseClock",
     "Join",
@@ -50,6 +54,7 @@ __all__ = [
     "Regression",
     "Run",
     "Shares",
+    "Stale",
     "Stop",
     "Task",
     "TheoryRate",

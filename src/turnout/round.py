@@ -31,8 +31,8 @@ from turnout.kept import Kept
 from turnout.members import Members
 from turnout.record import RoundRecord
 from turnout.settings import Algorithm
-from turnout.substitution import Lent
-from turnout.terms import Merging
+from turnout.substitution import Arrived, Lent
+from turnout.terms import Extra, Merging
 from turnout.types import Replies, Samples, State, Tensors, Turnout
 
 
@@ -124,10 +124,21 @@ class Served:
     weight_C: Tensor
     counts_C: Tensor
     lent: Lent
-    extra: dict[str, float | str] = field(default_factory=dict)
+    total_P: Tensor  # the weighted sum, before the server's step
+    extra: Extra = field(default_factory=dict)
 
 
-def run_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> tuple[Server, RoundRecord]:
+class Hindsight(Protocol):
+    """Measures, in a simulation, what the missing would have sent."""
+
+    def compare(self, served: Served, replies: Replies, turnout: Turnout, share_C: Tensor, download: Download) -> Extra:
+        """Numbers for the round's record."""
+        ...
+
+
+def run_round(
+    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
+) -> tuple[Server, RoundRecord]:
     """One round: the next server and the record of what happened. A round without anybody changes nothing."""
     server, opening = algorithm.membership.begin_round(server, t, seed, algorithm, runtime)
     members, objective, clock = server.members, server.objective, t - server.origin
@@ -162,6 +173,9 @@ def run_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: 
     server = replace(server, parts=server.parts | {"compression": compressing})
     sending, turnout = replace(sending, client_C=replies.client_C), turnout.among(cohort_C)
     served = server_work(server, algorithm, turnout, share_C, replies, sending, lr)
+    if hindsight is not None:
+        said = hindsight.compare(served, replies, turnout, share_C, download)
+        served = replace(served, extra=served.extra | said)
     return served.server, replace(record, **weighed(record, served, asked_C))
 
 
@@ -180,7 +194,7 @@ def client_work(
         states=statistics | kept.states,
         own_states=frozenset(kept.states),
         lr=download.lr,
-        batch_size=local.batch_size,
+        batch_size=local.batch_at(download.t, int(work.samples.count_C.max())),
         drop_single=work.drop_single,
         seed=seed,
         t=download.t,
@@ -195,14 +209,16 @@ def client_work(
     trained = trainer.train(job)
     after = kept.after(trained, layout, local.optimizer.moments)
     sending = Sending(download.t, seed, work.client_R, layout.shared_slots)
-    message, residuals = algorithm.compression.encode(trained.flat_CP[:, : layout.shared], kept.residuals, sending)
+    update_RP = trained.flat_CP[:, : layout.shared]
+    hints = algorithm.substitution.hints(update_RP, download.t, seed)  # before the encoding, which may write into it
+    message, residuals = algorithm.compression.encode(update_RP, kept.residuals, sending)
     states = {name: trained.states[name] for name in layout.shared_states}
     states |= after.federated_moments(trained, layout, local.optimizer.moments)
-    beside = row_bytes(states) + sum(row_bytes(up) for up in trained.up.values())
+    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
     after = replace(after, residuals=residuals)
     finite_R = trained.finite_C & after.finite() & all_finite(states, trained.up, like=trained.finite_C)
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
-    return Replies(work.client_R, message, states, trained.up, report), after
+    return Replies(work.client_R, message, states, trained.up, report, hints), after
 
 
 def server_work(
@@ -220,19 +236,25 @@ def server_work(
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
 
     membership, substitution = algorithm.membership, algorithm.substitution
-    parts["substitution"] = substitution.observe(parts["substitution"], replies.client_C, update_RP, turnout)
+    scale_C = algorithm.weighting.client_scale(turnout) if algorithm.scale_at == "server" else None
+    scale_R = None if scale_C is None else scale_C[position_R]
+    arrived = Arrived(
+        sending.t, sending.seed, replies.client_C, update_RP, server.shared_P, turnout, scale_R, replies.hints
+    )
+    parts["substitution"] = substitution.observe(parts["substitution"], arrived)
     lendable_C = membership.lendable(parts["membership"], turnout.client_C, share_C)
-    lent = substitution.lend(parts["substitution"], lendable_C, counts_C, turnout)
+    lent = substitution.lend(parts["substitution"], lendable_C, counts_C, arrived)
     own_C = torch.where(counts_C, share_C, 0.0)
     boost_C = membership.boost_of(parts["membership"], turnout.client_C, sending.t)
     factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, substitution.lends)
-    if algorithm.scale_at == "server":
-        factor_C = factor_C * algorithm.weighting.client_scale(turnout)
+    old_P = lent.rows_sum(factor_C)  # old updates were scaled by the work of their own round
+    if scale_C is not None:
+        factor_C = factor_C * scale_C
     weight_C = ((boost_C * own_C + lent.borrowed_C) * factor_C).clamp(max=algorithm.max_weight or float("inf"))
 
     total_P = weighted_sum(update_RP, weight_C[position_R])
-    if lent.rows_SP is not None and lent.row_weight_S is not None:
-        total_P = total_P + weighted_sum(lent.rows_SP, lent.row_weight_S)
+    if old_P is not None:
+        total_P = total_P + old_P.to(total_P)
     change_P, parts["server"] = algorithm.server.step(total_P, parts["server"])
     applied_P, parts["compression"] = algorithm.compression.broadcast(change_P, parts["compression"], sending)
     new_P = server.shared_P + applied_P
@@ -250,7 +272,7 @@ def server_work(
     clock = sending.t - server.origin
     parts["membership"] = membership.observe(parts["membership"], clock, turnout, loss_C, share_C)
     after = replace(server, shared_P=new_P, states=server.states | states, down=down, parts=parts)
-    return Served(after, weight_C, counts_C, lent, extra)
+    return Served(after, weight_C, counts_C, lent, total_P, extra)
 
 
 def without_bad_numbers(replies: Replies, nonfinite: str, t: int) -> Replies:

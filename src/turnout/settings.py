@@ -101,11 +101,14 @@ class Evaluate:
     """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
 
     per_client: also on each member's own test data, on a sample of `clients` of them where there are more.
+    substitution: train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
+    how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the same cluster.
     """
 
     every: int = 1
     per_client: bool = False
     clients: int = 1000
+    substitution: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.clients < 1:

@@ -1,7 +1,8 @@
 """Who stands in for those whose work does not count: a redistribution of shares.
 
 Shares are over the cohort that was asked, so only somebody who was asked can be missing. A substitution says how much
-of the missing shares each of those who count takes over; the round adds that to their own.
+of the missing shares each of those who count takes over; the round adds that to their own. `Friends` is in friends.py,
+`Stale` in stale.py.
 
 Shape letters: C clients of the cohort, R replies, S old updates, P shared parameters.
 """
@@ -14,7 +15,29 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.types import State, Turnout
+from turnout.types import State, Tensors, Turnout
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What the server has when it looks for stand-ins.
+
+    On a GPU `update_RP` is memory that the next round uses again: copy what is to be kept.
+    """
+
+    t: int
+    seed: int
+    client_R: Tensor
+    update_RP: Tensor  # as decoded
+    start_P: Tensor  # the shared parameters that everybody started from
+    turnout: Turnout  # of the whole cohort
+    scale_R: Tensor | None = None  # what the server will still multiply each update by (`scale_at = "server"`)
+    hints: Tensors = field(default_factory=dict)  # what clients sent for this purpose, row by row
+
+    @property
+    def position_R(self) -> Tensor:
+        """Where the replies' clients stand in the cohort."""
+        return torch.searchsorted(self.turnout.client_C, self.client_R)
 
 
 @dataclass(frozen=True)
@@ -22,14 +45,28 @@ class Lent:
     """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
 
     borrowed_C: Tensor
-    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 elsewhere
-    rows_SP: Tensor | None = None  # old updates that stand in, and what they weigh
-    row_weight_S: Tensor | None = None
+    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 where nobody in particular
+    rows_SP: Tensor | None = None  # old updates that stand in, all of them finite
+    row_weight_S: Tensor | None = None  # what they weigh, 0 for those not used now
+    row_position_S: Tensor | None = None  # for whom in the cohort
+    row_start_P: Tensor | None = None  # what to take off each row: set where rows are weights, not updates
     extra: dict[str, float | str] = field(default_factory=dict)
+
+    def rows_sum(self, factor_C: Tensor) -> Tensor | None:
+        """Σ of the old updates, each with its weight and the factor of the client it stands for; None without any."""
+        if self.rows_SP is None or self.row_weight_S is None or self.row_position_S is None:
+            return None
+        weight_S = (self.row_weight_S * factor_C[self.row_position_S]).to(self.rows_SP)
+        sum_P = weight_S @ self.rows_SP  # a view of all rows: a choice of them would be a copy
+        return sum_P if self.row_start_P is None else sum_P - weight_S.sum() * self.row_start_P
 
 
 class Substitution(Protocol):
-    """State goes in and comes out; it holds only tensors and numbers, so that a checkpoint can carry it."""
+    """State goes in and comes out; it holds only tensors and numbers, so that a checkpoint can carry it.
+
+    A state that was given to `observe` or `forget` is spent: large tables are written in place. The state of `begin`
+    is not, so that an experiment can be run again.
+    """
 
     @property
     def lends(self) -> bool:
@@ -40,16 +77,24 @@ class Substitution(Protocol):
         """The state before the first round."""
         ...
 
-    def observe(self, state: State, client_R: Tensor, update_RP: Tensor, turnout: Turnout) -> State:
-        """Learn from what arrived (similarities, last updates); the rows must be copied to be kept."""
+    def memory(self, clients: int, width: int) -> int:
+        """Bytes of the state once that many clients have replied."""
         ...
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:
-        """Give the shares of those who do not count to those who do."""
+    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
+        """What clients send beside their encoded update, for `observe`: a row each in every tensor."""
         ...
 
-    def forget(self, state: State, client_I: Tensor) -> State:
-        """Some clients have left for good: without a trace of them."""
+    def observe(self, state: State, arrived: Arrived) -> State:
+        """Learn from what arrived (similarities, last updates)."""
+        ...
+
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+        """Give the shares of those who do not count to those who do (there is at least one)."""
+        ...
+
+    def forget(self, state: State, client_L: Tensor) -> State:
+        """These clients have left for good."""
         ...
 
 
@@ -62,13 +107,19 @@ class Unused:
     def begin(self, clients: int, width: int) -> State:
         return {}
 
-    def observe(self, state: State, client_R: Tensor, update_RP: Tensor, turnout: Turnout) -> State:
+    def memory(self, clients: int, width: int) -> int:
+        return 0
+
+    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
+        return {}
+
+    def observe(self, state: State, arrived: Arrived) -> State:
         return state
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
         return Lent(torch.zeros_like(share_C))
 
-    def forget(self, state: State, client_I: Tensor) -> State:
+    def forget(self, state: State, client_L: Tensor) -> State:
         return state
 
 
@@ -78,7 +129,7 @@ class Dropout(Unused):
 
     lends: ClassVar[bool] = True
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, turnout: Turnout) -> Lent:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
         return Lent(spread(share_C, counts_C, ~counts_C))
 
 
@@ -90,3 +141,12 @@ def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:
     """
     present_C = torch.where(counts_C, share_C, 0.0)
     return present_C / present_C.sum() * share_C[missing_C].sum()
+
+
+def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
+    """What each client borrows when the missing give their shares to friends (by position in the cohort).
+
+    >>> lend_share(torch.tensor([0.1, 0.3, 0.6]), torch.tensor([-1, -1, 0]), torch.tensor([False, False, True]))
+    tensor([0.6000, 0.0000, 0.0000])
+    """
+    return torch.zeros_like(share_C).index_add(0, friend_C[missing_C], share_C[missing_C])

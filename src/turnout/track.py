@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.evaluation import measure, measure_clients
+from turnout.hindsight import Simulated
 from turnout.members import Members
 from turnout.record import Evaluation, RoundRecord
 from turnout.roster import Roster
@@ -80,7 +81,8 @@ class Weights:
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        return run_round(state, t, self.experiment.seed, self.experiment.algorithm, self.runtime)
+        hindsight = Simulated(self.runtime) if self.experiment.evaluate.substitution else None
+        return run_round(state, t, self.experiment.seed, self.experiment.algorithm, self.runtime, hindsight)
 
     def pack(self, state: Server) -> State:
         return state.to_state()
@@ -146,6 +148,7 @@ class Weights:
             "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
             "client state": runtime.store.row_bytes * ever,
             "data": _data_bytes(self.federation),
+            "stand-ins": algorithm.substitution.memory(ever, layout.shared),
         }
 
 

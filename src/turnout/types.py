@@ -111,6 +111,7 @@ class Replies:
     states    BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
     sums      what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
     report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", ...: name -> [C]
+    hints     what the substitution asked for (a sketch of the update): name -> [C, ...]
     """
 
     client_C: Tensor
@@ -118,6 +119,7 @@ class Replies:
     states: Tensors = field(default_factory=dict)
     sums: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
+    hints: Tensors = field(default_factory=dict)
 
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
@@ -127,6 +129,7 @@ class Replies:
             _rows(self.states, rows),
             {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
             _rows(self.report, rows),
+            _rows(self.hints, rows),
         )
 
 

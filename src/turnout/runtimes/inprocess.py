@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from turnout.compression import Dense
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
 from turnout.engine.crew import Crew
@@ -147,12 +148,9 @@ class InProcessRuntime:
             return turnout, None
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
         client_R = client_C[row_R]
-        samples = self.federation.train(client_R, download.t)
-        if samples.x.is_floating_point() and samples.x.dtype != self.dtype:
-            samples = type(samples)(samples.x.to(self.dtype), samples.y, samples.row_R, samples.count_C)
         scale_C = self.algorithm.weighting.client_scale(turnout)
         by_client = self.algorithm.scale_at == "client" and not bool((scale_C[row_R] == 1).all())
-        work = ClientWork(client_R, steps_C[row_R], scale_C[row_R] if by_client else None, samples, self.drop_single)
+        work = self._work(client_R, steps_C[row_R], scale_C[row_R] if by_client else None, download.t)
         kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
         replies, kept = client_work(self.trainer, self.algorithm, download, work, kept, self.seed)
         good_R = replies.report["finite"]
@@ -160,20 +158,45 @@ class InProcessRuntime:
             self.store.scatter(client_R[good_R], {n: v[good_R.to(v.device)] for n, v in kept.to_rows().items()})
         return turnout, replies
 
+    def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
+        """Clients, and the updates that they would send after complete work, unscaled and dense; nothing is kept of it.
+
+        On a GPU the updates of an earlier call or round are overwritten.
+        """
+        local, everything_C = self.algorithm.local, torch.ones(len(client_C), dtype=torch.float64)
+        _, steps_C = turn_out(client_C, everything_C, self.examples(client_C), local, self.drop_single, download.t)
+        row_R = torch.sort(steps_C, descending=True, stable=True).indices
+        row_R = row_R[steps_C[row_R] > 0]
+        client_R = client_C[row_R]
+        if len(client_R) == 0:
+            return client_R, download.shared_P.new_empty(0, len(download.shared_P))
+        kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
+        plain = replace(self.algorithm, compression=Dense())
+        work = self._work(client_R, steps_C[row_R], None, download.t)
+        replies, _ = client_work(self.trainer, plain, download, work, kept, self.seed)
+        return client_R, replies.message.tensors["update"]
+
+    def _work(self, client_R: Tensor, steps_R: Tensor, scale_R: Tensor | None, t: int) -> ClientWork:
+        samples = self.federation.train(client_R, t)
+        if samples.x.is_floating_point() and samples.x.dtype != self.dtype:
+            samples = replace(samples, x=samples.x.to(self.dtype))
+        return ClientWork(client_R, steps_R, scale_R, samples, self.drop_single)
+
     def _turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         local = self.algorithm.local
         finished_C = self.participation.fraction(client_C, t, local.full_work, self.seed, self.groups)
-        return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single)
+        return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single, t)
 
 
 def turn_out(
-    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool
+    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int = 0
 ) -> tuple[Turnout, Tensor]:
     """Fractions of the work as whole mini-batches, and the turnout they make.
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
-    full_C = local.full_steps(steps_per_epoch(examples_C, local.batch_size, drop_single))
+    size = local.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
+    full_C = local.full_steps(steps_per_epoch(examples_C, size, drop_single))
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
     work_C = torch.where(steps_C > 0, steps_C / full_C.clamp(min=1) * local.full_work, 0.0)
     progress = local.optimizer.progress

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from turnout.report.charts import Series, line_chart, sheet
+from turnout.report.charts import HEIGHT, WIDTH, Series, line_chart, sheet, text
 from turnout.report.style import CHART_CSS
 from turnout.report.units import Unit
 from turnout.studies.claims import BySeed
@@ -32,6 +33,32 @@ def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[f
         values = [{seed: change(float(curve.value_T[k])) for seed, curve in by_seed.items()} for k in shown]
         found.append(band(name, (round_T[shown] + 1).tolist(), values, i))
     return found
+
+
+def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
+    """A square matrix of numbers in [0, 1] as a chart, light to dark; lines part groups of `size` rows."""
+    count = len(value_KK)
+    cell, left, top = 230 / count, 150, 40
+    squares = "".join(
+        f'<rect x="{left + j * cell:.2f}" y="{top + i * cell:.2f}" width="{cell:.2f}" height="{cell:.2f}" '
+        f'fill="{_shade(value_KK[i, j])}"><title>{i}, {j}: {value_KK[i, j]:.3f}</title></rect>'
+        for i in range(count)
+        for j in range(count)
+    )
+    lines = "".join(
+        f'<path class="axis" d="M{left + k * cell:.2f} {top}v230M{left} {top + k * cell:.2f}h230"/>'
+        for k in range(0, count + 1, size)
+    )
+    words = f'<text class="title" x="8" y="18">{text(title)}</text>'
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{words}{squares}{lines}</svg>'
+
+
+def _shade(value: float) -> str:
+    """Light to dark blue; grey where there is nothing."""
+    if not np.isfinite(value):
+        return "#ddd"
+    at = min(max(value, 0.0), 1.0)
+    return "#" + "".join(f"{round(a + (b - a) * at):02x}" for a, b in ((247, 8), (251, 48), (255, 107)))
 
 
 def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> str:

@@ -13,7 +13,7 @@ from turnout.experiment import refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
 from turnout.studies.claims import Claim
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, check_scale
+from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bo
     """Every part whose data is there; what is there already is not run again."""
     curves: dict[str, dict[int, Curve]] = {}
     more: dict[str, dict[str, dict[int, Curve]]] = {name: {} for name in study.more}
+    looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
@@ -90,7 +91,9 @@ def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bo
             curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
             for name, curve in read_more(run, study.more).items():
                 more[name].setdefault(task.variant, {})[task.seed] = curve
-    return Curves(curves, missing, more)
+            if study.look is not None:
+                looks.setdefault(task.variant, {})[task.seed] = study.look(run)
+    return Curves(curves, missing, more, looks)
 
 
 def read_curve(run: Run, metric: str) -> Curve:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import Mistake, nearest
+from turnout.folder import Run
 from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim
 
@@ -53,13 +54,17 @@ class Curve:
         return float(chosen_T.mean()) if len(chosen_T) else math.nan
 
 
+Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
+
+
 @dataclass(frozen=True)
 class Curves:
-    """What came out: variant -> seed -> curve, and why a variant was not run."""
+    """What came out: variant -> seed -> curve, and why a variant was not run; `looks` is what else the study read."""
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Mapping[str, Mapping[int, Curve]]] = field(default_factory=dict)  # by metric, where a run has it
+    looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
@@ -67,6 +72,10 @@ class Curves:
     def each(self, variant: str, number: Callable[[Curve], float]) -> dict[int, float]:
         """A number of each seed's curve."""
         return {seed: number(curve) for seed, curve in self.curves[variant].items()}
+
+    def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
+        """A number of what else was read from each seed's run."""
+        return {seed: number(look) for seed, look in self.looks[variant].items()}
 
     def why_missing(self, *variants: str) -> str:
         why = next((self.missing[name] for name in variants if name in self.missing), "it is not part of this scale")
@@ -113,6 +122,7 @@ class Study:
     reproduces  what, in words
     metric      the evaluated metric its curves are of
     more        other metrics or columns of the records, for the runs that have them
+    look        what else it reads from a finished run
     """
 
     name: str
@@ -123,6 +133,7 @@ class Study:
     claims: Callable[[str, Curves], list[Claim]]
     pictures: Callable[[str, Curves], dict[str, str]]
     more: Sequence[str] = ()
+    look: Callable[[Run], Look] | None = None
 
 
 def check_scale(scale: str) -> None:

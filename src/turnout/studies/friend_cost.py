@@ -1,0 +1,149 @@
+"""Study `friend-cost`: paper 003, Figure 4: pairs compared per round and accuracy, with and without candidates.
+
+The paper's two thresholds, Θ_t and ½ Θ_t, are above 1, where they can drop nobody, for the first 136 and 34 rounds
+(K = 20, T = 500, p = .05, β = .25): they are run for 500 rounds. A tenth of Θ_t shows the same in a short run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout.folder import Run
+from turnout.friends import Candidates, Friends
+from turnout.report.charts import line_chart, sheet
+from turnout.report.style import CHART_CSS
+from turnout.studies.claims import Claim, above, difference, no_worse
+from turnout.studies.drawing import band, over_rounds
+from turnout.studies.friends import Setting, accuracy, experiment
+from turnout.studies.study import Curves, Look, Part, Plan, Row, Study, not_run, row
+
+ALPHA = 0.5
+MARGIN = 1.0  # points of accuracy
+WITHOUT = "without reduction"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison: one number of rounds, several thresholds."""
+
+    data: str
+    rounds: int
+    scales: tuple[float, ...]
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        return f"{Setting(self.data).case(ALPHA)}, {self.rounds} rounds"
+
+    def variant(self, scale: float | None) -> str:
+        return f"{self.name} {WITHOUT if scale is None else f'theta_scale={scale}'}"
+
+
+SIZES = {
+    "smoke": [Comparison("Digits", 4, (0.1,), 2)],
+    "small": [Comparison("Digits", 50, (0.1,), 5), Comparison("Digits", 500, (1.0, 0.5), 3)],
+    "paper": [Comparison("CIFAR-10", 500, (1.0, 0.5, 0.1), 10)],
+}
+
+
+def plan(scale: str) -> Plan:
+    parts = []
+    for compared in SIZES[scale]:
+        setting, rounds = Setting(compared.data), compared.rounds
+        variants = {compared.variant(None): experiment(setting, ALPHA, Friends(), rounds)}
+        for theta_scale in compared.scales:
+            kept = Friends(candidates=Candidates(theta_scale, rounds=rounds))
+            variants[compared.variant(theta_scale)] = experiment(setting, ALPHA, kept, rounds)
+        parts.append(Part(compared.name.replace(", ", " "), variants, compared.seeds))
+    return Plan(parts, notes(scale))
+
+
+def notes(scale: str) -> list[str]:
+    found = [
+        "comparisons: pairs of updates whose similarity was computed in a round, mean over the last fifth of rounds",
+        "Θ_t with p = .05, β = .25, B_max = 3, δ_f = 0, of which the paper gives none, and T the rounds of the run; a "
+        "client is judged after three rounds in common",
+    ]
+    return found if scale == "paper" else ["shrunk as study `friends`: Digits instead of CIFAR-10", *found]
+
+
+def look(run: Run) -> Look:
+    with run.records() as records:
+        return {"pairs_compared": records.curve("pairs_compared")[1]}
+
+
+def comparisons(look: Look) -> float:
+    """Pairs compared a round, mean over the last fifth."""
+    values = look["pairs_compared"]
+    return float(values[-max(1, len(values) // 5) :].mean())
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for compared in SIZES[scale]:
+        for theta_scale in (None, *compared.scales):
+            name, label = (
+                compared.variant(theta_scale),
+                WITHOUT if theta_scale is None else f"theta_scale {theta_scale}",
+            )
+            if not curves.has(name):
+                found.append(not_run(compared.name, f"comparisons a round, {label}"))
+                continue
+            found.append(row(compared.name, f"comparisons a round, {label}", curves.seen(name, comparisons)))
+            found.append(row(compared.name, f"accuracy, {label}", curves.each(name, accuracy)))
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    return [
+        claim
+        for compared in SIZES[scale]
+        for theta_scale in compared.scales
+        for claim in _claims(compared, theta_scale, curves)
+    ]
+
+
+def _claims(compared: Comparison, theta_scale: float, curves: Curves) -> list[Claim]:
+    plain, reduced = compared.variant(None), compared.variant(theta_scale)
+    label = f"{compared.name}, theta_scale {theta_scale}"
+    words = f"{label}: accuracy is no worse by more than {MARGIN:g} point", f"{label}: comparisons fall"
+    if not curves.has(plain, reduced):
+        return [Claim(claim, False, curves.why_missing(plain, reduced)) for claim in words]
+    fewer = difference(curves.seen(plain, comparisons), curves.seen(reduced, comparisons))
+    return [
+        no_worse(words[0], curves.each(reduced, accuracy), curves.each(plain, accuracy), MARGIN, "points"),
+        above(words[1], fewer, unit="pairs a round"),
+    ]
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Figure 4: comparisons per round, and accuracy, over the rounds."""
+    drawn = []
+    for compared in SIZES[scale]:
+        names = {WITHOUT: compared.variant(None)}
+        names |= {f"theta_scale {s}": compared.variant(s) for s in compared.scales}
+        if not curves.has(*names.values()):
+            continue
+        series = []
+        for i, (label, name) in enumerate(names.items()):
+            by_seed = [look["pairs_compared"] for look in curves.looks[name].values()]
+            rounds = np.arange(1, min(map(len, by_seed)) + 1)
+            values = [{s: float(v[k - 1]) for s, v in enumerate(by_seed)} for k in rounds]
+            series.append(band(label, rounds.tolist(), values, i))
+        drawn.append(line_chart(series, f"{compared.name}: comparisons a round", "round", "number"))
+        drawn.append(line_chart(over_rounds(curves, names), f"{compared.name}: accuracy", "round", "percent"))
+    return {"figure4.svg": sheet(drawn, CHART_CSS)}
+
+
+STUDY = Study(
+    name="friend-cost",
+    reproduces="paper 003, Figure 4: comparisons per round and accuracy, with and without complexity reduction",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    look=look,
+)

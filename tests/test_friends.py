@@ -1,0 +1,715 @@
+"""Friends against the loops of SPEC §5.2 and §5.3, its invariants (§8: 5, 6, 17) and the rules of §7.3."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import turnout as to
+from turnout import friends, testing
+from turnout.config import from_table, load
+from turnout.errors import Mistake
+from turnout.pairs import Pairs
+from turnout.record import Records, same
+from turnout.spelling import to_toml
+from turnout.substitution import Arrived, Lent
+from turnout.types import Message, Turnout
+from worlds import EXACT, folder_run, local_updates, play, ready, world
+
+COUNTS = [8, 12, 4, 16]
+
+
+class Days:
+    """A participation that a test writes down: a row of fractions a round, the last one for ever."""
+
+    def __init__(self, *rows: tuple[float, ...]):
+        self.rows = torch.tensor(rows, dtype=torch.float64)
+
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        return self.rows[min(t, len(self.rows) - 1)][client_C]
+
+
+def turnout_of(work_C: Tensor, full: float = 4.0) -> Turnout:
+    return Turnout(torch.arange(len(work_C)), work_C, full, work_C, torch.full_like(work_C, full))
+
+
+def arrived(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Arrived:
+    work_C = present_C * 4.0 if work_C is None else work_C
+    client_R = present_C.nonzero().squeeze(1).flip(0)  # replies come in any order
+    return Arrived(t, 0, client_R, update_CP[client_R], torch.zeros(update_CP.shape[1]), turnout_of(work_C.double()))
+
+
+def random_rounds(seed: int, clients: int, rounds: int, width: int = 6) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """(present, updates, work) of several rounds; updates of clients with the same remainder by 3 are alike."""
+    g = torch.Generator().manual_seed(seed)
+    kind_GP = torch.randn(3, width, generator=g, dtype=torch.float64)
+    found = []
+    for _ in range(rounds):
+        present_C = torch.rand(clients, generator=g) < 0.6
+        present_C[int(torch.randint(0, clients, (), generator=g))] = True
+        noise_CP = torch.randn(clients, width, generator=g, dtype=torch.float64)
+        work_C = present_C * torch.randint(1, 5, (clients,), generator=g)
+        found.append((present_C, kind_GP[torch.arange(clients) % 3] + 0.7 * noise_CP, work_C.double()))
+    return found
+
+
+class ByTheBook:
+    """SPEC §5.2 and §5.3 as loops over clients; candidates are looked at every round, for every client."""
+
+    def __init__(self, clients: int, part: to.Friends):
+        self.K, self.part, self.t = clients, part, 0
+        self.R = [[0.0] * clients for _ in range(clients)]
+        self.N = [[0.0] * clients for _ in range(clients)]
+        self.C = [set(range(clients)) - {k} for k in range(clients)]
+
+    def score(self, a: Tensor, b: Tensor) -> float:
+        if self.part.similarity == "distance":
+            return -float((a - b).norm())
+        return min(1.0, max(0.0, 0.5 * (float(a @ b / (a.norm() * b.norm())) + 1)))
+
+    def observe(self, S: list[int], D: Tensor, work: Tensor) -> int:
+        compared = 0
+        for i in S:
+            for j in S:
+                if i < j and (j in self.C[i] or i in self.C[j]) and D[i].norm() > 0 and D[j].norm() > 0:
+                    w = float(min(work[i], work[j])) / 4 if self.part.weight_by_work else 1.0
+                    r, n = self.score(D[i], D[j]), self.N[i][j]
+                    self.R[i][j] = self.R[j][i] = (n * self.R[i][j] + w * r) / (n + w)
+                    self.N[i][j] = self.N[j][i] = n + w
+                    compared += 1
+        self.t += compared > 0
+        if self.part.candidates is not None and self.t:
+            theta = self.part.candidates.theta(self.t, self.K)
+            for k in range(self.K):
+                judged = [i for i in self.C[k] if self.N[k][i] >= self.part.candidates.min_common]
+                best = max((self.R[k][i] for i in judged), default=0.0)
+                self.C[k] -= {i for i in judged if best - self.R[k][i] >= theta}
+        return compared
+
+    def friend(self, k: int, S: list[int]) -> int:
+        for among in ([i for i in S if i in self.C[k]], S):
+            known = [i for i in among if self.N[k][i] >= self.part.min_common]
+            if known:
+                return max(known, key=lambda i: (self.R[k][i], -i))
+        return -1
+
+
+PARTS = [
+    to.Friends(),
+    to.Friends("distance"),
+    to.Friends(min_common=3),
+    to.Friends(weight_by_work=True),
+    to.Friends(candidates=to.Candidates(theta_scale=0.03, min_common=1)),
+    to.Friends(candidates=to.Candidates(theta_scale=0.06, min_common=3), min_common=2),
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=["plain", "distance", "thrice", "by-work", "pruned", "pruned-late"])
+@pytest.mark.parametrize("seed", range(3))
+def test_friends_are_those_of_the_loops(part: to.Friends, seed: int) -> None:
+    """SPEC §5.2: R, N, φ, and the pairs compared; §5.3: candidates. Vectorised is the loop."""
+    clients = 9
+    book, state = ByTheBook(clients, part), part.begin(clients, 6)
+    share_C = torch.arange(1.0, clients + 1, dtype=torch.float64)
+    share_C /= share_C.sum()
+    for t, (present_C, update_CP, work_C) in enumerate(random_rounds(seed, clients, rounds=20)):
+        S = present_C.nonzero().squeeze(1).tolist()
+        if t == 3:
+            update_CP[S[0]] = 0.0  # |D| = 0: the pair is skipped
+        here = arrived(t, present_C, update_CP, work_C)
+        state = part.observe(state, here)
+        compared = book.observe(S, update_CP, work_C)
+        lent = part.lend(state, share_C, present_C, here)
+        friend = [-1 if k in S else book.friend(k, S) for k in range(clients)]
+        assert lent.friend_C.tolist() == friend
+        assert lent.extra["pairs_compared"] == compared
+        borrowed = [0.0] * clients
+        for k in set(range(clients)) - set(S):
+            for i in S:
+                spread = float(share_C[i] / share_C[S].sum())
+                borrowed[i] += float(share_C[k]) * (spread if friend[k] < 0 else float(friend[k] == i))
+        torch.testing.assert_close(lent.borrowed_C, torch.tensor(borrowed, dtype=torch.float64))
+    client_K, similarity_KK = friends.similarity(state)
+    expected = torch.tensor(book.R, dtype=torch.float64)[client_K][:, client_K]
+    met_KK = torch.tensor(book.N)[client_K][:, client_K] > 0
+    torch.testing.assert_close(similarity_KK[met_KK], expected[met_KK])
+    assert torch.isnan(similarity_KK[~met_KK]).all()
+    if part.candidates is not None:
+        assert sum(map(len, book.C)) < clients * (clients - 1), "nothing was dropped: the test says nothing"
+
+
+@given(seed=st.integers(0, 10**6), clients=st.integers(2, 9), scheme=st.sampled_from("BC"))
+@settings(max_examples=30, deadline=None)
+def test_lending_a_share_is_copying_an_update(seed: int, clients: int, scheme: str) -> None:
+    """SPEC §5.2 step 4 and §8 item 5: Σ q_j D_j = Σ_S p_k D_k + Σ_¬S p_k D_φ(k), and Σ q = 1; D scaled under C."""
+    part = to.Friends()
+    state, g = part.begin(clients, 6), torch.Generator().manual_seed(seed)
+    share_C = torch.rand(clients, generator=g, dtype=torch.float64) + 0.1
+    share_C /= share_C.sum()
+    for t, (present_C, update_CP, work_C) in enumerate(random_rounds(seed, clients, rounds=4)):
+        scale_C = torch.where(present_C, 4 / work_C.clamp(min=1), 0.0) if scheme == "C" else present_C.double()
+        sent_CP = update_CP * scale_C[:, None]
+        here = arrived(t, present_C, sent_CP, work_C)
+        state = part.observe(state, here)
+        lent = part.lend(state, share_C, present_C, here)
+        weight_C = torch.where(present_C, share_C, 0.0) + lent.borrowed_C
+        mean_P = (share_C[present_C] @ sent_CP[present_C]) / share_C[present_C].sum()
+        copied_P = torch.zeros(6, dtype=torch.float64)
+        for k in range(clients):
+            friend = int(lent.friend_C[k])
+            own = sent_CP[k] if present_C[k] else mean_P if friend < 0 else sent_CP[friend]
+            copied_P += share_C[k] * own
+        torch.testing.assert_close(weight_C @ sent_CP, copied_P)
+        assert float(weight_C.sum()) == pytest.approx(1.0)
+
+
+def moved(experiment: to.Experiment, rounds: int = 1) -> Tensor:
+    prepared = ready(experiment)
+    return play(prepared, rounds)[0].shared_P - prepared.server.shared_P
+
+
+def days(*rows: tuple[float, ...], **algorithm: object) -> to.Experiment:
+    """A world whose turnout changes from round to round, with friends."""
+    experiment = world(COUNTS, **{"weighting": to.ByShare(), "substitution": to.Friends()} | algorithm)
+    return experiment.but(**{"world.participation": Days(*rows)})
+
+
+def test_without_dropout_friends_are_fedavg_and_without_history_they_are_dropout() -> None:
+    """SPEC §8 item 5; leaving an absent share unused is neither."""
+    everyone, one_away = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0)
+    plain = {name: days(everyone, substitution=part) for name, part in (("f", to.Friends()), ("u", to.Unused()))}
+    assert torch.equal(moved(plain["f"], 3), moved(plain["u"], 3))
+    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Dropout(), to.Unused())}
+    assert torch.equal(away[to.Friends()], away[to.Dropout()])
+    assert not torch.allclose(away[to.Dropout()], away[to.Unused()])
+
+
+def second_round(experiment: to.Experiment) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """What round 1 moves, every client's own update from where it starts, and the record's columns."""
+    prepared = ready(experiment)
+    server, _ = play(prepared, 1)
+    after, record = prepared.round(server, 1)
+    layout = prepared.model.layout
+    weights = layout.unpack(server.shared_P)
+    with torch.no_grad():
+        for name, value in prepared.template.double().named_parameters():
+            value.copy_(weights[name])
+    return after.shared_P - server.shared_P, local_updates(prepared, t=1), dict(record.clients)
+
+
+ROW_0 = (1.0, 1.0, 1.0, 1.0)
+ROW_1 = (1.0, 0.5, 0.0, 1.0)  # client 1 does half, client 2 is away
+
+
+def expected_friend(experiment: to.Experiment, k: int, present: list[int]) -> int:
+    """From the updates of round 0, in which all met."""
+    D = local_updates(ready(experiment))
+    scores = {i: float(torch.cosine_similarity(D[k], D[i], dim=0)) for i in present}
+    return max(scores, key=lambda i: (scores[i], -i))
+
+
+def test_rule_1_scheme_a_gives_every_other_share_to_a_complete_friend() -> None:
+    """§7.3: complete clients get p_k, every other client is substituted by a complete friend; no N/K."""
+    experiment = days(ROW_0, ROW_1, weighting=to.CompleteOnly())
+    change, D, columns = second_round(experiment)
+    p, q = [n / sum(COUNTS) for n in COUNTS], [0.0] * 4
+    for k in (0, 3):
+        q[k] += p[k]
+    for k in (1, 2):
+        friend = expected_friend(experiment, k, [0, 3])
+        q[friend] += p[k]
+        assert int(columns["friend"][k]) == friend
+    assert columns["friend"][[0, 3]].tolist() == [-1, -1]
+    torch.testing.assert_close(change, torch.tensor(q, dtype=torch.float64) @ D)
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_rule_2_scheme_c_substitutes_the_normalised_update(scale_at: str) -> None:
+    """§7.3: weight of j = (E/s_j) (p_j + Σ substituted p_k); only s = 0 is dropout."""
+    experiment = days(ROW_0, ROW_1, weighting=to.ByWork(), scale_at=scale_at)
+    change, D, columns = second_round(experiment)
+    friend = expected_friend(experiment, 2, [0, 1, 3])
+    q = [n / sum(COUNTS) for n in COUNTS]
+    q[friend] += q[2]
+    coefficient = torch.tensor([q[0], 2 * q[1], 0.0, q[3]], dtype=torch.float64)
+    torch.testing.assert_close(change, coefficient @ D)
+    assert columns["friend"].tolist() == [-1, -1, friend, -1]
+
+
+def test_rule_3_scheme_b_substitutes_the_update_as_it_is() -> None:
+    experiment = days(ROW_0, ROW_1)
+    change, D, _ = second_round(experiment)
+    q = torch.tensor([n / sum(COUNTS) for n in COUNTS], dtype=torch.float64)
+    q[expected_friend(experiment, 2, [0, 1, 3])] += q[2]
+    q[2] = 0
+    torch.testing.assert_close(change, q @ D)
+
+
+def test_rule_4_only_those_asked_can_be_missing() -> None:
+    experiment = days(ROW_0, ROW_1, selection=to.selection.Count(3))
+    prepared = ready(experiment)
+    _, records = play(prepared, 6)
+    for record in records:
+        asked = record.clients["client"].tolist()
+        assert len(asked) == 3
+        assert {int(f) for f in record.clients["friend"]} <= {-1, *asked}
+        assert record.weight_sum == pytest.approx(1.0)
+
+
+def test_rule_5_a_client_that_left_is_forgotten_and_rule_6_a_newcomer_has_no_history() -> None:
+    part = to.Friends()
+    state = part.begin(6, 6)
+    rounds = random_rounds(1, 5, 8)
+    for t, (_, update_CP, _) in enumerate(rounds):
+        state = part.observe(state, arrived(t, torch.ones(5, dtype=torch.bool), update_CP))
+    present_C = torch.tensor([True, True, True, True, False])
+    share_C = torch.full((5,), 0.2, dtype=torch.float64)
+    before = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    assert int(before.friend_C[4]) == 1  # the same remainder by 3
+    state = part.forget(state, torch.tensor([1]))
+    assert friends.similarity(state)[0].tolist() == [0, 2, 3, 4]
+    after = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    assert int(after.friend_C[4]) in (0, 2, 3)
+    state = part.forget(state, torch.tensor([4]))  # and whoever takes its slot starts from nothing
+    one = replace(arrived(10, present_C, rounds[0][1]), client_R=torch.tensor([5]), update_RP=rounds[0][1][:1])
+    state = part.observe(state, one)
+    newcomer = part.lend(state, share_C, present_C, arrived(11, present_C, rounds[0][1]))
+    assert newcomer.friend_C.tolist() == [-1] * 5
+    torch.testing.assert_close(newcomer.borrowed_C, torch.tensor([0.05] * 4 + [0.0], dtype=torch.float64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign(to.Dense):
+    """A compression that loses almost everything: one bit a parameter."""
+
+    def encode(self, update_CP, kept, sending):
+        width = update_CP.shape[1]
+        return Message({"update": torch.sign(update_CP)}, torch.full((len(update_CP),), width // 8)), {}
+
+
+def test_rule_7_similarity_is_of_what_the_server_sees_or_of_a_sketch_that_clients_send() -> None:
+    seen = {}
+    for name, part in (("message", to.Friends()), ("sketch", to.Friends(client_sketch=18))):
+        experiment = days(ROW_0, ROW_1, compression=Sign(), substitution=part)
+        experiment = experiment.but(**{"algorithm.server.lr": 0.01})
+        prepared = ready(experiment)
+        server, records = play(prepared, 1)
+        seen[name] = friends.similarity(server.parts["substitution"])[1][0, 1], records[0].bytes_up
+    D = local_updates(ready(days(ROW_0)))
+    for name, x_CP in (("message", D.sign()), ("sketch", D)):  # 18 parameters in 18 columns: nothing is lost
+        assert float(seen[name][0]) == pytest.approx(
+            0.5 * (1 + float(torch.cosine_similarity(x_CP[0], x_CP[1], dim=0)))
+        )
+    assert seen["sketch"][1] - seen["message"][1] == 4 * 18 * 4, "what clients send for it is counted"
+
+
+def test_rule_8_a_meeting_counts_as_much_as_the_less_complete_of_the_two() -> None:
+    part = to.Friends(weight_by_work=True)
+    state = part.begin(2, 2)
+    for t, (second, work) in enumerate([([1.0, 0.0], [4.0, 4.0]), ([-1.0, 0.0], [4.0, 1.0])]):
+        update_CP = torch.tensor([[1.0, 0.0], second])
+        state = part.observe(state, arrived(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
+    _, similarity_KK = friends.similarity(state)
+    assert float(similarity_KK[0, 1]) == pytest.approx((1.0 * 1.0 + 0.25 * 0.0) / 1.25)
+
+
+def test_rules_9_and_10_personal_layers_and_buffers_are_not_compared() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    experiment = dataclasses.replace(days(ROW_0), model=model).but(**{"runtime.engine": "loop"})
+    width = {}
+    for personal in (None, to.personal.batch_norm):
+        seen: list[int] = []
+
+        @dataclasses.dataclass(frozen=True)
+        class Watching(to.Friends):
+            def observe(self, state, arrived, seen=seen):
+                seen.append(arrived.update_RP.shape[1])
+                return super().observe(state, arrived)
+
+        changes = {"algorithm.substitution": Watching(), "algorithm.personal": personal}
+        play(ready(experiment, **changes), 1)
+        width[personal] = seen
+    assert width == {None: [5 * 6 + 6 + 12 + 6 * 3 + 3], to.personal.batch_norm: [5 * 6 + 6 + 6 * 3 + 3]}
+
+
+def clusters(identical: bool) -> to.Experiment:
+    """Two clusters of two, with uniform shares; identical data within a cluster where asked. One full batch a round."""
+    g = torch.Generator().manual_seed(3)
+    x, y = torch.randn(2, 8, 5, generator=g), torch.randint(0, 3, (2, 8), generator=g)
+    owner = torch.arange(4).repeat_interleave(8)
+    features, labels = x.repeat_interleave(2, 0).flatten(0, 1), y.repeat_interleave(2, 0).flatten()
+    if not identical:
+        features = features + 0.3 * torch.randn(features.shape, generator=g)
+    data = to.data.Own(features, labels, owner, test=(x[0], y[0]), test_share=0.0)
+    local = to.Local(to.SGD(lr=0.1), steps=2, batch_size=8)
+    algorithm = to.Algorithm(local, shares=to.Shares(by="uniform"), substitution=to.Friends())
+    rows = Days(ROW_0, (1.0, 0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
+    return to.Experiment(to.World(data, rows), to.models.Logistic(), algorithm, rounds=4, runtime=EXACT)
+
+
+def test_identical_friends_give_the_full_update_exactly() -> None:
+    """SPEC §8 item 6: every cluster has an active client, full batches, the same data within a cluster."""
+    experiment = clusters(identical=True)
+    full = experiment.but(**{"world.participation": to.participation.Always()})
+    torch.testing.assert_close(moved(experiment, 4), moved(full, 4), rtol=1e-12, atol=1e-14)
+    dropout = experiment.but(**{"algorithm.substitution": to.Dropout()})
+    assert (moved(dropout, 4) - moved(full, 4)).norm() > 1e-3
+
+
+def test_hindsight_measures_the_substitution_error_and_leaves_no_trace() -> None:
+    """e_t = Δ_t - mean of all (paper §4), by hand; an absent client's own layers, and the run, are as without it."""
+    experiment = clusters(identical=False)
+    watched = experiment.but(**{"evaluate.substitution": True})
+    prepared = ready(watched)
+    server, _ = play(prepared, 1)
+    after, record = prepared.round(server, 1)
+    with torch.no_grad():
+        for name, value in prepared.template.double().named_parameters():
+            value.copy_(prepared.model.layout.unpack(server.shared_P)[name])
+    everyone = ready(experiment.but(**{"world.participation": to.participation.Always()}))
+    everyone = dataclasses.replace(everyone, template=prepared.template)
+    error = (after.shared_P - server.shared_P) - local_updates(everyone, t=1).mean(0)
+    assert record.extra["substitution_error"] == pytest.approx(float(error.square().sum()), rel=1e-9)
+    assert record.extra["substitution_error"] > 1e-6
+
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    runs = []
+    for measured in (False, True):
+        changes = {"evaluate.substitution": measured, "algorithm.personal": to.personal.batch_norm}
+        changes |= {"runtime.engine": "loop"}
+        layered = ready(dataclasses.replace(experiment, model=model), **changes)
+        layered_server, records = play(layered, 4)
+        runs.append((layered_server.shared_P, layered.runtime.store.gather(torch.arange(4)), records))
+    assert torch.equal(runs[0][0], runs[1][0])
+    for name, rows in runs[0][1].items():
+        assert torch.equal(rows, runs[1][1][name])
+    added = {"substitution_error"}
+    assert [set(b.extra) - set(a.extra) for a, b in zip(runs[0][2], runs[1][2], strict=True)] == [added] * 4
+
+
+@pytest.mark.parametrize(
+    ("part", "own"),
+    [(to.Friends(), 1.0), (to.Dropout(), 0.25), (to.Stale(), 1.0), (to.Unused(), None)],
+    ids=lambda v: type(v).__name__,
+)
+def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, own: float | None) -> None:
+    """Per method: a friend's cluster, the cluster's part of those present where a share is spread."""
+    data = to.data.Digits(clients=8, partition=to.partition.Clustered(clusters=4))
+    experiment = to.Experiment(
+        to.World(data, Days((1.0,) * 8, (1.0, 0.0) * 4)), to.models.Logistic(),
+        to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=2), substitution=part, shares=to.Shares("uniform")),
+        rounds=2, runtime=EXACT, evaluate=to.Evaluate(substitution=True),
+    )  # fmt: skip
+    _, records = play(ready(experiment), 2)
+    assert records[1].extra.get("own_cluster") == (None if own is None else pytest.approx(own))
+    assert records[0].extra["substitution_error"] < 1e-20
+    assert records[1].extra["substitution_error"] > 1e-8
+
+
+@pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()], ids=str)
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_hindsight_of_a_full_turnout_is_no_error(weighting: to.Weighting, scale_at: str) -> None:
+    experiment = world(COUNTS, weighting=weighting, scale_at=scale_at).but(**{"evaluate.substitution": True})
+    _, (record,) = play(ready(experiment))
+    assert record.extra["substitution_error"] < 1e-25
+    partial = days(ROW_1, weighting=weighting, scale_at=scale_at).but(**{"evaluate.substitution": True})
+    assert play(ready(partial))[1][0].extra["substitution_error"] > 1e-6
+
+
+# -- stale
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+@pytest.mark.parametrize("weighting", [to.ByShare(), to.ByWork(), to.FedNova()], ids=str)
+def test_stale_uses_the_last_update_as_it_was_scaled_then(weighting: to.Weighting, scale_at: str) -> None:
+    """Round 0: client 1 does half, all are there. Round 1: client 1 is away; its old update has its share."""
+    experiment = days(
+        (1.0, 0.5, 1.0, 1.0), (1.0, 0.0, 1.0, 1.0), substitution=to.Stale(), weighting=weighting, scale_at=scale_at
+    )
+    old = local_updates(ready(experiment))[1]
+    change, D, columns = second_round(experiment)
+    p = torch.tensor([n / sum(COUNTS) for n in COUNTS], dtype=torch.float64)
+    steps = [8, 6, 4, 16]  # client 1 made 6 of 12
+    if isinstance(weighting, to.FedNova):
+        here = [0, 2, 3]
+        tau = sum(float(p[k]) * steps[k] for k in here) / float(p[here].sum())
+        expected = sum(tau * p[k] * D[k] / steps[k] for k in here) + tau * p[1] * old / steps[1]
+    else:
+        expected = sum(p[k] * D[k] for k in (0, 2, 3)) + p[1] * old * (2 if weighting == to.ByWork() else 1)
+    torch.testing.assert_close(change, expected)
+    assert columns["friend"].tolist() == [-1, 1, -1, -1]
+
+
+def test_stale_weights_are_the_authors_average_of_models() -> None:
+    """w_{t+1} = Σ p_k w_k, the last local weights for those away (SPEC §1.3 item 10); one never seen is spread."""
+    experiment = days((1.0, 1.0, 0.0, 1.0), (1.0, 0.0, 0.0, 1.0), substitution=to.Stale(form="weights"))
+    prepared = ready(experiment)
+    first = prepared.server.shared_P
+    old = first + local_updates(prepared)[1]
+    server, _ = play(prepared, 1)
+    change, D, columns = second_round(experiment)
+    p = torch.tensor([n / sum(COUNTS) for n in COUNTS], dtype=torch.float64)
+    here = p[0] + p[3]
+    models = {0: server.shared_P + D[0], 3: server.shared_P + D[3]}
+    average = sum(p[k] * (1 + p[2] / here) * models[k] for k in (0, 3)) + p[1] * old
+    torch.testing.assert_close(server.shared_P + change, average)
+    assert columns["friend"].tolist() == [-1, 1, -1, -1]
+
+
+def test_stale_forgets_and_grows() -> None:
+    part = to.Stale()
+    state = part.begin(10, 2)
+    for t in range(6):
+        here = replace(arrived(t, torch.tensor([True]), torch.full((1, 2), float(t))), client_R=torch.tensor([t]))
+        state = part.observe(state, here)
+    turnout = turnout_of(torch.tensor([0.0] * 6 + [4.0], dtype=torch.float64))
+    share_C, counts_C = torch.full((7,), 1 / 7, dtype=torch.float64), turnout.present_C
+
+    def given(state: dict) -> Lent:
+        return part.lend(state, share_C, counts_C, replace(here, turnout=turnout))
+
+    torch.testing.assert_close(given(state).rows_sum(torch.ones(7)), torch.full((2,), 15 / 7))
+    lent = given(part.forget(state, torch.tensor([5])))
+    torch.testing.assert_close(lent.rows_sum(torch.ones(7)), torch.full((2,), 10 / 7))
+    assert lent.friend_C.tolist() == [0, 1, 2, 3, 4, -1, -1]
+    assert float(lent.borrowed_C[6]) == pytest.approx(1 / 7)
+
+
+def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
+    from turnout.memory import check_fits
+
+    data = to.data.Synthetic(clients=1_000_000)
+    experiment = to.Experiment(
+        to.World(data), to.models.MLP(100),
+        to.Algorithm(substitution=to.Stale(), selection=to.selection.Count(1000)), rounds=500,
+    )  # fmt: skip
+    with pytest.raises(Mistake, match="stand-ins"):
+        check_fits(ready(experiment).memory(), free=8 << 30)
+    friendly = experiment.but(**{"algorithm.substitution": to.Friends()})
+    assert ready(friendly).memory()["stand-ins"] == 600_000_000
+
+
+# -- the tables
+
+
+def test_similarity_is_symmetric_in_range_and_the_mean_of_history() -> None:
+    """SPEC §8 item 17, in float32 as in a run."""
+    part, clients = to.Friends(), 7
+    state, scores = part.begin(clients, 6), {}
+    for t, (present_C, update_CP, _) in enumerate(random_rounds(5, clients, 40)):
+        here = arrived(t, present_C, update_CP.float())
+        state = part.observe(state, here)
+        S = present_C.nonzero().squeeze(1).tolist()
+        for i in S:
+            for j in S:
+                cosine = torch.cosine_similarity(update_CP[i], update_CP[j], dim=0)
+                scores.setdefault((i, j), []).append(0.5 * (float(cosine) + 1))
+    _, similarity_KK = friends.similarity(state)
+    off = ~torch.eye(clients, dtype=torch.bool)
+    assert torch.equal(similarity_KK[off], similarity_KK.T[off])
+    assert ((similarity_KK[off] >= 0) & (similarity_KK[off] <= 1)).all()
+    for (i, j), history in scores.items():
+        if i != j:
+            assert float(similarity_KK[i, j]) == pytest.approx(sum(history) / len(history), abs=1e-6)
+
+
+def test_ties_go_to_the_lowest_client_and_near_ties_to_the_most_work() -> None:
+    update_CP = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.1], [1.0, 0.0]])
+    everyone, share_C = torch.ones(4, dtype=torch.bool), torch.full((4,), 0.25, dtype=torch.float64)
+    here = torch.tensor([False, True, True, True])
+    work = torch.tensor([0.0, 1.0, 4.0, 2.0])
+    for part, friend in ((to.Friends(), 1), (to.Friends(near_tie=1e-6), 3), (to.Friends(near_tie=0.1), 2)):
+        state = part.observe(part.begin(4, 2), arrived(0, everyone, update_CP))
+        assert part.lend(state, share_C, here, arrived(1, here, update_CP, work)).friend_C[0] == friend
+
+
+def test_the_least_recently_seen_make_room() -> None:
+    part, clients = to.Friends(remember=4), 8
+    state = part.begin(clients, 6)
+    rounds = random_rounds(0, clients, 3)
+    for t, who in enumerate(([0, 1, 2], [1, 2, 3], [4, 5, 1])):
+        present_C = torch.zeros(clients, dtype=torch.bool).index_fill(0, torch.tensor(who), True)
+        state = part.observe(state, arrived(t, present_C, rounds[t][1]))
+    client_K, similarity_KK = friends.similarity(state)
+    kept = client_K.tolist()
+    assert {1, 4, 5} <= set(kept) <= {1, 2, 3, 4, 5}
+    assert len(kept) == 4
+    other = next(c for c in kept if c not in (1, 4, 5))
+    row = similarity_KK[kept.index(other)]
+    assert torch.isnan(row[[kept.index(4), kept.index(5)]]).all(), "they took the place of others, not their history"
+    assert not torch.isnan(row[kept.index(1)])
+    crowd = part.observe(state, arrived(4, torch.ones(clients, dtype=torch.bool), rounds[0][1]))
+    assert len(friends.similarity(crowd)[0]) == 4, "more replied than are remembered"
+
+
+def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
+    """Two kinds of clients: in the end only pairs of a kind are compared, and their means go on as before."""
+    g = torch.Generator().manual_seed(0)
+    clients, width = 40, 50
+    kind_CP = torch.eye(20, width).repeat(2, 1)  # client i and i + 20 are alike
+    pruned, plain = to.Friends(candidates=to.Candidates(theta_scale=0.05)), to.Friends()
+    states = {part: part.begin(clients, width) for part in (pruned, plain)}
+    everyone, compared = torch.ones(clients, dtype=torch.bool), []
+    for t in range(12):
+        update_CP = kind_CP + 0.01 * torch.randn(clients, width, generator=g)
+        for part in states:
+            states[part] = part.observe(states[part], arrived(t, everyone, update_CP))
+        compared.append(states[pruned]["compared"])
+    assert compared[0] == clients * (clients - 1) / 2
+    assert compared[-1] == clients / 2
+    a, b = (friends.similarity(states[part])[1] for part in (pruned, plain))
+    mates = (torch.arange(20), torch.arange(20) + 20)
+    torch.testing.assert_close(a[mates], b[mates])
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(3, 40), width=st.integers(1, 130))
+@settings(max_examples=25, deadline=None)
+def test_a_sketch_folds_every_column_once_with_a_sign(seed: int, size: int, width: int) -> None:
+    from turnout.sketch import sketch
+
+    units = sketch(torch.eye(width), size, seed, t=3)
+    assert (units.abs().sum(1) == 1).all()
+    assert ((units != 0).sum(1) == 1).all()
+    load_D = (units != 0).sum(0)
+    assert int(load_D.max()) <= -(-width // size)
+    x_RP = torch.randn(70, width, generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(sketch(x_RP, size, seed, t=3), x_RP @ units, rtol=1e-4, atol=1e-5)
+
+
+def test_cosines_of_sketches_are_off_by_one_over_the_root_of_their_size() -> None:
+    """And by less in a mean over rounds, for which signs are drawn anew."""
+    from turnout.sketch import sketch
+
+    g = torch.Generator().manual_seed(0)
+    x_RP = torch.randn(30, 5000, generator=g)
+    x_RP[1::2] += x_RP[::2]
+    upper = torch.ones(30, 30, dtype=torch.bool).triu(1)
+    exact = torch.nn.functional.normalize(x_RP)
+    errors = []
+    for t in range(16):
+        short = torch.nn.functional.normalize(sketch(x_RP, 400, 0, t))
+        errors.append((short @ short.T - exact @ exact.T)[upper])
+    assert 0.8 / 20 < float(errors[0].std()) < 1.2 / 20
+    mean = torch.stack(errors).mean(0)
+    assert float(mean.std()) < 1.3 / 20 / 4
+    assert abs(float(mean.mean())) < 0.002
+
+
+def test_many_replies_are_compared_by_their_projection() -> None:
+    """Above `project_above` products; two kinds of clients are told apart either way."""
+    g = torch.Generator().manual_seed(1)
+    kind = torch.arange(40) % 4
+    update_CP = torch.randn(4, 3000, generator=g)[kind] + torch.randn(40, 3000, generator=g)
+    present_C = torch.arange(40) >= 4
+    everyone = torch.ones(40, dtype=torch.bool)
+    share_C = torch.full((40,), 1 / 40, dtype=torch.float64)
+    exact, projected = to.Friends(), to.Friends(project_above=1e5, project_to=500)
+    similarities = {}
+    for part in (exact, projected):
+        state = part.observe(part.begin(40, 3000), arrived(0, everyone, update_CP))
+        lent = part.lend(state, share_C, present_C, arrived(1, present_C, update_CP))
+        assert (kind[lent.friend_C[:4]] == kind[:4]).all()
+        similarities[part] = friends.similarity(state)[1]
+    off = ~torch.eye(40, dtype=torch.bool)
+    error = float((similarities[exact] - similarities[projected])[off].abs().mean())
+    assert 0 < error < 0.05
+
+
+# -- in a run
+
+
+@pytest.mark.parametrize(
+    "part",
+    [to.Friends(candidates=to.Candidates(theta_scale=0.05, min_common=1)), to.Stale(), to.Stale("weights")],
+    ids=["friends", "update", "weights"],
+)
+def test_resumed_is_uninterrupted(part: object, tmp_path: Path) -> None:
+    base = world([8, 12, 4, 16, 8, 8], substitution=part).but(
+        **{"world.participation": to.participation.Dropout(0.4), "evaluate.substitution": True}
+    )
+    folder_run(base.but(rounds=9), tmp_path / "whole")
+    folder_run(base.but(rounds=4), tmp_path / "halves")
+    to.run(base.but(rounds=9), tmp_path / "halves", resume=True, quiet=True)
+    assert same(tmp_path / "whole" / "records.sqlite", tmp_path / "halves" / "records.sqlite") == []
+    with Records.read(tmp_path / "whole" / "records.sqlite") as records:
+        assert "substitution_error" in records.rounds()
+        assert set(records.clients()["friend"].tolist()) > {-1}
+
+
+def test_growing_batches() -> None:
+    """Paper 003, §5: B_t = B_0 t; E epochs of fewer and larger steps, down to one full batch."""
+    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=2, growing_batch=True)
+    experiment = world([8, 12], local=local, weighting=to.ByShare())
+    for t, steps in enumerate([(4, 6), (2, 3), (2, 2), (1, 2), (1, 2), (1, 1), (1, 1)]):
+        prepared = ready(experiment)
+        _, steps_C = prepared.runtime._turn_out(torch.arange(2), t)
+        assert steps_C.tolist() == list(steps)
+    prepared = ready(experiment)
+    state, losses = prepared.begin(), []
+    for t in range(8):
+        state, record = prepared.round(state, t)
+        losses.append(record.train_loss)
+    assert all(math.isfinite(loss) for loss in losses)
+    # From round 5 on each update is one full-batch gradient step.
+    x, y = prepared.federation.train(torch.tensor([1]), 0).of(0)
+    weight, bias = prepared.model.layout.unpack(state.shared_P).values()
+    w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(x.double() @ w.T + b, y).backward()
+    single = ready(experiment.but(**{"world.participation": Days((0.0, 1.0))}))
+    moved_P = single.round(state, 9)[0].shared_P - state.shared_P
+    expected_P = -0.1 * torch.cat([w.grad.reshape(-1), b.grad]) * 12 / 20
+    torch.testing.assert_close(moved_P, expected_P)
+
+
+def test_friends_in_a_file(tmp_path: Path) -> None:
+    experiment = to.Experiment().but(
+        **{"algorithm.substitution": to.Friends(candidates=to.Candidates(theta_scale=0.1), project_above=math.inf)}
+    )
+    (tmp_path / "e.toml").write_text(to_toml(experiment))
+    assert load(tmp_path / "e.toml") == experiment
+    short = from_table({"algorithm": {"substitution": {"kind": "stale", "form": "weights"}}})
+    assert short.algorithm.substitution == to.Stale(form="weights")
+    assert from_table({"algorithm": {"substitution": "friends"}}).algorithm.substitution == to.Friends()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: to.Friends("cosin"), "cosine"),
+        (lambda: to.Friends("distance", candidates=to.Candidates()), r"\[0, 1\]"),
+        (lambda: to.Friends(remember=1), "remember 2"),
+        (lambda: to.Friends(near_tie=-1.0), "near_tie"),
+        (lambda: to.Candidates(theta_scale=0.0), "theta_scale"),
+        (lambda: to.Candidates(min_common=0), "at least 1"),
+        (lambda: to.Stale("old"), "'update' or 'weights'"),
+    ],
+)
+def test_mistakes_are_sentences(make, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        make()
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepsTheMemory(to.Stale):
+    """Broken: keeps a view of what the next round writes over."""
+
+    def observe(self, state, arrived):
+        return state | {"client": arrived.client_R, "rows": arrived.update_RP}
+
+
+def test_a_broken_substitution_is_caught() -> None:
+    with pytest.raises(AssertionError, match="copy what is kept"):
+        testing.check_substitution(KeepsTheMemory())
+
+
+def test_an_empty_table_knows_nobody() -> None:
+    pairs = Pairs.empty(weighted=False)
+    assert pairs.find(torch.tensor([3])).tolist() == [-1]
