@@ -134,6 +134,7 @@ class Display:
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
+        self.reasons: set[str] = set()  # why runs failed, each said once
         self.before: dict[str, int] = {}  # rounds that were there when a run was resumed
         self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
         self.bar = Progress(
@@ -211,7 +212,9 @@ class Display:
             self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
             self._say_end(message, line)
         elif self.runs > 1:
-            self.say(f"{message.name}: failed: {message.why}", "red")
+            known = message.why in self.reasons
+            self.reasons.add(message.why)
+            self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
         self._count()
 
     def _say_end(self, message: Ended, line: Line | None) -> None:
