@@ -99,7 +99,7 @@ def test_fewer_comparisons_and_an_accuracy_within_a_point() -> None:
             curves[reduced][seed] = curve(*[0.9 + 0.01 * seed - lost + 0.0001 * seed] * 5)
             looks[plain][seed] = {"pairs_compared": np.array([100.0] * 5)}
             looks[reduced][seed] = {"pairs_compared": np.array([100.0] * 4 + [pairs])}
-        return [c.holds for c in friend_cost.claims("smoke", Curves(curves, {}, looks))]
+        return [c.holds for c in friend_cost.claims("smoke", Curves(curves, {}, looks=looks))]
 
     assert claims(lost=0.005, pairs=60.0) == [True, True]
     assert claims(lost=0.02, pairs=100.0) == [False, False]
