@@ -197,18 +197,14 @@ def steps(model: nn.Module, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Te
     return dict(zip(dict(model.named_parameters()), gradients, strict=True)), loss.detach()
 
 
-def assert_vectorises(
-    spec: ModelSpec, x_CB: Tensor, y_CB: Tensor, input_shape: tuple[int, ...], classes: int
-) -> None:
+def assert_vectorises(spec: ModelSpec, x_CB: Tensor, y_CB: Tensor, input_shape: tuple[int, ...], classes: int) -> None:
     """Several clients' gradients and BatchNorm statistics under vmap equal a plain loop's."""
     clients = [built(spec, input_shape, classes, seed) for seed in range(len(x_CB))]
     params = {
         k: torch.stack([dict(m.named_parameters())[k].detach() for m in clients])
         for k, _ in clients[0].named_parameters()
     }
-    buffers = {
-        k: torch.stack([dict(m.named_buffers())[k] for m in clients]) for k, _ in clients[0].named_buffers()
-    }
+    buffers = {k: torch.stack([dict(m.named_buffers())[k] for m in clients]) for k, _ in clients[0].named_buffers()}
     model = built(spec, input_shape, classes)
 
     def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -252,9 +248,7 @@ def test_resnet_fits_small_and_large_images(stem: str, map_size: int) -> None:
 def test_a_resnet_has_fifty_layers_with_weights() -> None:
     with torch.device("meta"):
         model = resnet50().build((3, 32, 32), classes=10)
-    layers = [
-        n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in n
-    ]
+    layers = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in n]
     assert len(layers) == 50
 
 

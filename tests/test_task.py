@@ -24,8 +24,7 @@ def normal(*shape: int) -> Tensor:
 def test_classification_is_minus_the_log_of_the_labels_probability() -> None:
     output_BK, label_B = normal(7, 4), torch.tensor([0, 1, 2, 3, 0, 1, 2])
     expected = [
-        -math.log(math.exp(o[y]) / sum(math.exp(v) for v in o))
-        for o, y in zip(output_BK, label_B, strict=True)
+        -math.log(math.exp(o[y]) / sum(math.exp(v) for v in o)) for o, y in zip(output_BK, label_B, strict=True)
     ]
     loss_B = Classification().loss(output_BK, label_B)
     assert torch.allclose(loss_B, torch.tensor(expected, dtype=torch.float64), atol=1e-12)
@@ -82,9 +81,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("task", "output", "target"), CASES, ids=lambda v: type(v).__name__)
-def test_clients_side_by_side_give_what_each_gives_alone(
-    task: TaskSpec, output: Tensor, target: Tensor
-) -> None:
+def test_clients_side_by_side_give_what_each_gives_alone(task: TaskSpec, output: Tensor, target: Tensor) -> None:
     def mean_loss(o: Tensor, y: Tensor) -> Tensor:
         return task.loss(o, y).mean()
 

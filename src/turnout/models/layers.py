@@ -130,7 +130,5 @@ def features(input_shape: tuple[int, ...]) -> int:
     784
     """
     if not input_shape or prod(input_shape) < 1:
-        raise Mistake(
-            f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension"
-        )
+        raise Mistake(f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension")
     return prod(input_shape)

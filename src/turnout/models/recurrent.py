@@ -55,9 +55,7 @@ class TextScores(nn.Module):
     With `padded`, token 0 (or a vector of zeros where the text comes embedded) is padding: no state changes.
     """
 
-    def __init__(
-        self, embedding: nn.Module, layers: list[LSTMLayer], classes: int, last: bool, padded: bool
-    ) -> None:
+    def __init__(self, embedding: nn.Module, layers: list[LSTMLayer], classes: int, last: bool, padded: bool) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)

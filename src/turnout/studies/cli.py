@@ -13,12 +13,12 @@ from rich.table import Table
 
 from turnout.errors import Mistake, nearest
 from turnout.running import new_folder
-from turnout.studies import bias, participation
+from turnout.studies import activations, adam, bias, gradients, participation, personal
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.study import Study
 from turnout.studies.tables import markdown, show
 
-STUDIES = {study.name: study for study in (participation.STUDY, bias.STUDY)}
+STUDIES = {module.STUDY.name: module.STUDY for module in (participation, bias, adam, personal, gradients, activations)}
 NARROW = 140  # columns where the output is no terminal
 
 app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")

@@ -25,11 +25,16 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True)
 class Part:
-    """Experiments that are run with the same seeds: a folder of runs."""
+    """Experiments that are run with the same seeds, from `first_seed` on: a folder of runs."""
 
     name: str
     variants: Mapping[str, Experiment]
     seeds: int
+    first_seed: int = 0
+
+    @property
+    def seed_range(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """What came out: variant -> seed -> curve, and why a variant was not run."""
+    """What came out: variant -> seed -> curve, and why a variant was not run; `more` has the study's other metrics."""
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Curves] = field(default_factory=dict)
+
+    def of(self, metric: str) -> Curves:
+        """The same runs by another of the study's metrics; runs that did not measure it are not there."""
+        return self.more[metric]
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
@@ -111,6 +121,8 @@ class Study:
 
     reproduces  what, in words
     metric      the evaluated metric its curves are of
+    more        other metrics that are read
+    then        parts that depend on what the first ones showed: settings chosen on other seeds than they are judged on
     """
 
     name: str
@@ -120,6 +132,8 @@ class Study:
     rows: Callable[[str, Curves], list[Row]]
     claims: Callable[[str, Curves], list[Claim]]
     pictures: Callable[[str, Curves], dict[str, str]]
+    more: tuple[str, ...] = ()
+    then: Callable[[str, Curves], Sequence[Part]] | None = None
 
 
 def check_scale(scale: str) -> None:
