@@ -172,7 +172,7 @@ def client_work(
         mine=kept.mine,
         magnitudes=watch is not None and watch.settings.gradients,
     )
-    central = central_model(layout, download.shared_P, download.states)
+    central = central_model(layout, download.shared_P, download.states) if watch else None
     noticed = watch.before(trainer, job, kept.seen, central) if watch else {}
     trained = trainer.train(job)
     noticed_after, seen = watch.after(trainer, job, trained) if watch else ({}, {})
