@@ -112,7 +112,7 @@ def test_claims_of_departures():
     assert rows["(1, 1) τ0=30", "rounds until they meet"].published == 34
     assert rows["(1, 1) τ0=30", "decide is right"].ours == 1.0
     assert rows["(1, 1) τ0=30", "include is right"].ours == pytest.approx(4 / 6)
-    blind = Curves(curves.curves, {}, {name: {} for name in curves.more})  # no constants: exclude
+    blind = Curves(curves.curves, {}, {name: Curves({}) for name in curves.more})  # no constants: exclude
     assert not departures.claims("small", blind)[2].holds
     falling = left({(spread, tau): 60 - tau for spread in (0.1, 1.0) for tau in taus})
     assert [claim.holds for claim in departures.claims("small", falling)][:2] == [False, False]

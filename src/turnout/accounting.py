@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from turnout.evaluation import summary
 from turnout.record import RoundRecord
 from turnout.types import Replies, Tensors, Turnout
 
@@ -42,14 +43,28 @@ def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R
         float((own_R * torch.where(finite_R, loss_R, 0.0)).sum() / own_R.sum()) if bool(finite_R.any()) else None
     )
     lost = replies.client_C[~finite_R].tolist()
+    more = {name: value for name, value in replies.report.items() if name not in ("loss", "finite", "bytes_up")}
     return {
         "train_loss": mean_loss,
         "bytes_up": int(up_R.sum()),
         "bytes_down": int(bytes_down_R.sum()),
-        "extra": dict(record.extra) | ({"nonfinite_clients": " ".join(map(str, lost))} if lost else {}),
+        "extra": dict(record.extra)
+        | noticed(more, finite_R)
+        | ({"nonfinite_clients": " ".join(map(str, lost))} if lost else {}),
         "clients": dict(record.clients)
-        | {"loss": over_cohort(loss_R), "bytes_up": over_cohort(up_R), "bytes_down": over_cohort(bytes_down_R)},
+        | {"loss": over_cohort(loss_R), "bytes_up": over_cohort(up_R), "bytes_down": over_cohort(bytes_down_R)}
+        | {name: over_cohort(value) for name, value in more.items()},
     }
+
+
+def noticed(more: Tensors, finite_R: Tensor) -> dict[str, float]:
+    """Means over participants of what they noticed of themselves (watching.py), by noisy and clean where known."""
+    noisy_R = more["noisy"][finite_R] if "noisy" in more else None
+    found: dict[str, float] = {}
+    for name, value_R in more.items():
+        if name != "noisy":
+            found |= summary(name, value_R[finite_R], noisy_R)
+    return found
 
 
 def weighed(record: RoundRecord, served: Served, asked_C: Tensor) -> dict[str, Any]:

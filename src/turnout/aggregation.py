@@ -42,10 +42,11 @@ def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
         value_C, weight_C = value_C[used_C.to(value_C.device)], weight_C[used_C]
     if bool((value_C == value_C[:1]).all()):
         return value_C[0].clone()
-    weight_C = weight_C.to(value_C.device, torch.float64)
-    mean = (weight_C / weight_C.sum()) @ value_C.to(torch.float64).reshape(len(value_C), -1)
-    mean = mean if value_C.is_floating_point() else mean.round()
-    return mean.to(value_C.dtype).view(value_C.shape[1:])
+    weight_C = weight_C.to(torch.float64)
+    whole = not value_C.is_floating_point()
+    row_C = (value_C.to(torch.float64) if whole else value_C).reshape(len(value_C), -1)
+    mean = (weight_C / weight_C.sum()).to(row_C) @ row_C  # federated moments are as large as the updates: no copy
+    return (mean.round() if whole else mean).to(value_C.dtype).view(value_C.shape[1:])
 
 
 class ServerStep(Protocol):

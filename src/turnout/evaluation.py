@@ -1,9 +1,12 @@
-"""Measuring models: the global one on the central test set, and on each client's own test data.
+"""Measuring models: the global one on the central test set or on clients' own test data, and each client's own model.
 
-Shape letters: P parameters (all columns), S samples, R rows (samples client after client), C clients.
+Shape letters: P parameters (all columns), R rows (samples client after client), C clients, c of a chunk, B samples of
+one client.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,6 +18,9 @@ from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 
 BATCH = 512
+ROOM = 32 << 20  # bytes of models and samples that are measured together
+
+Models = Callable[[Tensor], tuple[Tensor, Tensors]]  # places in the list of clients -> their models [c, P] and states
 
 
 def per_sample(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
@@ -67,3 +73,71 @@ def objective_gradient(network: Network, flat_P: Tensor, states: Tensors, sample
         loss = (network.loss(output, samples.y[rows]) * weights).sum()
         total_P += torch.autograd.grad(loss, point_P)[0]
     return total_P
+
+
+def measure_own(crew: Crew, task: TaskSpec, models: Models, samples: Samples) -> Tensors:
+    """Loss and metrics of each client's own model on its own samples: name -> [C], NaN for a client without any.
+
+    Models are made a chunk at a time, when their turn comes, so that memory does not grow with the clients.
+    """
+    count_C = samples.count_C.cpu()
+    found = {name: torch.full((len(count_C),), float("nan"), dtype=torch.float64) for name in ("loss", *task.metrics)}
+
+    @torch.no_grad()
+    def part(gradients: Gradients, place_c: Tensor) -> None:
+        flat_cP, states = models(place_c)
+        x, y, real_cB = gathered(samples, place_c, flat_cP.dtype)
+        output, y = gradients.outputs(flat_cP, states, x).flatten(0, 1), y.flatten(0, 1)
+        for name, metric in {"loss": task.loss, **task.metrics}.items():
+            value_cB = metric(output, y).double().view_as(real_cB)
+            total_c = torch.where(real_cB, value_cB, 0.0).sum(1)
+            found[name][place_c] = total_c.cpu() / count_C[place_c]
+
+    crew.map(part, chunks(count_C, crew.first.network.layout.width, samples.x))
+    return found
+
+
+def chunks(count_C: Tensor, width: int, x: Tensor) -> list[Tensor]:
+    """Places of the clients that have samples, cut into chunks of like counts: little is padded."""
+    have = count_C.argsort(stable=True)[int((count_C == 0).sum()) :]
+    if not len(have):
+        return []
+    most = int(count_C.max()) * x[:1].numel()
+    return list(have.split(max(1, min(256, ROOM // (4 * (2 * width + 8 * most))))))
+
+
+def gathered(samples: Samples, place_c: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The samples of a chunk of clients [c, B, ...], and which are real: short lists are filled up with their first."""
+    count_c, start_c = samples.count_C.cpu()[place_c], samples.start_C.cpu()[place_c]
+    column_B = torch.arange(int(count_c.max()))
+    real_cB = column_B < count_c[:, None]
+    row_cB = samples.row_R.cpu()[start_c[:, None] + torch.where(real_cB, column_B, 0)].to(samples.x.device)
+    x = samples.x[row_cB]
+    return x.to(dtype) if x.is_floating_point() else x, samples.y[row_cB], real_cB.to(samples.x.device)
+
+
+def summary(name: str, value_C: Tensor, noisy_C: Tensor | None = None) -> dict[str, float]:
+    """The mean over clients that have a value, and over those whose data was spoilt and those whose was not.
+
+    >>> summary("accuracy", torch.tensor([1.0, 0.5, float("nan")]), torch.tensor([True, False, False]))
+    {'accuracy': 0.75, 'accuracy_noisy': 1.0, 'accuracy_clean': 0.5}
+    """
+    has_C = ~value_C.isnan()
+    parts = {name: has_C}
+    if noisy_C is not None:
+        parts |= {f"{name}_noisy": has_C & noisy_C, f"{name}_clean": has_C & ~noisy_C}
+    return {part: float(value_C[chosen_C].double().mean()) for part, chosen_C in parts.items() if bool(chosen_C.any())}
+
+
+def spread(name: str, value_C: Tensor, higher_is_better: bool) -> dict[str, float]:
+    """The mean of the worst tenth of the clients (at least one), and the standard deviation over all.
+
+    >>> spread("accuracy", torch.tensor([0.0, 1.0]), higher_is_better=True)
+    {'accuracy_worst': 0.0, 'accuracy_spread': 0.5}
+    """
+    value_C = value_C[~value_C.isnan()].double().sort(descending=not higher_is_better).values
+    if not len(value_C):
+        return {}
+    tenth = max(1, len(value_C) // 10)
+    deviation = float(value_C.std(correction=0))
+    return {f"{name}_worst": float(value_C[:tenth].mean()), f"{name}_spread": deviation}

@@ -92,10 +92,11 @@ def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:
 
 
 def _refuse_nan(step: Step) -> None:
-    loss = step.evaluation.values.get("global_loss") if step.evaluation else None
+    values = step.evaluation.values if step.evaluation else {}
+    loss = values.get("global_loss", values.get("personal_loss"))
     if loss is not None and loss != loss:
         raise Mistake(
-            f"the global model's test loss is not a number after round {step.record.round}: training has diverged. Its "
+            f"the model's test loss is not a number after round {step.record.round}: training has diverged. Its "
             "records are kept; lower algorithm.local.optimizer.lr or algorithm.server.lr"
         )
 

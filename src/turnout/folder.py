@@ -84,16 +84,12 @@ class Run:
 
 def trained_module(prepared: Weights, server: Server, client: int | None) -> nn.Module:
     """The template with the server's weights in it, and one client's personal ones where asked."""
-    layout = prepared.model.layout
     flat_P, states = prepared.global_model(server)
-    personal = flat_P[layout.shared :]
-    if client is not None and prepared.runtime.store.initial:
-        rows = prepared.runtime.store.gather(torch.tensor([client]))
-        personal = rows["personal"][0] if "personal" in rows else personal
-        states |= {name: rows[f"state/{name}"][0] for name in layout.personal_states}
-    flat_P = torch.cat([server.shared_P.cpu(), personal.to("cpu", server.shared_P.dtype)])
+    if client is not None:
+        flat_cP, own = prepared.own_models(server, torch.tensor([client]))(torch.tensor([0]))
+        flat_P, states = flat_cP[0], {name: value[0] for name, value in own.items()}
     module = copy.deepcopy(prepared.template)
-    weights = layout.unpack(flat_P) | {name: value.cpu() for name, value in states.items()}
+    weights = prepared.model.layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
     module.load_state_dict(weights, strict=False)
     return module.eval()
 

@@ -1,23 +1,27 @@
 """What a client keeps between rounds: personal parameters and statistics, moments, residuals, its terms' own state.
 
-`Kept` is how the round sees it; the client store (store.py) sees one flat set of named rows.
+`Kept` is how the round sees it; the client store (store.py) sees one flat set of named rows. What travels of it beside
+the update is named among the states: federated moments, and the personal layers where they are shared.
 
 Shape letters: C clients, P shared and Q personal parameters, A all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from turnout.engine.layout import Layout
 from turnout.engine.train import Trained
+from turnout.local import Optimizer
 from turnout.settings import Algorithm
 from turnout.types import Tensors, flatten, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
+OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
+PARAMETERS = "parameters"
 COUNT = "count"
 
 
@@ -34,6 +38,7 @@ class Kept:
     slots: Tensors = field(default_factory=dict)
     residuals: Tensors = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
+    seen: Tensors = field(default_factory=dict)  # its own activations after training (watching.py)
 
     def start(self, shared_P: Tensor) -> Tensor:
         """Where training begins: one row for everybody, or a row each where something is personal."""
@@ -52,14 +57,14 @@ class Kept:
         down = {name: states[MOMENT + name].expand(clients, -1) for name in names - {COUNT}}
         own = {name: torch.cat([value, self.slots[name]], 1) if layout.width > layout.shared else value.clone()
                for name, value in down.items()}  # fmt: skip
-        return own, states[MOMENT + COUNT].expand(clients)
+        return own, states[MOMENT + COUNT].expand(clients) if COUNT in names else None
 
-    def after(self, trained: Trained, layout: Layout, moments: str) -> Kept:
+    def after(self, trained: Trained, layout: Layout, optimizer: Optimizer) -> Kept:
         """The rows after training (residuals are the compression's to say)."""
         slots: Tensors = {}
-        if moments == "local":
-            slots = trained.slots | {COUNT: trained.count_C}
-        elif moments == "federated" and layout.width > layout.shared:
+        if optimizer.moments == "local":
+            slots = trained.slots | ({COUNT: trained.count_C} if optimizer.carries_count else {})
+        elif optimizer.moments == "federated" and layout.width > layout.shared:
             slots = {name: value[:, layout.shared :] for name, value in trained.slots.items()}
         return Kept(
             personal_CQ=trained.flat_CP[:, layout.shared :],
@@ -69,12 +74,31 @@ class Kept:
         )
 
     @staticmethod
-    def federated_moments(trained: Trained, layout: Layout, moments: str) -> Tensors:
+    def federated_moments(trained: Trained, layout: Layout, optimizer: Optimizer) -> Tensors:
         """What is sent of the optimizer's state where moments are averaged with the weights."""
-        if moments != "federated":
+        if optimizer.moments != "federated":
             return {}
         shared = {MOMENT + name: value[:, : layout.shared] for name, value in trained.slots.items()}
-        return shared | {MOMENT + COUNT: trained.count_C.to(trained.flat_CP.dtype)}
+        return shared | ({MOMENT + COUNT: trained.count_C.to(trained.flat_CP.dtype)} if optimizer.carries_count else {})
+
+    def shared_personal(self) -> Tensors:
+        """What is sent of the personal layers where they are shared: their values, not their moments."""
+        parameters = {PARAMETERS: self.personal_CQ} if self.personal_CQ.shape[1] else {}
+        return {OWN + name: value for name, value in (parameters | self.states).items()}
+
+    def welcome(self, new_C: Tensor, states: Tensors) -> Kept:
+        """The same, but who is new begins with the average of what others share (if it was downloaded)."""
+        average = {n.removeprefix(OWN): value for n, value in states.items() if n.startswith(OWN)}
+        if not average or not bool(new_C.any()):
+            return self
+        new_C = new_C.to(self.personal_CQ.device)
+
+        def mixed(rows: Tensor, name: str) -> Tensor:
+            at_C = new_C.view(-1, *(1 for _ in rows.shape[1:]))
+            return torch.where(at_C, average[name].to(rows), rows)
+
+        personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
+        return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
 
     def finite(self) -> Tensor:
         """Which clients' rows are numbers throughout."""
@@ -86,9 +110,12 @@ class Kept:
 
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
-        tree = {"state": self.states, "slot": self.slots, "residual": self.residuals, "mine": self.mine}
+        tree = {n: getattr(self, field) for n, field in _GROUPS.items()}
         rows = flatten(tree)[0]
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
+
+
+_GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store
 
 
 def kept_from(rows: Tensors, clients: int, device: torch.device) -> Kept:
@@ -96,7 +123,7 @@ def kept_from(rows: Tensors, clients: int, device: torch.device) -> Kept:
     moved = {name: value.to(device) for name, value in rows.items()}
     personal_CQ = moved.pop("personal", torch.empty(clients, 0, device=device))
     tree = unflatten(moved, {})
-    return Kept(personal_CQ, *(tree.get(name, {}) for name in ("state", "slot", "residual", "mine")))
+    return Kept(personal_CQ, **{field: tree.get(n, {}) for n, field in _GROUPS.items()})
 
 
 def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
@@ -104,7 +131,7 @@ def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Alg
     optimizer, shared_P = algorithm.local.optimizer, flat_A[: layout.shared]
     home = {"local": layout.width, "federated": layout.width - layout.shared}.get(optimizer.moments, 0)
     slots = {name: flat_A.new_zeros(home) for name in optimizer.slots if home}
-    if optimizer.moments == "local":
+    if optimizer.moments == "local" and optimizer.carries_count:
         slots[COUNT] = torch.zeros((), dtype=torch.int64)
     tree = {
         "state": {name: states[name] for name in layout.personal_states},
@@ -124,4 +151,30 @@ def initial_moments(layout: Layout, shared_P: Tensor, algorithm: Algorithm) -> T
     if optimizer.moments != "federated":
         return {}
     zeros = {MOMENT + name: torch.zeros_like(shared_P) for name in optimizer.slots}
-    return zeros | {MOMENT + COUNT: shared_P.new_zeros(())}
+    return zeros | ({MOMENT + COUNT: shared_P.new_zeros(())} if optimizer.carries_count else {})
+
+
+def initial_shared(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
+    """The average of the personal layers before anybody has shared any: the model's first values."""
+    if not algorithm.share_personal:
+        return {}
+    first = {name: states[name] for name in layout.personal_states}
+    first |= {PARAMETERS: flat_A[layout.shared :]} if layout.width > layout.shared else {}
+    return {OWN + name: value for name, value in first.items()}
+
+
+def central_model(layout: Layout, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors] | None:
+    """One model of what is shared and the averages of what is personal; None where these are not sent."""
+    own = [*(OWN + name for name in layout.personal_states), *([OWN + PARAMETERS] * (layout.width > layout.shared))]
+    if any(name not in states for name in own):
+        return None
+    flat_A = torch.cat([shared_P, states[OWN + PARAMETERS]]) if layout.width > layout.shared else shared_P
+    inside = {name: states[OWN + name] for name in layout.personal_states}
+    return flat_A, inside | {name: states[name] for name in layout.shared_states}
+
+
+def sent_down(states: Tensors, algorithm: Algorithm) -> Tensors:
+    """What clients are sent of the server's states: personal averages only where newcomers begin with them."""
+    if algorithm.newcomers == "average":
+        return states
+    return {name: value for name, value in states.items() if not name.startswith(OWN)}

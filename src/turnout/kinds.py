@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnout import data, local, models, participation, personal, selection, substitution, task, terms, weighting
+from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, ServerStep
 from turnout.compression import Compression, Dense
 from turnout.data import partition
@@ -66,17 +67,17 @@ KINDS: dict[Any, dict[str, Maker]] = {
         models.mtfl_cifar_cnn, models.vgg11, models.resnet50,
     ),
     task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
-    local.Optimizer: _table(local.SGD),
+    local.Optimizer: _table(local.SGD, Adam),
     local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
     terms.Term: _table(terms.Proximal),
-    Predicate: _table(personal.batch_norm, personal.Named),
+    Predicate: _table(personal.batch_norm, personal.everything, personal.Named),
     Compression: _table(Dense),
     substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
     weighting.Weighting: _table(
         weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
         A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,
     ),
-    ServerStep: _table(Apply),
+    ServerStep: _table(Apply, ServerAdam, ServerYogi, ServerAdagrad),
     Events: _table(Join, Leave, EventLog, RandomEvents),
     RuntimeSpec: _table(InProcess),
 }  # fmt: skip

@@ -32,7 +32,12 @@ class Optimizer(Protocol):
     @property
     def moments(self) -> str:
         """What becomes of the slots when a round ends: "fresh" (zero again next time), "local" (kept by the client) or
-        "federated" (averaged with the weights; personal columns stay home)."""
+        "federated" (averaged with the weights; personal columns stay home); "auto" is settled before round 0."""
+        ...
+
+    @property
+    def carries_count(self) -> bool:
+        """Whether the number of steps made goes on from round to round, as the moments do."""
         ...
 
     def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
@@ -65,6 +70,7 @@ class SGD:
             raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
 
     moments: ClassVar[str] = "fresh"
+    carries_count: ClassVar[bool] = False
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -16,6 +16,11 @@ def batch_norm(name: str, module: nn.Module) -> bool:
     return isinstance(owner, nn.modules.batchnorm._BatchNorm)
 
 
+def everything(name: str, module: nn.Module) -> bool:
+    """The whole model: clients train independently, and nothing is sent."""
+    return True
+
+
 @dataclass(frozen=True)
 class Named:
     """Everything whose name fits a pattern, such as "head.*".

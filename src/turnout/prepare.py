@@ -16,12 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from turnout.compression import Dense
 from turnout.config import lasting
 from turnout.data import Federation
-from turnout.engine.layout import lay_out
+from turnout.engine.layout import Layout, lay_out
 from turnout.errors import Mistake, nearest
 from turnout.events import Setting, calendar_of
-from turnout.kept import initial_moments
+from turnout.kept import initial_moments, initial_shared
 from turnout.members import Members
 from turnout.rng import key
 from turnout.round import Server
@@ -43,8 +44,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     highest = y if y.is_floating_point() else torch.full_like(y, federation.classes - 1)
     check_model(experiment.task, template, x, highest)
     layout = lay_out(template, experiment.algorithm.personal)
-    if layout.shared == 0:
-        raise Mistake("every parameter stays home, so there is nothing to federate: change algorithm.personal")
+    experiment = _settled(experiment, layout)
     flat_P = layout.pack(dict(template.named_parameters()))
     states = {name: value.detach().clone() for name, value in template.named_buffers()}
     model = Model(copy.deepcopy(template), layout, flat_P, states)
@@ -55,13 +55,22 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     if not isinstance(settings, InProcess):
         raise Mistake(f"runtime {settings!r} is not known here: use turnout.InProcess()")
     runtime = InProcessRuntime(
-        settings, federation, world.participation, algorithm, experiment.task, model, experiment.seed, calendar
+        settings,
+        federation,
+        world.participation,
+        algorithm,
+        experiment.task,
+        model,
+        experiment.seed,
+        calendar,
+        experiment.evaluate,
     )
     shared_P = runtime.placed(flat_P[: layout.shared])
     server = Server(
         shared_P=shared_P,
         states={n: runtime.placed(states[n]) for n in layout.shared_states}
-        | initial_moments(layout, shared_P, algorithm),
+        | initial_moments(layout, shared_P, algorithm)
+        | {n: runtime.placed(v) for n, v in initial_shared(layout, flat_P, states, algorithm).items()},
         down={t.name: {n: runtime.placed(v) for n, v in t.down(shared_P).items()} for t in algorithm.terms},
         parts={
             "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
@@ -91,6 +100,35 @@ def _bound(experiment: Experiment, federation: Federation) -> Experiment:
     if experiment.algorithm.membership.deadline is None:
         experiment = experiment.but(**{"algorithm.membership.deadline": experiment.rounds})
     return experiment
+
+
+def _settled(experiment: Experiment, layout: Layout) -> Experiment:
+    """Check what stays home against the model, and settle what follows from it: where the moments are kept."""
+    algorithm, optimizer = experiment.algorithm, experiment.algorithm.local.optimizer
+    if algorithm.personal is not None and layout.personal == 0:
+        name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
+        raise Mistake(
+            f"algorithm.personal = {name} keeps nothing at home: nothing in this model is of that kind, so it would be "
+            "plain FedAvg. Its parameters are " + ", ".join(slot.name for slot in layout.slots[:6])
+        )
+    if experiment.evaluate.activations:
+        _check_activations(experiment, layout)
+    if optimizer.moments == "federated" and layout.shared == 0:
+        raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")
+    if optimizer.moments != "auto":
+        return experiment
+    home = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
+    return experiment.but(**{"algorithm.local.optimizer.moments": "local" if home else "federated"})
+
+
+def _check_activations(experiment: Experiment, layout: Layout) -> None:
+    if not any(name.endswith("running_mean") for name in layout.states):
+        raise Mistake("evaluate.activations looks at BatchNorm layers, and this model has none")
+    if layout.personal_states and experiment.algorithm.newcomers != "average":
+        raise Mistake(
+            "evaluate.activations compares clients' own BatchNorm with the average, which they are not sent: set "
+            "algorithm.share_personal and algorithm.newcomers = 'average'"
+        )
 
 
 def build_model(model: Any, federation: Federation, seed: int) -> nn.Module:

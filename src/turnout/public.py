@@ -1,6 +1,7 @@
 """The public names, in reading order; `import turnout` finds them here when they are first used."""
 
 from turnout import data, models, participation, personal, selection
+from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, weighted_mean, weighted_sum
 from turnout.compression import Dense
 from turnout.data import partition
@@ -23,6 +24,7 @@ from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, We
 
 __all__ = [
     "SGD",
+    "Adam",
     "Algorithm",
     "Apply",
     "ByShare",
@@ -53,6 +55,9 @@ __all__ = [
     "RandomEvents",
     "Regression",
     "Run",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerYogi",
     "Shares",
     "Stale",
     "Stop",

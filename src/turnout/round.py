@@ -27,13 +27,14 @@ from turnout.engine.layout import Layout
 from turnout.engine.train import Job, Trainer
 from turnout.errors import Mistake
 from turnout.events import Event
-from turnout.kept import Kept
+from turnout.kept import Kept, central_model, sent_down
 from turnout.members import Members
 from turnout.record import RoundRecord
 from turnout.settings import Algorithm
 from turnout.substitution import Arrived, Lent
 from turnout.terms import Extra, Merging
-from turnout.types import Replies, Samples, State, Tensors, Turnout
+from turnout.types import Replies, Samples, State, Tensors, Turnout, flatten
+from turnout.watching import Watch
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Server:
     """Everything the server carries from round to round."""
 
     shared_P: Tensor
-    states: Tensors  # what is averaged beside the parameters: BatchNorm statistics, federated moments ("moment/...")
+    states: Tensors  # averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
     down: dict[str, Tensors]  # what each term broadcasts
     parts: dict[str, State]  # the state of substitution, compression, server step and membership
     members: Members
@@ -60,7 +61,8 @@ class Server:
 
     @classmethod
     def from_state(cls, state: State) -> Server:
-        return cls(**state | {"members": Members.from_state(state["members"])})
+        states = flatten(state["states"])[0]  # "moment/first" is one name here, not a branch of the tree
+        return cls(**state | {"states": states, "members": Members.from_state(state["members"])})
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class ClientWork:
     scale_R: Tensor | None
     samples: Samples
     drop_single: bool  # a last batch of one sample is left out, for batch statistics
+    watch: Watch | None = None  # what they look at in themselves
 
 
 class Runtime(Protocol):
@@ -150,7 +153,7 @@ def run_round(
     if not bool(asked_C.any()):
         return server, replace(record, skipped="nobody was asked")
 
-    download = Download(t, lr, server.shared_P, server.states, server.down)
+    download = Download(t, lr, server.shared_P, sent_down(server.states, algorithm), server.down)
     turnout, replies = runtime.ask(cohort_C[asked_C], download)
 
     examples_C = runtime.examples(cohort_C)
@@ -163,7 +166,7 @@ def run_round(
 
     sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
     fetched_R, compressing = algorithm.compression.catch_up(server.parts["compression"], sending)  # before it changes
-    beside = wire_bytes(server.states) + sum(wire_bytes(tensors) for tensors in server.down.values())
+    beside = wire_bytes(download.states) + sum(wire_bytes(tensors) for tensors in server.down.values())
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     record = replace(record, **sent(record, replies, fetched_R + beside, position_R))
     replies = without_bad_numbers(replies, algorithm.nonfinite, t)
@@ -183,7 +186,7 @@ def client_work(
     trainer: Trainer, algorithm: Algorithm, download: Download, work: ClientWork, kept: Kept, seed: int
 ) -> tuple[Replies, Kept]:
     """Local training of those whose work counts: what they send, and what they keep."""
-    layout, local = trainer.network.layout, algorithm.local
+    layout, local, watch = trainer.network.layout, algorithm.local, work.watch
     statistics = {name: download.states[name] for name in layout.shared_states}
     slots, count_R = kept.moments(download.states, layout)
     job = Job(
@@ -205,19 +208,25 @@ def client_work(
         terms=algorithm.terms,
         down=download.down,
         mine=kept.mine,
+        magnitudes=watch is not None and watch.settings.gradients,
     )
+    central = central_model(layout, download.shared_P, download.states) if watch else None
+    noticed = watch.before(trainer, job, kept.seen, central) if watch else {}
     trained = trainer.train(job)
-    after = kept.after(trained, layout, local.optimizer.moments)
+    noticed_after, seen = watch.after(trainer, job, trained) if watch else ({}, {})
+    after = kept.after(trained, layout, local.optimizer)
     sending = Sending(download.t, seed, work.client_R, layout.shared_slots)
     update_RP = trained.flat_CP[:, : layout.shared]
     hints = algorithm.substitution.hints(update_RP, download.t, seed)  # before the encoding, which may write into it
     message, residuals = algorithm.compression.encode(update_RP, kept.residuals, sending)
     states = {name: trained.states[name] for name in layout.shared_states}
-    states |= after.federated_moments(trained, layout, local.optimizer.moments)
+    states |= after.federated_moments(trained, layout, local.optimizer)
+    states |= after.shared_personal() if algorithm.share_personal else {}
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
-    after = replace(after, residuals=residuals)
+    after = replace(after, residuals=residuals, seen=seen)
     finite_R = trained.finite_C & after.finite() & all_finite(states, trained.up, like=trained.finite_C)
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
+    report |= {name: value.cpu() for name, value in (noticed | noticed_after).items()}
     return Replies(work.client_R, message, states, trained.up, report, hints), after
 
 

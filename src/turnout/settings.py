@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from turnout.aggregation import Apply, ServerStep
 from turnout.compression import Compression, Dense
-from turnout.data import Federation, Synthetic
+from turnout.data import Synthetic
+from turnout.data.federation import DataSpec as DataSpec
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake
 from turnout.events import Events
@@ -31,12 +31,6 @@ from turnout.terms import Term
 from turnout.weighting import ByWork, Shares, Weighting
 
 Model = ModelSpec | nn.Module | Callable[..., nn.Module]
-
-
-class DataSpec(Protocol):
-    """A data set and who holds it: a frozen object that loads itself."""
-
-    def load(self, seed: int, data_dir: Path | None) -> Federation: ...
 
 
 @dataclass(frozen=True)
@@ -61,11 +55,16 @@ class Algorithm:
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
+    personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
+    share_personal  send it all the same (counted in bytes): its average completes a central model, and
+    newcomers   may begin with that "average" instead of the "initial" values
     """
 
     local: Local = field(default_factory=Local)
     terms: tuple[Term, ...] = ()
     personal: Predicate | None = None
+    share_personal: bool = False
+    newcomers: str = "initial"
     compression: Compression = field(default_factory=Dense)
     substitution: Substitution = field(default_factory=Unused)
     weighting: Weighting = field(default_factory=ByWork)
@@ -83,6 +82,12 @@ class Algorithm:
             raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
         if self.nonfinite not in ("stop", "absent"):
             raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
+        if self.newcomers not in ("initial", "average"):
+            raise Mistake(f"algorithm.newcomers is 'initial' or 'average', not {self.newcomers!r}")
+        if self.share_personal and self.personal is None:
+            raise Mistake("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
+        if self.newcomers == "average" and not self.share_personal:
+            raise Mistake("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         if self.membership.stand_in and not self.substitution.lends:
@@ -100,15 +105,28 @@ class Algorithm:
 class Evaluate:
     """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
 
-    per_client: also on each member's own test data, on a sample of `clients` of them where there are more.
-    substitution: train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
-    how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the same cluster.
+    per_client    also the global model on each member's own test data (`client_...`)
+    personal      also each member's own model, what it has of its own included, on its own test data (`personal_...`):
+                  after download, before training; by default where something is personal
+    clients       how many members are measured one by one, a fixed sample where there are more
+    substitution  train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
+                  how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the
+                  same cluster
+    recovery      participants measure their own models before and after local training, every round: the drop at
+                  aggregation and what training makes of it (`before_...`, `after_...`)
+    gradients     participants report the mean magnitude of their gradients, by parameter (`gradient_...`)
+    activations   participants compare their neurons before and after aggregation, with their own BatchNorm and with
+                  the averaged one: paper 004, (10) (`neurons_...`)
     """
 
     every: int = 1
     per_client: bool = False
+    personal: bool | None = None
     clients: int = 1000
     substitution: bool = False
+    recovery: bool = False
+    gradients: bool = False
+    activations: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.clients < 1:

@@ -31,6 +31,7 @@ from turnout.memory import check_fits, free_bytes
 from turnout.progress import Began, Ended, Failed, Line, Message, Note
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
+from turnout.stopping import metric_of
 from turnout.track import Weights
 
 ENGINE_NAMES = {"ByHand": "by-hand engine", "Vmapped": "vmap engine", "Looped": "plain loop"}
@@ -107,7 +108,7 @@ def _began(prepared: Weights, place: Place, memory: int) -> Began:
 
 def _lines(prepared: Weights, place: Place) -> Generator[Line, None, str | None]:
     """A line for each round, but not more than a person can see; returns why the run ended early."""
-    metric = f"global_{prepared.experiment.task.main}"
+    metric = metric_of(prepared.experiment)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric), 0.0, None
     for step in rounds_of(prepared, place.folder):
         line, stopped = line.after(step.record, step.evaluation), step.stopped

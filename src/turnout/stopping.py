@@ -8,6 +8,8 @@ from turnout.errors import Mistake, nearest
 from turnout.record import Evaluation, Records, RoundRecord
 from turnout.settings import Experiment
 
+PARTS = ("worst", "spread", "noisy", "clean")  # of the clients' own models: evaluation.summary and evaluation.spread
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -48,20 +50,41 @@ class Progress:
         return progress
 
 
+def measures_global(experiment: Experiment) -> bool:
+    """Whether the server holds a whole model to measure."""
+    return experiment.algorithm.personal is None or experiment.algorithm.share_personal
+
+
+def measures_personal(experiment: Experiment) -> bool:
+    """Whether clients' own models are measured: as asked, else where something is their own."""
+    asked = experiment.evaluate.personal
+    return experiment.algorithm.personal is not None if asked is None else asked
+
+
 def metric_of(experiment: Experiment) -> str:
-    """The metric the stop rules watch."""
-    known = {"global_loss", *(f"global_{name}" for name in experiment.task.metrics)}
-    metric = experiment.stop.metric or f"global_{experiment.task.main}"
-    if metric not in known:
-        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
+    """The metric the stop rules watch: the named one, else the main one of the global model, or of clients' own."""
+    task, kinds = experiment.task, []
+    kinds += ["global"] if measures_global(experiment) else []
+    kinds += ["personal"] if measures_personal(experiment) else []
+    if not kinds:
+        raise Mistake("the server has no whole model (algorithm.personal), so clients' own must be measured: leave "
+                      "evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
+    known = [f"{kind}_{name}" for kind in kinds for name in {task.main: 0, **task.metrics, "loss": 0}]
+    more = [f"personal_{task.main}_{part}" for part in PARTS] if "personal" in kinds else []
+    metric = experiment.stop.metric or known[0]
+    if metric not in known + more:
+        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known + more)}")
     return metric
 
 
 def higher_is_better(experiment: Experiment) -> bool:
     metric = metric_of(experiment)
-    if metric == f"global_{experiment.task.main}":
-        return experiment.task.higher_is_better
-    return metric != "global_loss"
+    if metric.endswith("_spread"):
+        return False
+    kind, _, name = metric.partition("_")
+    for part in PARTS if kind == "personal" else ():
+        name = name.removesuffix(f"_{part}")
+    return experiment.task.higher_is_better if name == experiment.task.main else name != "loss"
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:

@@ -11,6 +11,7 @@ Shape letters: C clients asked for.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -42,13 +43,17 @@ class ClientStore:
         """What one client costs."""
         return sum(value.numel() * value.element_size() for value in self.initial.values())
 
-    def gather(self, client_C: Tensor) -> Tensors:
-        """The rows of some clients; a client never seen has the initial ones."""
+    def knows(self, client_C: Tensor) -> Tensor:
+        """Which of these clients have rows of their own."""
+        return torch.tensor([c in self._slot for c in client_C.tolist()], dtype=torch.bool)
+
+    def gather(self, client_C: Tensor, wanted: Callable[[str], bool] = lambda name: True) -> Tensors:
+        """The rows of some clients (of the wanted names); a client never seen has the initial ones."""
         slots = [self._slot.get(c, -1) for c in client_C.tolist()]
         known = torch.tensor([i for i, s in enumerate(slots) if s >= 0], dtype=torch.int64)
         where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)
         result = {}
-        for name, value in self.initial.items():
+        for name, value in ((n, v) for n, v in self.initial.items() if wanted(n)):
             rows = value.expand(len(slots), *value.shape).clone()
             rows[known] = self._rows[name][where]
             result[name] = rows

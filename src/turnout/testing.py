@@ -14,7 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from turnout.aggregation import ServerStep
 from turnout.events import Events, Setting, calendar_of
+from turnout.local import Optimizer
 from turnout.members import Members
 from turnout.participation import Participation
 from turnout.selection import Selection
@@ -162,6 +164,46 @@ def check_term(term: Term, width: int = 6) -> None:
     for i in range(3):
         for together, alone in zip(whole, corrected(slice(i, i + 1)), strict=True):
             _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
+
+
+def check_optimizer(optimizer: Optimizer, width: int = 6) -> None:
+    """Promises of a local optimizer: a chunk of clients is each alone, it stays finite, no work makes no progress."""
+    generator = torch.Generator().manual_seed(0)
+    x_cP, grad_scP = torch.randn(3, width, generator=generator), torch.randn(4, 3, width, generator=generator)
+
+    def after(rows: slice) -> list[Tensor]:
+        x = x_cP[rows].clone()
+        slots = {name: torch.zeros_like(x) for name in optimizer.slots}
+        for step, grad_cP in enumerate(grad_scP):
+            optimizer.step(x, grad_cP[rows].clone(), slots, torch.full((len(x),), step + 1), 0.1)
+        return [x, *(slots[name] for name in optimizer.slots)]
+
+    whole = after(slice(0, 3))
+    _expect(all(bool(torch.isfinite(value).all()) for value in whole), "step: must stay finite")
+    for i in range(3):
+        for together, alone in zip(whole, after(slice(i, i + 1)), strict=True):
+            _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"step: client {i} depends on its company")
+    progress_C = optimizer.progress(torch.tensor([0, 1, 2, 5]))
+    _expect(float(progress_C[0]) == 0, f"progress: 0 for no steps, not {float(progress_C[0]):g}")
+    _expect(bool((progress_C.diff() > 0).all()), f"progress: grows with the steps, but is {progress_C.tolist()}")
+
+
+def check_server_step(step: ServerStep, width: int = 6) -> None:
+    """Promises of a server step: finite, one number a parameter, the same for the same state, which it leaves alone."""
+    generator = torch.Generator().manual_seed(0)
+    state = step.begin(width)
+    for _ in range(3):
+        update_P = torch.randn(width, generator=generator)
+        before = flatten(state)[0]
+        kept = {name: value.clone() for name, value in before.items()}
+        change_P, after = step.step(update_P.clone(), state)
+        again_P, _ = step.step(update_P.clone(), state)
+        _expect(change_P.shape == update_P.shape, f"step: one number a parameter, not {tuple(change_P.shape)}")
+        _expect(bool(torch.isfinite(change_P).all()), f"step: finite, not {change_P.tolist()}")
+        unchanged = all(torch.equal(before[name], kept[name]) for name in kept)
+        _expect(unchanged and torch.equal(change_P, again_P), "step: must not write into the state it was given")
+        _expect(flatten(after)[0].keys() == kept.keys(), "step: the state keeps its names, so that it can be resumed")
+        state = after
 
 
 def _expect(holds: bool, promise: str) -> None:

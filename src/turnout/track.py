@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from turnout.data import Federation
-from turnout.evaluation import measure, measure_clients
+from turnout.evaluation import Models, measure, measure_clients, measure_own, spread, summary
 from turnout.hindsight import Simulated
+from turnout.kept import central_model, sent_down
 from turnout.members import Members
 from turnout.record import Evaluation, RoundRecord
 from turnout.roster import Roster
@@ -24,6 +25,7 @@ from turnout.round import Server, run_round
 from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.selection import draw
 from turnout.settings import Experiment
+from turnout.stopping import measures_personal
 from turnout.types import State, Tensors
 
 
@@ -97,24 +99,59 @@ class Weights:
         self.runtime.store.load(folder, files)
 
     def evaluate(self, state: Server, t: int) -> Evaluation:
-        """The global model on the central test set, and on clients' own test data where asked."""
-        flat_P, states = self.global_model(state)
+        """The global model (where the server has all of it) on the central test set, and on clients' own test data
+        where asked; clients' own models where something is theirs."""
         crew, task, federation = self.runtime.trainer.crew, self.experiment.task, self.runtime.federation
         values: dict[str, float] = {}
-        for prefix, members in tested(state).items():
+        per_client: dict[str, tuple[Tensor, Tensor]] = {}
+        model = central_model(self.model.layout, state.shared_P, state.states)
+        for prefix, members in tested(state).items() if model is not None else ():
             central = federation.central_test(members)
-            if central is not None and len(central[0]):
-                measured = measure(crew, task, flat_P, states, *central)
+            if model is not None and central is not None and len(central[0]):
+                measured = measure(crew, task, *model, *central)
                 values |= {f"{prefix}_{name}": value for name, value in measured.items()}
-        per_client = {}
-        if self.experiment.evaluate.per_client:
+        if model is not None and self.experiment.evaluate.per_client:
             client_C = self.sample_of(state)
-            found = measure_clients(crew, task, flat_P, states, federation.test(client_C, t))
+            found = measure_clients(crew, task, *model, federation.test(client_C, t))
             per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
+        if measures_personal(self.experiment):
+            personal, own = self.evaluate_personal(state, t)
+            values, per_client = values | personal, per_client | own
         return Evaluation(t, values, per_client)
 
+    def evaluate_personal(self, state: Server, t: int) -> tuple[dict[str, float], dict[str, tuple[Tensor, Tensor]]]:
+        """Members' own models on their own test data: means, the main metric's spread, and each one's values."""
+        task, noisy_N, client_C = self.experiment.task, self.runtime.federation.noisy(), self.sample_of(state)
+        crew, samples = self.runtime.trainer.crew, self.runtime.federation.test(client_C, t)
+        if self.model.layout.personal:
+            found = measure_own(crew, task, self.own_models(state, client_C), samples)
+        else:  # everybody's own model is the same one
+            found = measure_clients(crew, task, *self.global_model(state), samples)
+        values: dict[str, float] = {}
+        for name, value_C in found.items():
+            is_main = name == task.main
+            noisy_C = noisy_N[client_C] if noisy_N is not None and is_main else None
+            values |= summary(f"personal_{name}", value_C, noisy_C)
+            values |= spread(f"personal_{name}", value_C, task.higher_is_better) if is_main else {}
+        return values, {f"personal_{name}": (client_C, value_C) for name, value_C in found.items()}
+
+    def own_models(self, state: Server, client_C: Tensor) -> Models:
+        """These clients' models as they would begin the next round: what is shared, with what is their own."""
+        layout, sent = self.model.layout, sent_down(state.states, self.experiment.algorithm)
+
+        def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
+            kept = self.runtime.kept(client_C[place_c], sent, lambda name: name.startswith(("personal", "state/")))
+            shared = {n: state.states[n].expand(len(place_c), *state.states[n].shape) for n in layout.shared_states}
+            flat = kept.start(state.shared_P)
+            return flat if flat.dim() == 2 else flat.expand(len(place_c), -1), shared | kept.states
+
+        return models
+
     def global_model(self, state: Server) -> tuple[Tensor, Tensors]:
-        """All columns and states of the model the server holds; what is personal has its first values."""
+        """All columns and states of the model the server holds; what is personal and not sent has its first values."""
+        found = central_model(self.model.layout, state.shared_P, state.states)
+        if found is not None:
+            return found
         layout, first = self.model.layout, self.model
         flat_P = torch.cat([state.shared_P, first.flat_P[layout.shared :].to(state.shared_P)])
         own = {name: self.runtime.placed(first.states[name]) for name in layout.personal_states}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -67,9 +68,19 @@ class Federation(Protocol):
         """The cluster of each client [N], where the partition has clusters."""
         ...
 
+    def noisy(self) -> Tensor | None:
+        """Whose training samples were spoilt [N], as booleans, where the data says (`Noisy`)."""
+        ...
+
     def fingerprint(self) -> str:
         """A short hash that changes when the data does."""
         ...
+
+
+class DataSpec(Protocol):
+    """A data set and who holds it: a frozen object that loads itself."""
+
+    def load(self, seed: int, data_dir: Path | None) -> Federation: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +142,7 @@ class Pooled:
     central: tuple[Tensor, Tensor] | None = None
     cluster_N: Tensor | None = None
     official: bool = False
+    noisy_N: Tensor | None = None
 
     @property
     def clients(self) -> int:
@@ -169,6 +181,9 @@ class Pooled:
 
     def groups(self) -> Tensor | None:
         return self.cluster_N
+
+    def noisy(self) -> Tensor | None:
+        return self.noisy_N
 
     def to(self, device: Device) -> Pooled:
         def moved(tensor: Tensor | None) -> Tensor | None:

@@ -142,6 +142,9 @@ class Generated:
     def groups(self) -> Tensor | None:
         return None
 
+    def noisy(self) -> Tensor | None:
+        return None
+
     def to(self, device: Device) -> Generated:
         return replace(self, device=device, recent=Recent(self.recent.limit), joined=Recent(0))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.dealt import Dealt
-from turnout.data.federation import Pooled
+from turnout.data.federation import DataSpec, Pooled
 from turnout.errors import Mistake
 from turnout.rng import rng
 
@@ -24,7 +23,7 @@ class Noisy:
     Paper 004: a fifth of the clients, variance 4 on pixels in [0, 1]. Test samples stay clean.
     """
 
-    data: Dealt
+    data: DataSpec
     share: float = 0.2
     std: float = 2.0
     low: float = 0.0
@@ -36,14 +35,18 @@ class Noisy:
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
         clean = self.data.load(seed, data_dir)
+        if not isinstance(clean, Pooled):
+            raise Mistake(f"Noisy needs a data set in one pool, not {type(self.data).__name__}, made on demand")
         if not clean.x.is_floating_point():
             raise Mistake("Noisy needs samples of numbers, not of characters or words")
-        row_R, _ = clean.train_rows.take(self.clients(clean.clients, seed))
+        noisy_C = self.clients(clean.clients, seed)
+        row_R, _ = clean.train_rows.take(noisy_C)
         g = rng(seed, "noise")
         noise = torch.randn(len(row_R), *clean.input_shape, generator=g).mul_(self.std)
         x = clean.x.clone()
         x[row_R] = noise.add_(x[row_R]).clamp_(self.low, self.high)
-        return replace(clean, x=x)
+        spoilt_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, noisy_C, True)
+        return replace(clean, x=x, noisy_N=spoilt_N)
 
     def clients(self, clients: int, seed: int) -> Tensor:
         """Which clients are noisy, sorted."""

@@ -14,7 +14,7 @@ Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from turnout.engine.dropout import AddressedDropout, keep_mask
+from turnout.engine.normalise import Normalise
 from turnout.types import Tensors
 
 aten: Any = torch.ops.aten
@@ -55,7 +56,7 @@ class Sink:
 
 
 class Layer(Protocol):
-    """One layer's two directions; `saved` is what forward leaves for backward."""
+    """One layer's two directions; `saved` is what forward leaves for backward. Buffers arrive among the weights."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]: ...
 
@@ -217,7 +218,7 @@ def _translate(name: str, module: nn.Module) -> Layer | None:
         return Rectify()
     if isinstance(module, AddressedDropout):
         return Drop(f"{name}.key", module.p, module.whole_channels)
-    return None
+    return Normalise.of(name, module)
 
 
 def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
@@ -273,14 +274,19 @@ class Stack:
         layers = _for_device(self.layers, x)
         logits, saved = _forward(layers, x, weights)
         loss_c, d = _cross_entropy(logits, y, mask_cB, sink.gain)
-        first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution))
+        first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution | Normalise))
         for i in reversed(range(first, len(layers))):
             d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
         return loss_c
 
-    def without_dropout(self) -> Stack:
-        """The same model in evaluation."""
-        return Stack(tuple(layer for layer in self.layers if not isinstance(layer, Drop)))
+    def in_evaluation(self) -> Stack:
+        """The same model without dropout, normalising by its running statistics."""
+        kept = (layer for layer in self.layers if not isinstance(layer, Drop))
+        return Stack(tuple(replace(h, training=False) if isinstance(h, Normalise) else h for h in kept))
+
+    def outputs(self, x: Tensor, weights: Tensors) -> Tensor:
+        """Scores [c, B, classes]."""
+        return _forward(self.layers, x, weights)[0]
 
 
 def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tensor, list[Any]]:

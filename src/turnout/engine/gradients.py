@@ -21,6 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from turnout.engine.backprop import Sink, Stack, by_hand
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.layout import Layout
+from turnout.engine.normalise import REAL
 from turnout.engine.replays import Batch, Replays
 from turnout.types import Tensors
 
@@ -32,6 +33,7 @@ class Gradients(Protocol):
 
     network: Network
     title: str
+    sees_padding: bool  # whether batch statistics would take in what fills up a short batch
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         """Write the gradients into `out_cP`; the mean loss of each client comes back."""
@@ -43,6 +45,10 @@ class Gradients(Protocol):
 
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         """A chunk's first weights in memory of their own, where steps are faster on that than on the matrix."""
+        ...
+
+    def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        """Each client's own model on its own samples [c, B, ...], in evaluation mode: statistics do not move."""
         ...
 
     def twin(self) -> Gradients:
@@ -82,20 +88,28 @@ class ByHand:
     """The hand-written pass; `descend` is one fused product per layer."""
 
     title = "by hand"
+    sees_padding = False
 
     def __init__(self, network: Network, stack: Stack):
         self.network, self.stack, self._replays = network, stack, Replays()
+        self._at_rest = stack.in_evaluation()
 
-    def _run(self, flat_cP: Tensor, batch: Batch, into_cP: Tensor, keep: float, scale: float, gain: Any) -> Tensor:
-        weights = self.network.layout.views(flat_cP)
-        if batch.training:
-            weights |= self.network.keyed(batch.keys_ck)
-        stack = self.stack if batch.training else self.stack.without_dropout()
+    def _run(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, keep: float, scale: float,
+             gain: Any) -> Tensor:  # fmt: skip
+        weights = self._all(self.network.layout.views(flat_cP), states, batch)
+        stack = self.stack if batch.training else self._at_rest
         sink = Sink(self.network.layout.views(into_cP), keep, scale, gain)
         return stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
 
+    def _all(self, weights: Tensors, states: Tensors, batch: Batch) -> Tensors:
+        """Everything a layer may ask for by name: parameters, buffers, dropout keys, which samples are real."""
+        if not batch.training:
+            return {**weights, **states}
+        real = {} if batch.mask_cB is None else {REAL: batch.mask_cB}
+        return {**weights, **states, **self.network.keyed(batch.keys_ck), **real}
+
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
-        return self._run(flat_cP, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
+        return self._run(flat_cP, states, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         """Contiguous copies: an update in place of a strided weight goes through a temporary one."""
@@ -104,19 +118,21 @@ class ByHand:
         views, plain = self.network.layout.views(start_cP), torch.contiguous_format
         return {n: view.expand(clients, *view.shape[1:]).clone(memory_format=plain) for n, view in views.items()}
 
-    def descend_loose(self, weights: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+    def descend_loose(self, weights: Tensors, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         """One plain SGD step on weights that `loosen` gave (or a prefix of them)."""
-        keyed = weights | self.network.keyed(batch.keys_ck)
         sink = Sink(weights, 1 - lr * decay, -1.0, lr)
-        return self.stack.descend(batch.x, batch.y, batch.mask_cB, keyed, sink)
+        return self.stack.descend(batch.x, batch.y, batch.mask_cB, self._all(weights, states, batch), sink)
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        if flat_cP.is_cuda:
+        if flat_cP.is_cuda and not states:  # a captured step would go on writing to an earlier round's statistics
             return self._replays.run(self._fused, flat_cP, batch, lr, decay)
-        return self._fused(flat_cP, batch, lr, 1 - lr * decay)
+        return self._run(flat_cP, states, batch, flat_cP, 1 - lr * decay, scale=-1.0, gain=lr)
 
     def _fused(self, flat_cP: Tensor, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
-        return self._run(flat_cP, batch, flat_cP, keep, scale=-1.0, gain=gain)
+        return self._run(flat_cP, {}, batch, flat_cP, keep, scale=-1.0, gain=gain)
+
+    def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        return self._at_rest.outputs(x, {**self.network.layout.views(flat_cP), **states})
 
     def twin(self) -> ByHand:
         return ByHand(self.network.twin(), self.stack)
@@ -126,6 +142,7 @@ class Vmapped:
     """`vmap` of `grad` over the clients; works for any module without data-dependent control flow."""
 
     title = "vmap"
+    sees_padding = True
 
     def __init__(self, network: Network):
         self.network = network
@@ -158,6 +175,11 @@ class Vmapped:
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None
 
+    def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        module = self.network.module.eval()
+        weights = self.network.layout.views(flat_cP)
+        return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)))(weights, states, x)
+
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
 
@@ -173,6 +195,7 @@ class Looped:
     """One client after another, with the module's own parameters and ordinary autograd."""
 
     title = "loop"
+    sees_padding = False  # it takes the real ones out
 
     def __init__(self, network: Network):
         self.network = network
@@ -214,6 +237,14 @@ class Looped:
 
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None
+
+    def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        module, layout = self.network.module.eval(), self.network.layout
+        found = []
+        for i in range(flat_cP.shape[0]):
+            own = {name: value[i] for name, value in states.items()}
+            found.append(functional_call(module, {**layout.unpack(flat_cP[i]), **own}, (x[i],)))
+        return torch.stack(found).detach()
 
     def twin(self) -> Looped:
         return Looped(self.network.twin())

@@ -44,6 +44,11 @@ class Layout:
         return self.slots[-1].start + self.slots[-1].size if self.slots else 0
 
     @property
+    def personal(self) -> int:
+        """How much stays home: columns and buffers."""
+        return self.width - self.shared + len(self.personal_states)
+
+    @property
     def states(self) -> tuple[str, ...]:
         return self.shared_states + self.personal_states
 

@@ -20,6 +20,7 @@ from turnout.engine.batches import Batches, Feed, Layouts, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
+from turnout.engine.layout import Slot
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
 from turnout.rng import key, keys
@@ -47,16 +48,18 @@ class Job:
     optimizer: Optimizer
     scale_C: Tensor | None = None  # what each multiplies its update by before sending it
     own_states: frozenset[str] = frozenset()
-    slots: Tensors = field(default_factory=dict)  # optimizer state carried in: name -> [C, P]
+    slots: Tensors = field(default_factory=dict)  # optimizer state carried in: name -> [C, P], the job's to write on
     count_C: Tensor | None = None  # optimizer steps carried in
     terms: Sequence[Term] = ()
     down: dict[str, Tensors] = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> [C, ...]
+    magnitudes: bool = False  # whether the mean size of each parameter's gradient is wanted
 
     @property
     def fused(self) -> bool:
         """Plain SGD without terms: gradient and update are one operation."""
-        return isinstance(self.optimizer, SGD) and not self.optimizer.momentum and not self.terms
+        plain = isinstance(self.optimizer, SGD) and not self.optimizer.momentum
+        return plain and not self.terms and not self.magnitudes
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Trained:
     finite_C: Tensor  # whether the update is a number throughout
     up: dict[str, Tensors]
     mine: dict[str, Tensors]
+    magnitude: Tensors  # parameter -> mean |gradient| over entries and local steps [C], where wanted
 
 
 class Trainer:
@@ -95,7 +99,7 @@ class Trainer:
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
-        result = _blank(job, self._room(job))
+        result = _blank(job, self._room(job), self.network.layout.slots)
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
             Chunk(job, self.network, gradients, *piece, result).run()
@@ -131,10 +135,10 @@ class Trainer:
         return min(self.chunk, -(-clients // self.crew.threads))
 
 
-def _blank(job: Job, flat_CP: Tensor) -> Trained:
+def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     """Everybody at the start, with the tensors that training will write into."""
     clients, device = len(job.client_C), job.start_P.device
-    slots = {n: job.slots[n].clone() if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
+    slots = {n: job.slots[n] if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
     mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
     states = {
         name: (value.clone() if name in job.own_states else value.expand(clients, *value.shape).clone())
@@ -143,7 +147,8 @@ def _blank(job: Job, flat_CP: Tensor) -> Trained:
     count_C = torch.zeros(clients, dtype=torch.int64) if job.count_C is None else job.count_C.clone()
     loss_C = torch.zeros(clients, dtype=job.start_P.dtype, device=device)
     finite_C = torch.ones(clients, dtype=torch.bool, device=device)
-    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine)
+    magnitude = {slot.name: torch.zeros_like(loss_C) for slot in parameters} if job.magnitudes else {}
+    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine, magnitude)
 
 
 def _batches(job: Job, block: slice, layouts: Layouts) -> Batches:
@@ -193,7 +198,7 @@ class Chunk:
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
         self.loss_c = result.loss_C[rows]
-        self.grouped = network.has_batch_statistics()
+        self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk: Tensor | None = None
         if network.dropout_keys:
             steps, layers = batches.size_cJ.shape[1], len(network.dropout_keys)
@@ -208,7 +213,8 @@ class Chunk:
                 active -= 1
             for rows in self._groups(step, active):
                 self._step(step, rows)
-        self.result.loss_C[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
+        for sums in (self.result.loss_C, *self.result.magnitude.values()):
+            sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish()
 
@@ -230,7 +236,8 @@ class Chunk:
             assert isinstance(self.job.optimizer, SGD)
             whole, decay = rows.stop == len(self.client_c), self.job.optimizer.weight_decay
             loose = self.loose if whole else {name: value[rows] for name, value in self.loose.items()}
-            loss = self.gradients.descend_loose(loose, batch, self.job.lr, decay)
+            states = {name: value[rows] for name, value in self.states.items()}
+            loss = self.gradients.descend_loose(loose, states, batch, self.job.lr, decay)
             (self.loss_c if whole else self.loss_c[rows]).add_(loss)
             return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
@@ -251,6 +258,9 @@ class Chunk:
         grad = self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
         shared = self.network.layout.shared
+        for slot in self.network.layout.slots if self.job.magnitudes else ():
+            size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
+            self.result.magnitude[slot.name][self.rows][rows] += size_c
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             at = self._at(step, rows, flat, states, batch)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from turnout.activations import blank
 from turnout.compression import Dense
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
@@ -27,16 +28,17 @@ from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.evaluation import objective_gradient
 from turnout.events import Calendar, Event
-from turnout.kept import initial_rows, kept_from
+from turnout.kept import Kept, initial_rows, kept_from
 from turnout.local import Local
 from turnout.members import Members
 from turnout.participation import Participation
 from turnout.round import ClientWork, Download, Server, client_work
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm
+from turnout.settings import Algorithm, Evaluate
 from turnout.store import ClientStore
 from turnout.task import Classification, TaskSpec
 from turnout.types import Replies, State, Tensors, Turnout, flatten, unflatten
+from turnout.watching import Watch
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
@@ -64,6 +66,7 @@ class InProcessRuntime:
         model: Model,
         seed: int,
         calendar: Calendar | None = None,
+        evaluate: Evaluate = Evaluate(),  # noqa: B008 (frozen)
     ):
         self.device = pick_device(settings.device)
         self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
@@ -73,12 +76,15 @@ class InProcessRuntime:
         self.federation = federation.to(self.device)
         self.participation, self.calendar = participation, calendar or Calendar()
         self.algorithm, self.seed = algorithm, seed
+        self.task, self.evaluate = task, evaluate
         self.groups = federation.groups()
         module = model.module.to(self.device, self.dtype)
         self.network = Network.of(module, model.layout, task.loss)
         self.drop_single = self.network.has_batch_statistics()
         states = {n: v.to(self.dtype) if v.is_floating_point() else v for n, v in model.states.items()}
-        self.store = ClientStore(initial_rows(model.layout, model.flat_P.to(self.dtype), states, algorithm))
+        rows = initial_rows(model.layout, model.flat_P.to(self.dtype), states, algorithm)
+        rows |= {f"seen/{n}": v.to(self.dtype) for n, v in blank(module).items()} if evaluate.activations else {}
+        self.store = ClientStore(rows)
         self.trainer = self._trainer(settings, task)
         self._total: int | None = None
 
@@ -151,7 +157,8 @@ class InProcessRuntime:
         scale_C = self.algorithm.weighting.client_scale(turnout)
         by_client = self.algorithm.scale_at == "client" and not bool((scale_C[row_R] == 1).all())
         work = self._work(client_R, steps_C[row_R], scale_C[row_R] if by_client else None, download.t)
-        kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
+        work = replace(work, watch=self._watch(client_R, download.t))
+        kept = self.kept(client_R, download.states)
         replies, kept = client_work(self.trainer, self.algorithm, download, work, kept, self.seed)
         good_R = replies.report["finite"]
         if bool(good_R.any()):
@@ -170,7 +177,7 @@ class InProcessRuntime:
         client_R = client_C[row_R]
         if len(client_R) == 0:
             return client_R, download.shared_P.new_empty(0, len(download.shared_P))
-        kept = kept_from(self.store.gather(client_R), len(client_R), self.device)
+        kept = self.kept(client_R, download.states)
         plain = replace(self.algorithm, compression=Dense())
         work = self._work(client_R, steps_C[row_R], None, download.t)
         replies, _ = client_work(self.trainer, plain, download, work, kept, self.seed)
@@ -181,6 +188,20 @@ class InProcessRuntime:
         if samples.x.is_floating_point() and samples.x.dtype != self.dtype:
             samples = replace(samples, x=samples.x.to(self.dtype))
         return ClientWork(client_R, steps_R, scale_R, samples, self.drop_single)
+
+    def kept(self, client_C: Tensor, states: Tensors, wanted: Callable[[str], bool] = lambda name: True) -> Kept:
+        """What these clients have of their own; who is new begins with the average, where it is among the states."""
+        kept = kept_from(self.store.gather(client_C, wanted), len(client_C), self.device)
+        return kept.welcome(~self.store.knows(client_C), states)
+
+    def _watch(self, client_R: Tensor, t: int) -> Watch | None:
+        asked = self.evaluate
+        if not (asked.recovery or asked.gradients or asked.activations):
+            return None
+        noisy_N = self.federation.noisy()
+        return Watch(
+            asked, self.task, self.federation.test(client_R, t), None if noisy_N is None else noisy_N[client_R]
+        )
 
     def _turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         local = self.algorithm.local
@@ -225,8 +246,8 @@ def pick_gradients(engine: str, network: Network, cross_entropy: bool) -> Gradie
     gradients = fastest(network, cross_entropy)
     if engine == "by-hand" and isinstance(gradients, Vmapped):
         raise Mistake(
-            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU, Flatten and Dropout "
-            "layers under the classification task: use 'auto'"
+            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Flatten "
+            "and Dropout layers under the classification task: use 'auto'"
         )
     return gradients
 

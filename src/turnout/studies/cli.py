@@ -13,23 +13,29 @@ from rich.table import Table
 
 from turnout.errors import Mistake, nearest
 from turnout.running import new_folder
-from turnout.studies import arrivals, bias, departures, friend_cost, friend_discovery, friends, participation
+from turnout.studies import (
+    activations,
+    adam,
+    arrivals,
+    bias,
+    departures,
+    friend_cost,
+    friend_discovery,
+    friends,
+    gradients,
+    participation,
+    personal,
+)
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.study import Study
 from turnout.studies.tables import markdown, show
 
-STUDIES = {
-    study.name: study
-    for study in (
-        participation.STUDY,
-        bias.STUDY,
-        arrivals.STUDY,
-        departures.STUDY,
-        friends.STUDY,
-        friend_discovery.STUDY,
-        friend_cost.STUDY,
-    )
-}
+PAPERS = (
+    (participation, bias, arrivals, departures),  # 000
+    (friends, friend_discovery, friend_cost),  # 003
+    (adam, personal, gradients, activations),  # 004
+)
+STUDIES = {module.STUDY.name: module.STUDY for modules in PAPERS for module in modules}
 NARROW = 140  # columns where the output is no terminal
 
 app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")

@@ -122,7 +122,7 @@ def right(curves: Curves, spread: float, tau: int, size: Size, choice: str) -> d
 def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: int) -> bool:
     """What the crossing rule says for a deadline, from the constants on record; too early for a fit: exclude."""
     name = variant(spread, tau, "decide")
-    known = {c: curves.more[f"decide_{c}"].get(name, {}).get(seed) for c in CONSTANTS}
+    known = {c: curves.more[f"decide_{c}"].curves.get(name, {}).get(seed) for c in CONSTANTS}
     values = {c: float(curve.value_T[-1]) for c, curve in known.items() if curve is not None and len(curve.value_T)}
     return len(values) < len(CONSTANTS) or should_exclude(Bounds(**values), tau, tau + remaining)
 

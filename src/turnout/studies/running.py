@@ -47,7 +47,11 @@ def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:
         return plan
     if seeds < 1:
         raise Mistake(f"--seeds {seeds}: a study needs at least 1 seed (2 to decide anything)")
-    return replace(plan, parts=[replace(part, seeds=seeds) for part in plan.parts])
+    return replace(plan, parts=_with_seeds(plan.parts, seeds))
+
+
+def _with_seeds(parts: Sequence[Part], seeds: int | None) -> Sequence[Part]:
+    return parts if seeds is None else [replace(part, seeds=seeds) for part in parts]
 
 
 def run_study(
@@ -67,6 +71,9 @@ def run_study(
     refuse_full(out, resume)
     out.mkdir(parents=True, exist_ok=True)
     curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir)
+    if study.then is not None:
+        chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
+        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     for name, picture in study.pictures(scale, curves).items():
         (out / name).write_text(picture, encoding="utf-8")
@@ -77,37 +84,37 @@ def run_study(
 
 def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Curves:
     """Every part whose data is there; what is there already is not run again."""
-    curves: dict[str, dict[int, Curve]] = {}
-    more: dict[str, dict[str, dict[int, Curve]]] = {name: {} for name in study.more}
+    found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
         if not variants:
             continue
-        title, seeds, folder = f"{study.name}: {part.name}", range(part.seeds), out / part.name
+        title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
         runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
         for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
-            curves.setdefault(task.variant, {})[task.seed] = read_curve(run, study.metric)
-            for name, curve in read_more(run, study.more).items():
-                more[name].setdefault(task.variant, {})[task.seed] = curve
+            for metric, curve in read_curves(run, study).items():
+                found[metric].setdefault(task.variant, {})[task.seed] = curve
             if study.look is not None:
                 looks.setdefault(task.variant, {})[task.seed] = study.look(run)
-    return Curves(curves, missing, more, looks)
+    more = {metric: Curves(found[metric], missing) for metric in study.more}
+    return Curves(found[study.metric], missing, more, looks)
 
 
-def read_curve(run: Run, metric: str) -> Curve:
-    with run.records() as records:
-        return Curve(*records.curve(metric))
-
-
-def read_more(run: Run, names: Sequence[str]) -> dict[str, Curve]:
-    """The curves a run has of these names."""
-    if not names:
-        return {}
+def read_curves(run: Run, study: Study) -> dict[str, Curve]:
+    """The study's metric, and of its others those that this run has."""
     with run.records() as records:
         known = {*records.metrics(), *records.rounds()}
-        return {name: Curve(*records.curve(name)) for name in names if name in known}
+        wanted = [study.metric, *(metric for metric in study.more if metric in known)]
+        return {metric: Curve(*records.curve(metric)) for metric in wanted}
+
+
+def joined(first: Curves, second: Curves) -> Curves:
+    """The curves of both."""
+    more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
+    looks = {**first.looks, **second.looks}
+    return Curves({**first.curves, **second.curves}, {**first.missing, **second.missing}, more, looks)
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:

@@ -26,11 +26,16 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True)
 class Part:
-    """Experiments that are run with the same seeds: a folder of runs."""
+    """Experiments that are run with the same seeds, from `first_seed` on: a folder of runs."""
 
     name: str
     variants: Mapping[str, Experiment]
     seeds: int
+    first_seed: int = 0
+
+    @property
+    def seed_range(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,19 @@ Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finis
 
 @dataclass(frozen=True)
 class Curves:
-    """What came out: variant -> seed -> curve, and why a variant was not run; `looks` is what else the study read."""
+    """What came out: variant -> seed -> curve, and why a variant was not run.
+
+    `more` has the study's other metrics, `looks` what else it read from its runs.
+    """
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, Mapping[str, Mapping[int, Curve]]] = field(default_factory=dict)  # by metric, where a run has it
+    more: Mapping[str, Curves] = field(default_factory=dict)
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
+
+    def of(self, metric: str) -> Curves:
+        """The same runs by another of the study's metrics; runs that did not measure it are not there."""
+        return self.more[metric]
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
@@ -123,6 +135,7 @@ class Study:
     metric      the evaluated metric its curves are of
     more        other metrics or columns of the records, for the runs that have them
     look        what else it reads from a finished run
+    then        parts that depend on what the first ones showed: settings chosen on other seeds than they are judged on
     """
 
     name: str
@@ -132,8 +145,9 @@ class Study:
     rows: Callable[[str, Curves], list[Row]]
     claims: Callable[[str, Curves], list[Claim]]
     pictures: Callable[[str, Curves], dict[str, str]]
-    more: Sequence[str] = ()
+    more: tuple[str, ...] = ()
     look: Callable[[Run], Look] | None = None
+    then: Callable[[str, Curves], Sequence[Part]] | None = None
 
 
 def check_scale(scale: str) -> None:

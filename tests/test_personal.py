@@ -1,0 +1,378 @@
+"""Personal layers (SPEC §6, §7.3 rules 9, 10, 16 to 19, §8 items 10 to 12): what stays home, what is measured of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+
+import pytest
+import torch
+
+import turnout as to
+from alone import fresh, torch_adam, train_alone, weights_of
+from turnout.config import from_table
+from turnout.errors import Mistake
+from turnout.record import same
+from turnout.spelling import to_toml
+from worlds import Given, folder_run, play, ready, world
+
+COUNTS, FRACTIONS = [8, 13, 4, 16], (1.0, 0.5, 0.0, 1.0)  # 13 = 3 batches of 4 and one of 1, which is dropped
+ADAM = to.Adam(lr=0.02, beta1=0.9, beta2=0.99, eps=1e-3)  # (a bias before BatchNorm has gradient 0: keep it calm)
+NORMED = to.models.MLP(6, 4, batch_norm=True)
+
+
+def personal_world(personal=to.personal.batch_norm, optimizer=ADAM, fractions=FRACTIONS, **algorithm) -> to.Experiment:
+    local = to.Local(optimizer, epochs=4, batch_size=4)
+    experiment = world(COUNTS, *fractions, local=local, personal=personal, **algorithm)
+    return dataclasses.replace(experiment, model=NORMED, evaluate=to.Evaluate(recovery=False))
+
+
+def with_tests(experiment: to.Experiment, noisy: tuple[int, ...] = ()) -> to.Experiment:
+    """The same with test samples of each client's own, and some of the clients known to be noisy."""
+    g = torch.Generator().manual_seed(5)
+    owner = torch.arange(5).repeat_interleave(torch.tensor([10, 16, 8, 20, 12]))
+    x = torch.randn(len(owner), 5, generator=g) + 0.3 * owner[:, None]
+    own = to.data.Own(x, torch.randint(0, 3, (len(owner),), generator=g), owner, test_share=0.4)
+    return dataclasses.replace(experiment, world=to.World(Marked(own, noisy), Given(1.0, 0.5, 0.0, 1.0, 1.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    data: to.data.Own
+    noisy: tuple[int, ...]
+
+    def load(self, seed, data_dir=None):
+        found = self.data.load(seed, data_dir)
+        marks = torch.tensor([c in self.noisy for c in range(found.clients)])
+        return dataclasses.replace(found, noisy_N=marks if self.noisy else None)
+
+
+def own_module(prepared, server, client: int) -> torch.nn.Module:
+    from turnout.folder import trained_module
+
+    return trained_module(prepared, server, client).double()
+
+
+def test_8_10_all_personal_is_independent_training():
+    """Nothing is sent; each client is an ordinary run of Adam on its own data, the absent one has not moved."""
+    prepared = ready(personal_world(to.personal.everything))
+    server, records = play(prepared, 3)
+    assert all(r.bytes_up == r.bytes_down == 0 for r in records)
+    for client in range(4):
+        module = fresh(prepared)
+        optimizer = torch_adam(prepared, module)
+        for t in range(3):
+            train_alone(prepared, client, t, module, optimizer)
+        own_cP, states = prepared.own_models(server, torch.tensor([client]))(torch.tensor([0]))
+        torch.testing.assert_close(own_cP[0], weights_of(prepared, module), rtol=1e-7, atol=1e-9)
+        for name, value in module.named_buffers():
+            torch.testing.assert_close(states[name][0], value, rtol=1e-7, atol=1e-9)
+
+
+def test_patches_are_the_clients_own_and_the_rest_is_averaged():
+    """SPEC 6.3 over two rounds, by torch: shared layers and moments come down, patches and theirs stay; n is global."""
+    prepared = ready(personal_world(weighting=to.ByShare(), fractions=(1.0, 1.0, 0.0, 1.0)))
+    server, _ = play(prepared, 2)
+    p = torch.tensor(COUNTS, dtype=torch.float64)[[0, 1, 3]]
+    shared, clients = prepared.model.layout.shared, (0, 1, 3)
+    modules = {k: fresh(prepared) for k in clients}
+    optimizers = {k: torch_adam(prepared, modules[k]) for k in clients}
+    start, total = weights_of(prepared, modules[0])[:shared], p.sum() + COUNTS[2]
+    for t in range(2):
+        for k in clients:
+            train_alone(prepared, k, t, modules[k], optimizers[k])
+        moved = sum(p[i] / total * (weights_of(prepared, modules[k])[:shared] - start) for i, k in enumerate(clients))
+        start = start + moved
+        put_back(prepared, modules, optimizers, start, p / p.sum())
+    torch.testing.assert_close(server.shared_P, start, rtol=1e-7, atol=1e-9)
+    rows = prepared.runtime.store.gather(torch.arange(4))
+    for k in clients:
+        torch.testing.assert_close(rows["personal"][k], weights_of(prepared, modules[k])[shared:], rtol=1e-7, atol=1e-9)
+        for name, value in modules[k].named_buffers():
+            torch.testing.assert_close(rows[f"state/{name}"][k], value, rtol=1e-7, atol=1e-9)
+    assert torch.equal(rows["personal"][2], prepared.runtime.store.initial["personal"]), "the absent client has moved"
+
+
+def put_back(prepared, modules, optimizers, start_P, omega) -> None:
+    """What a server and a download do: shared weights, means of the shared moments, and the mean step for all."""
+    layout = prepared.model.layout
+    named = {k: dict(m.named_parameters()) for k, m in modules.items()}
+    for slot in layout.shared_slots:
+        for key in ("exp_avg", "exp_avg_sq"):
+            states = [optimizers[k].state[named[k][slot.name]] for k in modules]
+            mean = sum(w * s[key] for w, s in zip(omega, states, strict=True))
+            for state in states:
+                state[key].copy_(mean)
+        for k in modules:
+            named[k][slot.name].data.copy_(start_P[slot.start : slot.start + slot.size].view(slot.shape))
+    every = [[s["step"] for s in optimizers[k].state.values()] for k in modules]
+    mean = sum(w * float(steps[0]) for w, steps in zip(omega, every, strict=True))
+    for step in itertools.chain(*every):
+        step.fill_(mean)
+
+
+def test_8_11_patches_do_not_depend_on_other_clients_patches():
+    """Within a round: other clients' patches are replaced, and client 0's come out the same."""
+    results = []
+    for spoil in (False, True):
+        prepared = ready(personal_world())
+        server, _ = play(prepared, 1)
+        if spoil:
+            rows = prepared.runtime.store.gather(torch.tensor([1, 3]))
+            rows = {n: v + 1 if n == "personal" or n.endswith(("mean", "var")) else v for n, v in rows.items()}
+            prepared.runtime.store.scatter(torch.tensor([1, 3]), rows)
+        prepared.round(server, 1)
+        results.append(prepared.runtime.store.gather(torch.tensor([0])))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+SCHEMES = [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()]
+HOMES = [{}, {"personal": to.personal.batch_norm}, {"personal": to.personal.batch_norm, "share_personal": True}]
+
+
+@pytest.mark.parametrize("weighting", SCHEMES, ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize("substitution", [to.Unused(), to.Dropout()], ids=lambda s: type(s).__name__)
+def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, substitution):
+    """Whatever is boosted or scaled, variances are means: at the server, at home, and shared (rules 16, 18)."""
+    for i, (home, optimizer) in enumerate(itertools.product(HOMES, (to.SGD(lr=0.3), ADAM))):
+        chosen = {"personal": None} | home | {"optimizer": optimizer, "fractions": (1.0, 0.25, 0.0, 0.5)}
+        scale_at = "server" if i % 2 else "client"
+        experiment = personal_world(weighting=weighting, substitution=substitution, scale_at=scale_at, **chosen)
+        prepared = ready(experiment)
+        server, _ = play(prepared, 2)
+        rows = prepared.runtime.store.gather(torch.arange(4))
+        found = {**server.states, **rows}
+        variances = [v for name, v in found.items() if name.endswith("running_var")]
+        assert variances
+        assert all(bool((v > 0).all()) for v in variances)
+        assert all(bool((v >= 0).all()) for name, v in found.items() if name.endswith("second"))
+
+
+def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
+    """Similarity, compression and weighted sums see neither patches nor buffers."""
+    prepared = ready(personal_world())
+    widths = []
+
+    class Looking(to.Unused):
+        def observe(self, state, client_R, update_RP, turnout):
+            widths.append(update_RP.shape[1])
+            return state
+
+    looked = ready(personal_world(substitution=Looking()))
+    play(looked)
+    assert widths == [prepared.model.layout.shared] == [5 * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3]
+
+
+def test_shared_personal_layers_are_averaged_counted_and_complete_the_central_model():
+    """SPEC 6.4 b: uploads of patches are counted; CA is measured with their mean over those who count."""
+    experiment = personal_world(share_personal=True)
+    prepared = ready(experiment)
+    server, (record,) = play(prepared, 1)
+    rows, p = prepared.runtime.store.gather(torch.tensor([0, 1, 3])), torch.tensor([8.0, 13.0, 16.0]).double()
+    mean = ((p / p.sum())[:, None] * rows["personal"]).sum(0)
+    torch.testing.assert_close(server.states["personal/parameters"], mean)
+    shared, patches = prepared.model.layout.shared, 2 * (6 + 4)
+    statistics = 2 * (6 + 4) * 4 + 2 * 8
+    assert record.bytes_up == 3 * (4 * (3 * shared + 1 + patches) + statistics)
+    assert record.bytes_down == 3 * 4 * (3 * shared + 1)
+    asked = ready(experiment.but(**{"algorithm.newcomers": "average"}))
+    assert play(asked, 1)[1][0].bytes_down == 3 * (4 * (3 * shared + 1 + patches) + statistics)
+    module = own_module(prepared, server, None)
+    torch.testing.assert_close(dict(module.named_parameters())["norm1.weight"].double(), mean[:6])
+    x, y = prepared.federation.central_test()
+    correct = (module(x.double()).argmax(1) == y).double().mean()
+    assert prepared.evaluate(server, 0).values["global_accuracy"] == pytest.approx(float(correct))
+    alone = ready(personal_world())
+    assert "global_accuracy" not in alone.evaluate(alone.begin(), -1).values, "half a model is not a central model"
+
+
+@pytest.mark.parametrize("newcomers", ["initial", "average"])
+def test_7_3_rule_19_newcomers_begin_with_initial_values_or_the_average(newcomers):
+    prepared = ready(personal_world(share_personal=True, newcomers=newcomers))
+    server, _ = play(prepared, 2)
+    flat, states = prepared.own_models(server, torch.tensor([2, 0]))(torch.tensor([0, 1]))
+    first = prepared.runtime.store.initial["personal"]
+    average = server.states["personal/parameters"]
+    shared = prepared.model.layout.shared
+    torch.testing.assert_close(flat[0, shared:], average if newcomers == "average" else first)
+    expected = server.states["personal/norm1.running_var"] if newcomers == "average" else torch.ones(6).double()
+    torch.testing.assert_close(states["norm1.running_var"][0], expected)
+    assert torch.equal(flat[1, shared:], prepared.runtime.store.gather(torch.tensor([0]))["personal"][0])
+
+
+def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data():
+    """After download, before training; measured twice it is equal; mean, worst tenth, spread, noisy and clean."""
+    prepared = ready(with_tests(personal_world(), noisy=(1, 4)))
+    server, _ = play(prepared, 2)
+    found, again = prepared.evaluate(server, 1), prepared.evaluate(server, 1)
+    assert found.values == again.values
+    client_C, value_C = found.per_client["personal_accuracy"]
+    expected = []
+    for client in client_C.tolist():
+        x, y = prepared.federation.test(torch.tensor([client]), 1).of(0)
+        expected.append(float((own_module(prepared, server, client)(x.double()).argmax(1) == y).double().mean()))
+    assert value_C.tolist() == pytest.approx(expected)
+    mean, deviation = sum(expected) / 5, float(torch.tensor(expected).double().std(correction=0))
+    assert found.values["personal_accuracy"] == pytest.approx(mean)
+    assert found.values["personal_accuracy_worst"] == pytest.approx(min(expected))
+    assert found.values["personal_accuracy_spread"] == pytest.approx(deviation)
+    assert found.values["personal_accuracy_noisy"] == pytest.approx((expected[1] + expected[4]) / 2)
+    assert found.values["personal_accuracy_clean"] == pytest.approx((expected[0] + expected[2] + expected[3]) / 3)
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_personal_accuracy_does_not_depend_on_engine_or_chunks(engine, monkeypatch):
+    by_hand, other = (ready(with_tests(personal_world()), **{"runtime.engine": e}) for e in ("by-hand", engine))
+    expected = by_hand.evaluate(play(by_hand, 1)[0], 0).per_client["personal_loss"][1]
+    monkeypatch.setattr("turnout.evaluation.ROOM", 1)  # one client at a time
+    torch.testing.assert_close(other.evaluate(play(other, 1)[0], 0).per_client["personal_loss"][1], expected)
+
+
+def test_without_anything_personal_everybodys_model_is_the_global_one():
+    experiment = with_tests(personal_world(None)).but(**{"evaluate.personal": True, "evaluate.per_client": True})
+    prepared = ready(experiment)
+    found = prepared.evaluate(play(prepared, 1)[0], 0)
+    assert found.per_client["personal_accuracy"][1].tolist() == found.per_client["client_accuracy"][1].tolist()
+    assert {"global_accuracy", "personal_accuracy", "personal_accuracy_worst"} <= found.values.keys()
+
+
+def test_a_million_clients_do_not_need_a_million_models():
+    data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(30), test_share=0.2)
+    experiment = to.Experiment(
+        to.World(data), algorithm=to.Algorithm(selection=to.selection.Count(5), personal=to.personal.Named("*.bias")),
+        evaluate=to.Evaluate(clients=20), runtime=to.InProcess(device="cpu", threads=1),
+    )  # fmt: skip
+    prepared = ready(experiment)
+    server, _ = play(prepared, 2)
+    assert len(prepared.evaluate(server, 1).per_client["personal_accuracy"][0]) == 20
+    assert len(prepared.runtime.store) <= 10
+
+
+def test_recovery_is_the_accuracy_before_and_after_local_training():
+    """Fig. 3 (a): before training is what was measured after the last round; alone, training is never undone."""
+    prepared = ready(with_tests(personal_world(), noisy=(1,)).but(**{"evaluate.recovery": True}))
+    server, _ = play(prepared, 1)
+    measured = prepared.evaluate(server, 0).per_client["personal_loss"]
+    _, record = prepared.round(server, 1)
+    before_C = record.clients["before_loss"]
+    there_C = ~before_C.isnan()
+    torch.testing.assert_close(before_C[there_C], measured[1][there_C])
+    assert there_C.tolist() == [True, True, False, True, True]
+    assert record.extra["before_loss"] == pytest.approx(float(before_C[there_C].mean()))
+    assert record.extra["after_loss_noisy"] == pytest.approx(float(record.clients["after_loss"][1]))
+    alone = ready(with_tests(personal_world(to.personal.everything)).but(**{"evaluate.recovery": True}))
+    _, records = play(alone, 3)
+    for first, second in itertools.pairwise(records):
+        torch.testing.assert_close(first.clients["after_loss"], second.clients["before_loss"], equal_nan=True)
+
+
+def test_gradient_magnitudes_are_means_over_entries_and_steps():
+    """One full-batch step of plain SGD: mean |∂F/∂w| of each parameter, personal ones too, by ordinary autograd."""
+    local = to.Local(to.SGD(lr=0.1), steps=1, batch_size=16)
+    experiment = dataclasses.replace(personal_world(optimizer=to.SGD()), evaluate=to.Evaluate(gradients=True))
+    prepared = ready(experiment, **{"algorithm.local": local})
+    _, (record,) = play(prepared)
+    x, y = prepared.federation.train(torch.tensor([3]), 0).of(0)
+    module = fresh(prepared).train()
+    torch.nn.functional.cross_entropy(module(x.double()), y).backward()
+    for name, parameter in module.named_parameters():
+        found = float(record.clients[f"gradient_{name}"][3])
+        assert found == pytest.approx(float(parameter.grad.abs().mean()), rel=1e-9, abs=1e-12)
+    there = record.clients["gradient_output.weight"][[0, 3]]  # half of one step is none
+    assert record.extra["gradient_output.weight"] == pytest.approx(float(there.mean()))
+
+
+@pytest.mark.parametrize("home", [{"personal": None}, {"share_personal": True, "newcomers": "average"}])
+def test_neurons_that_move_less_with_their_own_batch_norm(home):
+    """Inequality (10) of paper 004 for the first layer, written out, from the models themselves."""
+    experiment = with_tests(personal_world(**home)).but(**{"evaluate.activations": True})
+    prepared = ready(experiment)
+    server, (first,) = play(prepared, 1)
+    assert first.clients["neurons_mean_norm1"].isnan().all(), "nobody has trained yet"
+    _, record = prepared.round(server, 1)
+    client = 3
+    x = prepared.federation.test(torch.tensor([client]), 1).of(0)[0].double()
+    local = fresh(prepared)
+    train_alone(prepared, client, 0, local, torch_adam(prepared, local))
+    averaged = own_module(prepared, server, None)
+    z, z_bar = (module.eval().linear1(x).detach() for module in (local, averaged))
+    shift, growth = z_bar.mean(0) - z.mean(0), z_bar.var(0, correction=0) - z.var(0, correction=0)
+    (g, b, m, v), (g_, b_, m_, v_) = (values(module.norm1) for module in (local, averaged))
+    mean = (g * shift / v.sqrt()).abs() < (b - g_ * (m + shift - m_) / v_.sqrt() - b_).abs()
+    variance = (g**2 * growth / v).abs() < (g**2 - g_**2 * (v + growth) / v_).abs()
+    assert float(record.clients["neurons_mean_norm1"][client]) == pytest.approx(float(mean.double().mean()))
+    assert float(record.clients["neurons_variance_norm1"][client]) == pytest.approx(float(variance.double().mean()))
+    both = (mean & variance).double().mean()
+    assert float(record.clients["neurons_both_norm1"][client]) == pytest.approx(float(both))
+    assert 0 <= record.extra["neurons_mean_norm2"] <= 1
+
+
+def values(norm: torch.nn.BatchNorm1d) -> tuple[torch.Tensor, ...]:
+    return norm.weight.detach(), norm.bias.detach(), norm.running_mean, norm.running_var + norm.eps
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+    """Patches, their moments and what clients have seen are in the checkpoint."""
+    home = {"share_personal": True, "newcomers": "average"}
+    experiment = toml_world(**home).but(**{"evaluate.activations": True, "evaluate.recovery": True})
+    whole = folder_run(experiment.but(rounds=4), tmp_path / "whole")
+    folder_run(experiment.but(rounds=2), tmp_path / "cut")
+    cut = to.run(experiment.but(rounds=4), tmp_path / "cut", resume=True, quiet=True)
+    assert same(whole.folder / "records.sqlite", cut.folder / "records.sqlite") == []
+    own, central = whole.model(client=1).state_dict(), whole.model().state_dict()
+    assert not torch.equal(own["norm1.weight"], central["norm1.weight"])
+    assert torch.equal(own["linear1.weight"], central["linear1.weight"])
+    assert from_table(tomllib.loads(to_toml(experiment))) == experiment
+
+
+def toml_world(**algorithm) -> to.Experiment:
+    data = to.data.Noisy(to.data.Digits(clients=6, sizes=to.data.Equal(20), partition=to.partition.Classes(2)))
+    local = to.Local(to.Adam(), epochs=1, batch_size=8)
+    chosen = to.Algorithm(local, personal=to.personal.batch_norm, selection=to.selection.Fraction(0.5), **algorithm)
+    runtime = to.InProcess(device="cpu", threads=1)
+    return to.Experiment(to.World(data), to.models.MLP(8, batch_norm=True), chosen, runtime=runtime)
+
+
+def test_stopping_by_clients_own_accuracy(tmp_path):
+    experiment = toml_world().but(rounds=5, stop=to.Stop(target=0.0, metric="personal_accuracy_clean"))
+    run = folder_run(experiment, tmp_path / "run")
+    assert run.rounds() == 1
+    assert run.stopped() == "personal_accuracy_clean reached 0"
+    assert {"personal_accuracy", "personal_accuracy_noisy"} <= set(run.records().metrics())
+
+
+def test_noisy_clients_are_known():
+    data = to.data.Noisy(to.data.Digits(clients=10, sizes=to.data.Equal(20)), share=0.3)
+    federation = data.load(seed=3)
+    assert federation.noisy().nonzero().squeeze(1).tolist() == data.clients(10, 3).tolist()
+    assert to.data.Digits(clients=2).load(0).noisy() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": to.models.MLP(6)}, "batch-norm keeps nothing at home.*plain FedAvg"),
+        ({"algorithm.personal": to.personal.Named("head.*")}, "keeps nothing at home"),
+        ({"evaluate.activations": True}, "newcomers = 'average'"),
+        ({"evaluate.activations": True, "model": to.models.MLP(6), "algorithm.personal": None}, "has none"),
+        (
+            {"algorithm.personal": to.personal.everything, "algorithm.local.optimizer.moments": "federated"},
+            "nothing is",
+        ),
+        ({"algorithm.newcomers": "average"}, "share_personal"),
+        ({"algorithm.newcomers": "averaged"}, "'initial' or 'average'"),
+    ],
+)
+def test_mistakes_are_sentences_before_the_first_round(changes, words):
+    with pytest.raises(Mistake, match=words):
+        ready(personal_world(), **changes)
+
+
+def test_an_option_without_effect_is_a_mistake():
+    with pytest.raises(Mistake, match="no effect"):
+        to.Algorithm(share_personal=True)
+    with pytest.raises(Mistake, match="not measured here"):
+        to.stopping.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
+    with pytest.raises(Mistake, match="own must be measured"):
+        to.stopping.metric_of(personal_world().but(**{"evaluate.personal": False}))
