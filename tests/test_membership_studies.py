@@ -98,7 +98,7 @@ def left(cross: dict[tuple[float, int], int]) -> Curves:
             for name, value in constants.items():
                 where = more[f"decide_{name}"].setdefault(departures.variant(spread, tau, "decide"), {})
                 where[seed] = curve([value * (1 + 1e-9)], first=tau)
-    return Curves(made, {}, more)
+    return Curves(made, {}, {name: Curves(found) for name, found in more.items()})
 
 
 def test_claims_of_departures():

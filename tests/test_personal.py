@@ -155,8 +155,8 @@ def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
     widths = []
 
     class Looking(to.Unused):
-        def observe(self, state, client_R, update_RP, turnout):
-            widths.append(update_RP.shape[1])
+        def observe(self, state, arrived):
+            widths.append(arrived.update_RP.shape[1])
             return state
 
     looked = ready(personal_world(substitution=Looking()))

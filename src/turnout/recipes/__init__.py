@@ -12,10 +12,11 @@ from turnout.errors import Mistake, nearest
 from turnout.settings import Experiment
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
+_RETURNS = ("Experiment", "dict[str, Experiment]", Experiment, dict[str, Experiment])
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every public function of the modules here, in the order of their files.
+    """Every public function of the modules here that makes experiments from nothing, in the order of their files.
 
     >>> "participation" in recipes()
     True
@@ -24,9 +25,16 @@ def recipes() -> dict[str, Recipe]:
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for name, function in vars(module).items():
-            if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
+            if inspect.isfunction(function) and function.__module__ == module.__name__ and _is_recipe(function):
                 found[name.replace("_", "-")] = function
     return found
+
+
+def _is_recipe(function: Callable[..., object]) -> bool:
+    """Public, says that it returns experiments, and needs no argument; others help to write recipes."""
+    if function.__name__.startswith("_") or function.__annotations__.get("return") not in _RETURNS:
+        return False
+    return all(p.default is not p.empty for p in inspect.signature(function).parameters.values())
 
 
 def cook(name: str) -> dict[str, Experiment]:
