@@ -50,6 +50,7 @@ def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
         for k in range(0, count + 1, size)
     )
     words = f'<text class="title" x="8" y="18">{text(title)}</text>'
+    words += f'<text class="tick" x="{left}" y="{top + 246}">light 0, dark 1, grey: nothing to compare</text>'
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{words}{squares}{lines}</svg>'
 
 

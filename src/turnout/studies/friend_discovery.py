@@ -163,7 +163,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
             seen = curves.looks[names["FDMS"]][first]["similarity"]
             squares.append(matrix(seen, f"{case(data, alpha)}: similarity, seed {first}", MATES))
             charts.append(_errors(f"{case(data, alpha)}: substitution error", names, curves))
-    drawn = [line_chart(series, title, x, "number", log_y=True) for title, x, series in charts]
+    drawn = [line_chart(series, title, x, "number") for title, x, series in charts]
     return {"similarity.svg": sheet(squares, CHART_CSS), "substitution-error.svg": sheet(drawn, CHART_CSS)}
 
 
