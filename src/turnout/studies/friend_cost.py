@@ -84,15 +84,12 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     found = []
     for compared in SIZES[scale]:
         for theta_scale in (None, *compared.scales):
-            name, label = (
-                compared.variant(theta_scale),
-                WITHOUT if theta_scale is None else f"theta_scale {theta_scale}",
-            )
+            name = compared.variant(theta_scale)
             if not curves.has(name):
-                found.append(not_run(compared.name, f"comparisons a round, {label}"))
+                found.append(not_run(name, "comparisons a round"))
                 continue
-            found.append(row(compared.name, f"comparisons a round, {label}", curves.seen(name, comparisons)))
-            found.append(row(compared.name, f"accuracy, {label}", curves.each(name, accuracy)))
+            found.append(row(name, "comparisons a round", curves.seen(name, comparisons)))
+            found.append(row(name, "accuracy", curves.each(name, accuracy)))
     return found
 
 
