@@ -1,7 +1,7 @@
 """What friends cost at scale: 10,000 clients, 1,000 of them present a round, a model of 20,000 parameters.
 
     python benchmarks/friends.py                  # bookkeeping against training, in the same rounds; peak memory
-    python benchmarks/friends.py --pruned         # the same with candidates: pairs compared, and what that saves
+    python benchmarks/friends.py --candidates     # what dropping candidates saves
     python benchmarks/friends.py --projection     # what a random projection does to the choice of friends
 
 Training is the time inside the trainer alone; bookkeeping is everything the substitution does. Both are taken in the
@@ -113,8 +113,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Rounds in this process: seconds of training and of bookkeeping in each, and the process's peak memory."""
     part: Any = to.Dropout()
     if args.part != "dropout":
-        scale = {"pruned": 0.05}.get(args.part)
-        part = to.Friends(candidates=to.Candidates(scale, min_common=2, rounds=args.rounds) if scale else None)
+        part = to.Friends()
     prepared = prepare(experiment(args, part))
     training, keeping = Watch(), Watch()
     device = prepared.runtime.device
@@ -145,7 +144,7 @@ def rounds_of(prepared: Weights, training: Watch, keeping: Watch, rounds: int) -
 
 def elsewhere(args: argparse.Namespace, part: str) -> dict[str, Any]:
     """The same in a fresh process, for its peak memory."""
-    values = {k: v for k, v in vars(args).items() if k not in ("part", "pruned", "projection")}
+    values = {k: v for k, v in vars(args).items() if k not in ("part", "candidates", "projection")}
     flags = [f"--{k}={v}" for k, v in values.items() if v is not None]
     found = subprocess.run([sys.executable, __file__, f"--part={part}", *flags], capture_output=True, text=True)
     if found.returncode:
@@ -155,23 +154,46 @@ def elsewhere(args: argparse.Namespace, part: str) -> dict[str, Any]:
 
 def compare(args: argparse.Namespace) -> None:
     """Friends beside Dropout: time within the rounds, memory between the processes."""
-    base = elsewhere(args, "dropout")
-    for part in ("friends", "pruned") if args.pruned else ("friends",):
-        found = elsewhere(args, part)
-        print(f"{part}: {found['parameters']:,} parameters, {args.clients:,} clients")
-        print("round answered  pairs compared  training s  bookkeeping s  ratio  friends of the own cluster")
-        for t, row in enumerate(found["rows"]):
-            ratio = row["bookkeeping"] / row["training"]
-            mates = "-" if row["mates"] is None else f"{row['mates']:.0%}"
-            times = f"{row['training']:11.2f}  {row['bookkeeping']:13.2f}  {ratio:5.2f}"
-            print(f"{t:5d} {row['answered']:8,d}  {row['pairs']:14,.0f} {times}  {mates}")
-        ratios = [row["bookkeeping"] / row["training"] for row in found["rows"][1:]]
-        print(f"median ratio {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
-        print(
-            f"peak memory {found['peak'] / 2**30:.2f} GiB, without a substitution {base['peak'] / 2**30:.2f} GiB: ",
-            end="",
-        )
-        print(f"{(found['peak'] - base['peak']) / 2**30:.2f} GiB more\n")
+    base, found = elsewhere(args, "dropout"), elsewhere(args, "friends")
+    print(f"{found['parameters']:,} parameters, {args.clients:,} clients")
+    print("round answered  pairs compared  training s  bookkeeping s  ratio  friends of the own cluster")
+    for t, row in enumerate(found["rows"]):
+        ratio = row["bookkeeping"] / row["training"]
+        mates = "-" if row["mates"] is None else f"{row['mates']:.0%}"
+        times = f"{row['training']:11.2f}  {row['bookkeeping']:13.2f}  {ratio:5.2f}"
+        print(f"{t:5d} {row['answered']:8,d}  {row['pairs']:14,.0f} {times}  {mates}")
+    ratios = [row["bookkeeping"] / row["training"] for row in found["rows"][1:]]
+    print(f"median ratio {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
+    peak, without = found["peak"] / 2**30, base["peak"] / 2**30
+    print(f"peak memory {peak:.2f} GiB, without friends {without:.2f} GiB: {peak - without:.2f} GiB more")
+
+
+def candidates(args: argparse.Namespace) -> None:
+    """Made-up updates of ten kinds of clients: processor time of comparing them, with and without candidates."""
+    torch.set_num_threads(1)
+    clients, present, width, g = 1300, 1000, 20_000, torch.Generator().manual_seed(0)
+    kept = to.Candidates(theta_scale=0.05, min_common=2)
+    parts = {
+        "projected": to.Friends(),
+        "projected, candidates": to.Friends(candidates=kept),
+        "exact": to.Friends(project_above=float("inf")),
+        "exact, candidates": to.Friends(project_above=float("inf"), candidates=kept),
+    }
+    states = {name: part.begin(clients, width) for name, part in parts.items()}
+    kind_LP = torch.randn(CLASSES // 2, width, generator=g)
+    print("round  pairs compared  processor ms")
+    for t in range(20):
+        client_R = torch.randperm(clients, generator=g)[:present].sort().values
+        update_RP = kind_LP[client_R % len(kind_LP)] + torch.randn(present, width, generator=g)
+        work_C = torch.zeros(clients, dtype=torch.float64).index_fill(0, client_R, 1.0)
+        turnout = to.Turnout(torch.arange(clients), work_C, 1.0, work_C, work_C)
+        arrived = Arrived(t, 0, client_R, update_RP, kind_LP[0], turnout)
+        for name, part in parts.items():
+            start = time.thread_time()
+            states[name] = part.observe(states[name], arrived)
+            spent = 1000 * (time.thread_time() - start)
+            if t in (0, 4, 9, 19):
+                print(f"{t:5d} {states[name]['compared']:15,d} {spent:13.0f}  {name}")
 
 
 def projection(args: argparse.Namespace) -> None:
@@ -230,14 +252,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--pruned", action="store_true")
+    parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--projection", action="store_true")
-    parser.add_argument("--part", choices=("dropout", "friends", "pruned"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("dropout", "friends"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
         print(json.dumps(measure(args)))
     elif args.projection:
         projection(args)
+    elif args.candidates:
+        candidates(args)
     else:
         compare(args)
 

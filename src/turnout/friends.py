@@ -246,10 +246,11 @@ def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
     Where only some pairs are wanted, replies that share their first candidate are put together: friends of friends
     then fill small blocks, and whoever nobody of a block asks for is left out of its product.
     """
-    if wanted_RR is None:
+    if wanted_RR is None or int(wanted_RR.sum()) * 2 > count**2:  # most pairs: rows as they lie
         for first in range(0, count, BLOCK):
             row_b, row_c = slice(first, min(first + BLOCK, count)), slice(first, count)
-            yield row_b, row_c, torch.ones(row_b.stop - first, count - first, dtype=torch.bool).triu_(1)
+            upper_bc = torch.ones(row_b.stop - first, count - first, dtype=torch.bool).triu_(1)
+            yield row_b, row_c, upper_bc if wanted_RR is None else upper_bc & wanted_RR[row_b, row_c]
         return
     order_R = wanted_RR.to(torch.int8).argmax(1).argsort(stable=True)
     wanted_RR = wanted_RR[order_R][:, order_R].triu_(1)

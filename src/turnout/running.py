@@ -7,7 +7,6 @@ A run is a folder (experiment.py writes it). Several runs are a folder of such f
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from turnout.errors import Mistake
 from turnout.experiment import refuse_full
 from turnout.folder import Run, file_name, new_folder, open_run, trained_module
 from turnout.progress import Display, Failed, Message
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Experiment
 from turnout.sidebyside import Place, in_order, messages_of, side_by_side
 
@@ -205,8 +204,3 @@ def _travels(tasks: Sequence[Task]) -> bool:
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
     return True
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,6 @@ Shape letters: C clients of the cohort, R participants.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from turnout.local import Local
 from turnout.members import Members
 from turnout.participation import Participation
 from turnout.round import ClientWork, Download, Server, client_work
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Algorithm, Evaluate
 from turnout.store import ClientStore
 from turnout.task import Classification, TaskSpec
@@ -98,7 +97,7 @@ class InProcessRuntime:
             gradients = checked_gradients(gradients, self.network, x, y[:size])
         cost = client_bytes(self.network, x, y[:size])
         on_gpu = self.device.type == "cuda"
-        threads = 1 if on_gpu else settings.threads or os.cpu_count() or 1
+        threads = 1 if on_gpu else settings.threads or cores()
         if on_gpu:
             room = torch.cuda.mem_get_info(self.device)[0] // 2
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -46,3 +47,8 @@ class InProcess:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Mistake(f"runtime.{name} must be at least 1, not {value}; leave it out to have it chosen")
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -119,9 +119,7 @@ def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str =
     return Claim(claim, max(found) <= tolerance, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})")
 
 
-def sooner(
-    claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int, unit: str = "round"
-) -> Claim:
+def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int) -> Claim:
     """Ours reaches the target in fewer rounds, by the sign test; None (never reached) counts as the last round.
 
     >>> five = {seed: 10 for seed in range(5)}
@@ -133,7 +131,7 @@ def sooner(
     p = sign_test(wins, losses) if wins + losses else 1.0
     never = [sum(r is None for r in rounds.values()) for rounds in (ours, theirs)]
     counts = f"sooner in {wins} of {len(gap)} seeds, later in {losses}, equal in {len(gap) - wins - losses}"
-    censored = f"never reached: ours {never[0]}, theirs {never[1]}, counted as {unit} {last:,}"
+    censored = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
     return Claim(claim, p <= 1 - LEVEL, f"{counts} (sign test p = {p:.2g}); {censored}")
 
 
