@@ -25,6 +25,11 @@ class Sending:
     slots: tuple[Slot, ...]  # the shared parameters, in the order of the columns
 
 
+def dense_bytes(slots: tuple[Slot, ...]) -> int:
+    """What the shared parameters take as they are: floats travel as four bytes, whatever they are computed in."""
+    return 4 * sum(slot.size for slot in slots)
+
+
 class Compression(Protocol):
     """Clients' residuals are rows of the client store; the server's are in its state."""
 
@@ -37,15 +42,15 @@ class Compression(Protocol):
         ...
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
-        """The clients' messages and what they keep back for the next one (may write into `update_CP`)."""
+        """The clients' messages and what they keep back for the next one (may write into `update_CP` and `kept`)."""
         ...
 
-    def decode(self, message: Message) -> Tensor:
-        """The updates as the server has them [C, P]."""
+    def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
+        """The updates as the server has them [C, P], in its precision."""
         ...
 
-    def catch_up(self, state: State, sending: Sending) -> tuple[Tensor, State]:
-        """Bytes each client must fetch, at the start of a round, to hold the shared parameters of that moment."""
+    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+        """Bytes each client had to fetch, at the start of the round, to hold the shared parameters of that moment."""
         ...
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
@@ -70,12 +75,11 @@ class Dense:
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         return Message({"update": update_CP}, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
 
-    def decode(self, message: Message) -> Tensor:
+    def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         return message.tensors["update"]
 
-    def catch_up(self, state: State, sending: Sending) -> tuple[Tensor, State]:
-        width = sum(slot.size for slot in sending.slots)
-        return torch.full((len(sending.client_C),), 4 * width), state
+    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+        return torch.full((len(sending.client_C),), dense_bytes(sending.slots))
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         return change_P, state

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from turnout.compression import Sending
 from turnout.round import Download, Served
 from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.terms import Extra
@@ -47,7 +48,8 @@ class Simulated:
         dense_C = share_C * factor_C * algorithm.weighting.client_scale(full)  # of updates as trained
         sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
-        update_RP = algorithm.compression.decode(replies.message)
+        sending = Sending(download.t, self.runtime.seed, replies.client_C, self.runtime.layout.shared_slots)
+        update_RP = algorithm.compression.decode(replies.message, sending, download.shared_P)
         position_R = torch.searchsorted(turnout.client_C, replies.client_C)
         complete_R = turnout.complete_C[position_R]
         known_C = torch.zeros_like(everybody_C).index_fill(0, position_R[complete_R], True)

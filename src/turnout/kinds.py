@@ -23,10 +23,12 @@ from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
 from turnout.events import EventLog, Events, Join, Leave
 from turnout.friends import Friends
+from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.settings import DataSpec
 from turnout.stale import Stale
+from turnout.ternary import LiteralTernary, SparseTernary, TopK
 
 Maker = Callable[..., Any]
 
@@ -71,7 +73,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
     local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
     terms.Term: _table(terms.Proximal),
     Predicate: _table(personal.batch_norm, personal.everything, personal.Named),
-    Compression: _table(Dense),
+    Compression: _table(Dense, SparseTernary, TopK, Quantise, LiteralTernary, none=Dense),
     substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
     weighting.Weighting: _table(
         weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,

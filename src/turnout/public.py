@@ -10,6 +10,7 @@ from turnout.events import EventLog, Join, Leave
 from turnout.friends import Candidates, Friends
 from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
 from turnout.membership import Constants, DropInactive, Membership
+from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.running import Run, open_run, run
 from turnout.runtimes.settings import InProcess
@@ -18,6 +19,7 @@ from turnout.stale import Stale
 from turnout.substitution import Dropout, Unused
 from turnout.task import Classification, NextCharacter, Regression, Task
 from turnout.terms import Proximal
+from turnout.ternary import LiteralTernary, SparseTernary, TopK
 from turnout.types import Turnout
 from turnout.version import __version__
 from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
@@ -47,11 +49,13 @@ __all__ = [
     "InverseClock",
     "Join",
     "Leave",
+    "LiteralTernary",
     "Local",
     "Membership",
     "Mistake",
     "NextCharacter",
     "Proximal",
+    "Quantise",
     "RandomEvents",
     "Regression",
     "Run",
@@ -59,10 +63,12 @@ __all__ = [
     "ServerAdam",
     "ServerYogi",
     "Shares",
+    "SparseTernary",
     "Stale",
     "Stop",
     "Task",
     "TheoryRate",
+    "TopK",
     "Turnout",
     "Unused",
     "Weighting",

@@ -165,7 +165,7 @@ def run_round(
         return server, replace(record, skipped=why)
 
     sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
-    fetched_R, compressing = algorithm.compression.catch_up(server.parts["compression"], sending)  # before it changes
+    fetched_R = algorithm.compression.catch_up(server.parts["compression"], replies.message, sending)
     beside = wire_bytes(download.states) + sum(wire_bytes(tensors) for tensors in server.down.values())
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     record = replace(record, **sent(record, replies, fetched_R + beside, position_R))
@@ -173,7 +173,6 @@ def run_round(
     if len(replies.client_C) == 0:
         return server, replace(record, skipped="no update of those who count is a number")
 
-    server = replace(server, parts=server.parts | {"compression": compressing})
     sending, turnout = replace(sending, client_C=replies.client_C), turnout.among(cohort_C)
     served = server_work(server, algorithm, turnout, share_C, replies, sending, lr)
     if hindsight is not None:
@@ -241,7 +240,7 @@ def server_work(
 ) -> Served:
     """Decode, lend shares, weigh, sum once, step, broadcast; states by their mean, terms as they say."""
     parts, position_R = dict(server.parts), torch.searchsorted(turnout.client_C, replies.client_C)
-    update_RP = algorithm.compression.decode(replies.message)
+    update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
 
     membership, substitution = algorithm.membership, algorithm.substitution

@@ -54,6 +54,9 @@ class ClientStore:
         where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)
         result = {}
         for name, value in ((n, v) for n, v in self.initial.items() if wanted(n)):
+            if len(known) == len(slots):
+                result[name] = self._rows[name].index_select(0, where)
+                continue
             rows = value.expand(len(slots), *value.shape).clone()
             rows[known] = self._rows[name][where]
             result[name] = rows
@@ -69,7 +72,7 @@ class ClientStore:
         self._grow(len(self._slot))
         where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
         for name, value in rows.items():
-            self._rows[name][where] = value.detach().to("cpu", self.initial[name].dtype)
+            self._rows[name].index_copy_(0, where, value.detach().to("cpu", self.initial[name].dtype))
         self._touched.update(clients)
 
     def forget(self, client: int) -> None:

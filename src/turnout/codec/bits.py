@@ -1,0 +1,85 @@
+"""Fields of a few bits in rows of bits, and rows of bytes of unequal length.
+
+Shape letters: C rows (messages), N bits, B bytes, X fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Messages: row i is the first `length_C[i]` bytes of `byte_CB[i]`; what follows is not part of it."""
+
+    byte_CB: Tensor
+    length_C: Tensor  # on the CPU
+
+    def rows(self) -> list[bytes]:
+        """Each message by itself, as it travels."""
+        whole = self.byte_CB.cpu().numpy()
+        return [whole[i, :length].tobytes() for i, length in enumerate(self.length_C.tolist())]
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes], longest: int) -> Coded:
+        """Messages that have arrived; one that is longer than any can be is refused before it takes any room."""
+        length_C = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        refuse(length_C > longest, f"it is longer than {longest} bytes")
+        width = int(length_C.max()) if len(rows) else 0
+        whole = b"".join(row.ljust(width, b"\0") for row in rows)
+        byte_B = torch.frombuffer(bytearray(whole), dtype=torch.uint8) if whole else torch.empty(0, dtype=torch.uint8)
+        return cls(byte_B.view(len(rows), width), length_C)
+
+
+def refuse(bad_C: Tensor, why: str) -> None:
+    """A message that cannot be right is an error that says which and why."""
+    if bool(bad_C.any()):
+        raise Mistake(f"message {int(bad_C.nonzero()[0, 0])} cannot be decoded: {why}")
+
+
+def pack(bit_CN: Tensor) -> Tensor:
+    """Eight bits a byte, the first bit highest; N is a multiple of 8.
+
+    >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
+    tensor([[131]], dtype=torch.uint8)
+    """
+    byte_CB = bit_CN[:, 0::8] << 7
+    for place in range(1, 8):
+        byte_CB |= bit_CN[:, place::8] << (7 - place)
+    return byte_CB
+
+
+def unpack(byte_CB: Tensor) -> Tensor:
+    """The bits of bytes: `pack` the other way round."""
+    place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=byte_CB.device)
+    return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
+
+
+def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
+    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
+    waste = bit_CN.shape[1] - 1
+    for place in range(widest):
+        left_CX = width_CX - 1 - place
+        column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
+        bit_CN.scatter_(1, column_CX, ((value_CX >> left_CX.clamp(min=0)) & 1).to(torch.uint8))
+
+
+def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor:
+    """Read whole numbers back; a field of no bits is 0. Fields must be inside the rows."""
+    value_CX = torch.zeros_like(at_CX)
+    for place in range(widest):
+        inside_CX = place < width_CX
+        bit_CX = bit_CN.gather(1, torch.where(inside_CX, at_CX + place, 0)).to(torch.int64)
+        value_CX = torch.where(inside_CX, (value_CX << 1) | bit_CX, value_CX)
+    return value_CX
+
+
+def before(width_CX: Tensor) -> Tensor:
+    """Where each field begins when they follow one another."""
+    return width_CX.cumsum(1) - width_CX
