@@ -29,10 +29,7 @@ def slots_of(*sizes: int) -> tuple[Slot, ...]:
 SLOTS = slots_of(*SIZES)
 
 
-def rows(
-    seed: int, clients: int = 3, dtype: torch.dtype = torch.float64, slots: tuple[Slot, ...] = SLOTS
-) -> torch.Tensor:
-    width = sum(s.size for s in slots)
+def rows(seed: int, clients: int = 3, dtype: torch.dtype = torch.float64, width: int = 60) -> torch.Tensor:
     return torch.randn(clients, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 

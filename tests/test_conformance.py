@@ -73,6 +73,38 @@ def test_terms():
     testing.check_term(to.Proximal(0.5))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        to.Dense(), to.SparseTernary(0.2), to.SparseTernary(0.2, 0.5, "model", residual_decay=0.5, reset_after=2),
+        to.SparseTernary(0.2, directions="up"), to.TopK(0.2), to.TopK(0.2, feedback=False), to.Quantise(),
+        to.Quantise("nearest", feedback=True), to.LiteralTernary(0.2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_compressions(kind):
+    testing.check_compression(kind)
+
+
+@dataclass(frozen=True)
+class ScalesByTheCohort(to.Dense):
+    def encode(self, update_CP, kept, sending):
+        return super().encode(update_CP / update_CP.abs().max(), kept, sending)
+
+
+@dataclass(frozen=True)
+class WritesOnItsState(to.SparseTernary):
+    def broadcast(self, change_P, state, sending):
+        state["left_P"].add_(change_P)
+        return super().broadcast(change_P, state, sending)
+
+
+@pytest.mark.parametrize(("broken", "promise"), [(ScalesByTheCohort(), "company"), (WritesOnItsState(0.2), "state")])
+def test_a_broken_compression_is_caught(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        testing.check_compression(broken)
+
+
 @dataclass(frozen=True)
 class CountsTheAbsent(to.Weighting):
     def counts(self, turnout: Turnout) -> torch.Tensor:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from turnout.aggregation import ServerStep
+from turnout.compression import Compression, Sending
+from turnout.engine.layout import Slot
 from turnout.events import Events, Setting, calendar_of
 from turnout.local import Optimizer
 from turnout.members import Members
@@ -204,6 +206,50 @@ def check_server_step(step: ServerStep, width: int = 6) -> None:
         _expect(unchanged and torch.equal(change_P, again_P), "step: must not write into the state it was given")
         _expect(flatten(after)[0].keys() == kept.keys(), "step: the state keeps its names, so that it can be resumed")
         state = after
+
+
+def check_compression(compression: Compression) -> None:
+    """Promises of a compression: a message is one client's alone, what is decoded is numbers in the server's precision,
+    bytes are counted, and a state that was given is not written on."""
+    slots = (Slot("weight", (3, 4), 0, 12), Slot("bias", (3,), 12, 3))
+    generator = torch.Generator().manual_seed(0)
+    start_P, state = torch.randn(15, generator=generator), compression.begin(slots)
+    kept = {n: torch.stack([v, v, v]) for n, v in compression.residuals(slots).items()}
+    for t in range(4):
+        update_CP = torch.randn(3, 15, generator=generator)
+        sending = Sending(t, 0, torch.tensor([2, 5, 9]), slots)
+        message, after = compression.encode(update_CP.clone(), {n: v.clone() for n, v in kept.items()}, sending)
+        decoded_CP = compression.decode(message, sending, start_P)
+        _expect(after.keys() == kept.keys(), f"encode: keeps {sorted(after)}, but `residuals` has {sorted(kept)}")
+        _check_numbers("decode", decoded_CP, update_CP)
+        for i in range(3):
+            one = replace(sending, client_C=sending.client_C[i : i + 1])
+            own = {n: v[i : i + 1].clone() for n, v in kept.items()}
+            alone, left = compression.encode(update_CP[i : i + 1].clone(), own, one)
+            same = torch.equal(compression.decode(alone, one, start_P)[0], decoded_CP[i])
+            same &= all(torch.equal(left[n][0], after[n][i]) for n in left) and bool(
+                alone.bytes_C[0] == message.bytes_C[i]
+            )
+            _expect(same, f"encode: the message of client {i} depends on its company in round {t}")
+            part = compression.decode(message.take(torch.tensor([i])), one, start_P)
+            _expect(torch.equal(part[0], decoded_CP[i]), f"decode: client {i} must be readable by itself")
+        fetched_C = compression.catch_up(state, message, sending)
+        for name, bytes_C in (("bytes_C", message.bytes_C), ("catch_up", fetched_C)):
+            whole = bytes_C.shape == (3,) and not bytes_C.is_floating_point() and bool((bytes_C >= 0).all())
+            _expect(whole, f"{name}: a number of bytes for each client, not {bytes_C.tolist()}")
+        before = {name: value.clone() for name, value in flatten(state)[0].items()}
+        change_P = decoded_CP.mean(0)
+        applied_P, state_after = compression.broadcast(change_P.clone(), state, sending)
+        again_P, _ = compression.broadcast(change_P.clone(), state, sending)
+        _check_numbers("broadcast", applied_P, change_P)
+        unchanged = all(torch.equal(value, before[name]) for name, value in flatten(state)[0].items())
+        _expect(unchanged and torch.equal(applied_P, again_P), "broadcast: must not write into the state it was given")
+        kept, state = after, state_after
+
+
+def _check_numbers(name: str, value: Tensor, like: Tensor) -> None:
+    fits = value.shape == like.shape and value.dtype == like.dtype and bool(torch.isfinite(value).all())
+    _expect(fits, f"{name}: finite numbers of shape {tuple(like.shape)}, {like.dtype}, not {value}")
 
 
 def _expect(holds: bool, promise: str) -> None:

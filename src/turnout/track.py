@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from turnout.compression import Dense
 from turnout.data import Federation
 from turnout.evaluation import Models, measure, measure_clients, measure_own, spread, summary
 from turnout.hindsight import Simulated
@@ -178,10 +179,10 @@ class Weights:
         layout, algorithm, runtime = self.model.layout, self.experiment.algorithm, self.runtime
         clients = len(algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
         width = 8 if runtime.dtype == torch.float64 else 4
-        matrices = 1 + len(algorithm.local.optimizer.slots)
+        matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
         trainer, ever = runtime.trainer, min(self.federation.clients, clients * self.experiment.rounds)
         return {
-            "cohort": matrices * clients * layout.width * width,
+            "cohort": (matrices * layout.width * width + runtime.store.row_bytes) * clients,
             "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
             "client state": runtime.store.row_bytes * ever,
             "data": _data_bytes(self.federation),

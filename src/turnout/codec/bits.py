@@ -61,6 +61,18 @@ def unpack(byte_CB: Tensor) -> Tensor:
     return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
 
 
+def floats_of(byte_CB: Tensor) -> Tensor:
+    """Four bytes each as little-endian float32 (the order of every machine that torch runs on)."""
+    rows, width = byte_CB.shape
+    return byte_CB.flatten().clone().view(torch.float32).view(rows, width // 4)
+
+
+def bytes_of(float_CF: Tensor) -> Tensor:
+    """The same the other way round."""
+    rows, width = float_CF.shape
+    return float_CF.to(torch.float32).flatten().view(torch.uint8).view(rows, 4 * width)
+
+
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
     """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
     waste = bit_CN.shape[1] - 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.codec.bits import Coded, refuse
+from turnout.codec.bits import Coded, bytes_of, floats_of, refuse
 from turnout.engine.layout import Slot
 
 LEVELS = 127
@@ -60,20 +60,17 @@ class Byte:
             whole_Cn.clamp_(-LEVELS, LEVELS)
             whole_CP[:, slot.start : slot.start + slot.size] = whole_Cn
             x_Cn.sub_(whole_Cn.mul_(step_C1))
-        head_CB = step_CS.view(torch.uint8) if slots else whole_CP[:, :0].view(torch.uint8)
-        byte_CB = torch.cat([head_CB, whole_CP.view(torch.uint8)], 1)
+        byte_CB = torch.cat([bytes_of(step_CS), whole_CP.view(torch.uint8)], 1)
         return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]))
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Messages as rows again."""
         length = self.longest(slots)
         refuse(coded.length_C != length, f"it has not {length} bytes")
-        if not slots:
-            return coded.byte_CB.to(dtype)
         head = 4 * len(slots)
-        step_CS = coded.byte_CB[:, :head].contiguous().view(torch.float32)
+        step_CS = floats_of(coded.byte_CB[:, :head])
         refuse((~torch.isfinite(step_CS) | torch.signbit(step_CS)).any(1), "a step is not finite or negative")
-        x_CP = coded.byte_CB[:, head:length].contiguous().view(torch.int8).to(dtype)
+        x_CP = coded.byte_CB[:, head:length].view(torch.int8).to(dtype)
         refuse((x_CP < -LEVELS).any(1), "an entry is below the lowest")
         for i, slot in enumerate(slots):
             x_CP[:, slot.start : slot.start + slot.size].mul_(step_CS[:, i, None].to(dtype))

@@ -24,7 +24,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from turnout.codec.bits import Coded, before, pack, put, refuse, take, unpack
+from turnout.codec.bits import Coded, before, bytes_of, floats_of, pack, put, refuse, take, unpack
 from turnout.codec.picks import Picked, Piece
 
 
@@ -194,9 +194,7 @@ def _float_fields(form: Form, there_CK: Tensor) -> Tensor:
 
 def _put_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, float_CF: Tensor) -> None:
     has_CF = _float_fields(form, there_CK)
-    if has_CF.shape[1] == 0:
-        return
-    of_C4F = float_CF.to(torch.float32).contiguous().view(torch.uint8)
+    of_C4F = bytes_of(float_CF)
     has, byte = _float_bytes(has_CF, at_C)
     row, field = has.nonzero(as_tuple=True)
     byte_CB[row, byte[row, field]] = of_C4F[row, field]
@@ -204,10 +202,8 @@ def _put_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, flo
 
 def _take_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor) -> Tensor:
     has_CF = _float_fields(form, there_CK)
-    if has_CF.shape[1] == 0:
-        return byte_CB.new_zeros(has_CF.shape, dtype=torch.float32)
     has, byte = _float_bytes(has_CF, at_C)
-    float_CF = torch.where(has, byte_CB.gather(1, torch.where(has, byte, 0)), 0).view(torch.float32)
+    float_CF = floats_of(torch.where(has, byte_CB.gather(1, torch.where(has, byte, 0)), 0))
     refuse(~torch.isfinite(float_CF).all(1), "a number in it is not finite")
     return float_CF
 
