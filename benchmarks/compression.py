@@ -4,7 +4,8 @@
     python benchmarks/compression.py --keep 0.1
 
 Training is the time inside the trainer alone; compression is everything that `encode`, `decode`, `catch_up` and
-`broadcast` do, and fetching and storing residuals. All are taken in the same rounds, so that a busy machine slows them alike.
+`broadcast` do, and fetching and storing residuals. All are taken in the same rounds, so that a busy machine slows them
+alike.
 """
 
 from __future__ import annotations
