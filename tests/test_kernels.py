@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turnout.engine import dense_kernels, kernels, tritons
-from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool, Sink
+from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool
 from turnout.engine.dropout import keep_mask
+from turnout.engine.sinks import Sink
 
 
 @dataclass(frozen=True)

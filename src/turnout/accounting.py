@@ -5,6 +5,7 @@ Shape letters: C clients of the cohort, R replies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +13,14 @@ from torch import Tensor
 
 from turnout.evaluation import summary
 from turnout.record import RoundRecord
+from turnout.terms import Term
 from turnout.types import Replies, Tensors, Turnout
 
 if TYPE_CHECKING:
     from turnout.round import Served
+
+
+_COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # of a report: what has columns of its own
 
 
 def attendance(turnout: Turnout, examples_C: Tensor, share_C: Tensor) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R
         float((own_R * torch.where(finite_R, loss_R, 0.0)).sum() / own_R.sum()) if bool(finite_R.any()) else None
     )
     lost = replies.client_C[~finite_R].tolist()
-    more = {name: value for name, value in replies.report.items() if name not in ("loss", "finite", "bytes_up")}
+    more = {name: value for name, value in replies.report.items() if name not in _COUNTED}
     return {
         "train_loss": mean_loss,
         "bytes_up": int(up_R.sum()),
@@ -89,3 +94,12 @@ def wire_bytes(tensors: Tensors) -> int:
 def row_bytes(rows: Tensors) -> int:
     """The same for one client's row of each."""
     return wire_bytes({name: value[0] for name, value in rows.items()})
+
+
+def terms_bytes(terms: Sequence[Term], down: dict[str, Tensors], mine: dict[str, Tensors], clients: int) -> Tensor:
+    """What each client downloads for its terms."""
+    total_C = torch.zeros(clients, dtype=torch.int64)
+    for term in terms:
+        own_C = term.fetched(down[term.name], mine.get(term.name, {}))
+        total_C += wire_bytes(down[term.name]) if own_C is None else own_C.cpu()
+    return total_C

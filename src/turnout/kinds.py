@@ -19,6 +19,7 @@ from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, ServerStep
 from turnout.compression import Compression, Dense
 from turnout.data import partition
+from turnout.elastic import Elastic
 from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
 from turnout.events import EventLog, Events, Join, Leave
@@ -71,7 +72,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
     task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
     local.Optimizer: _table(local.SGD, Adam),
     local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
-    terms.Term: _table(terms.Proximal),
+    terms.Term: _table(terms.Proximal, Elastic),
     Predicate: _table(personal.batch_norm, personal.everything, personal.Named),
     Compression: _table(Dense, SparseTernary, TopK, Quantise, LiteralTernary, none=Dense),
     substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),

@@ -5,6 +5,7 @@ from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, weighted_mean, weighted_sum
 from turnout.compression import Dense
 from turnout.data import partition
+from turnout.elastic import Elastic
 from turnout.errors import Mistake
 from turnout.events import EventLog, Join, Leave
 from turnout.friends import Candidates, Friends
@@ -40,6 +41,7 @@ __all__ = [
     "Dense",
     "DropInactive",
     "Dropout",
+    "Elastic",
     "Evaluate",
     "EventLog",
     "Experiment",

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from turnout.accounting import attendance, row_bytes, sent, weighed, wire_bytes
+from turnout.accounting import attendance, row_bytes, sent, terms_bytes, weighed, wire_bytes
 from turnout.aggregation import weighted_mean, weighted_sum
 from turnout.compression import Sending
 from turnout.engine.layout import Layout
@@ -110,6 +110,10 @@ class Runtime(Protocol):
         """Some clients have been taken out of the objective: nothing is kept for them."""
         ...
 
+    def left_behind(self, client_L: Tensor) -> dict[str, Tensors]:
+        """What clients that have left keep for the terms that remember them: term -> name -> [L, ...]."""
+        ...
+
     def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
         """Σ share_c ∇F_c at the server's weights, over all training samples of these clients [P]."""
         ...
@@ -166,13 +170,15 @@ def run_round(
 
     sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
     fetched_R = algorithm.compression.catch_up(server.parts["compression"], replies.message, sending)
-    beside = wire_bytes(download.states) + sum(wire_bytes(tensors) for tensors in server.down.values())
+    fetched_R = fetched_R + wire_bytes(download.states) + replies.report["bytes_down"]
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-    record = replace(record, **sent(record, replies, fetched_R + beside, position_R))
+    record = replace(record, **sent(record, replies, fetched_R, position_R))
     replies = without_bad_numbers(replies, algorithm.nonfinite, t)
     if len(replies.client_C) == 0:
         return server, replace(record, skipped="no update of those who count is a number")
 
+    gone_L = server.parts["membership"]["gone_L"]
+    replies = replace(replies, left=runtime.left_behind(gone_L)) if len(gone_L) else replies
     sending, turnout = replace(sending, client_C=replies.client_C), turnout.among(cohort_C)
     served = server_work(server, algorithm, turnout, share_C, replies, sending, lr)
     if hindsight is not None:
@@ -225,6 +231,7 @@ def client_work(
     after = replace(after, residuals=residuals, seen=seen)
     finite_R = trained.finite_C & after.finite() & all_finite(states, trained.up, like=trained.finite_C)
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
+    report["bytes_down"] = terms_bytes(algorithm.terms, download.down, kept.mine, len(work.client_R))
     report |= {name: value.cpu() for name, value in (noticed | noticed_after).items()}
     return Replies(work.client_R, message, states, trained.up, report, hints), after
 
@@ -274,6 +281,7 @@ def server_work(
     )
     down, extra = {}, dict(lent.extra)
     for term in algorithm.terms:
+        merging = replace(merging, left=replies.left.get(term.name, {}))
         down[term.name], said = term.merge(server.down[term.name], replies.sums.get(term.name, {}), merging)
         extra |= said
     loss_C = torch.full_like(share_C, torch.inf).index_copy(0, position_R, replies.report["loss"].to(share_C))

@@ -10,7 +10,7 @@ Shape letters: c clients of a chunk, C replies, P shared parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -26,8 +26,8 @@ class At:
     """Where a chunk of clients stands in its local training (shared columns only).
 
     `gradient(x)` is the plain gradient at other weights on the same mini-batch (in `after`: on the first one);
-    `sample_gradients(i)` that of one of each client's own samples alone, in evaluation mode: the i-th of an addressed
-    order that visits all of them before it starts again.
+    `squared_gradients(m)` the mean over up to m of each client's own samples of the square of one sample's gradient, at
+    `x_cP` and in evaluation mode: the diagonal of the empirical Fisher information (engine/own_samples.py).
     """
 
     x_cP: Tensor
@@ -37,7 +37,8 @@ class At:
     steps_c: Tensor  # local steps of this round
     examples_c: Tensor
     gradient: Callable[[Tensor], Tensor]
-    sample_gradients: Callable[[int], Tensor]
+    squared_gradients: Callable[[int], Tensor]
+    t: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Merging:
     new_P: Tensor
     lr: float
     t: int
+    left: Tensors = field(default_factory=dict)  # `mine` of those who have left but stay in the objective, if asked for
 
 
 class Term(Protocol):
@@ -59,12 +61,21 @@ class Term(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether merging needs what those keep who have left but stay in the objective."""
+        ...
+
     def down(self, start_P: Tensor) -> Tensors:
         """What the server broadcasts before the first round, given the first weights."""
         ...
 
     def mine(self, start_P: Tensor) -> Tensors:
         """One client's state before its first round."""
+        ...
+
+    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+        """Bytes each client has to download for the term [c]; None: all of `down`."""
         ...
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
@@ -87,11 +98,18 @@ class Term(Protocol):
 class Stateless:
     """The defaults: a term that neither sends nor keeps anything."""
 
+    @property
+    def remembers(self) -> bool:
+        return False
+
     def down(self, start_P: Tensor) -> Tensors:
         return {}
 
     def mine(self, start_P: Tensor) -> Tensors:
         return {}
+
+    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+        return None
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP

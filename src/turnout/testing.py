@@ -23,8 +23,8 @@ from turnout.members import Members
 from turnout.participation import Participation
 from turnout.selection import Selection
 from turnout.substitution import Arrived, Substitution
-from turnout.terms import At, Term
-from turnout.types import Turnout, flatten
+from turnout.terms import At, Merging, Term
+from turnout.types import Tensors, Turnout, flatten
 from turnout.weighting import Weighting
 
 
@@ -135,37 +135,50 @@ def check_events(events: Events, clients: int = 40) -> None:
 
 
 def check_term(term: Term, width: int = 6) -> None:
-    """Promises of a term: what it does to a chunk of clients is what it does to each alone, and stays finite."""
+    """Promises of a term: what it does to a chunk of clients is what it does to each alone, and stays finite; before
+    anybody has replied, and after the server has merged what these clients sent."""
     generator = torch.Generator().manual_seed(0)
-    x_cP, start_cP = torch.randn(3, width, generator=generator), torch.randn(1, width, generator=generator)
-    grad_cP = torch.randn(3, width, generator=generator)
-    down, blank = term.down(start_cP[0]), term.mine(start_cP[0])
+    start_P, work_C = torch.randn(width, generator=generator), torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    turnout = Turnout(torch.arange(3), work_C, 3.0, work_C, torch.full_like(work_C, 3.0))
+    down = term.down(start_P)
+    for t in range(2):
+        x_cP, grad_cP = torch.randn(2, 3, width, generator=generator)
+        whole, up = _locally(term, down, t, x_cP, grad_cP, start_P, slice(0, 3))
+        _expect(all(bool(torch.isfinite(value).all()) for value in whole), "correct, settle, after: must stay finite")
+        for i in range(3):
+            each, _ = _locally(term, down, t, x_cP, grad_cP, start_P, slice(i, i + 1))
+            for together, alone in zip(whole, each, strict=True):
+                _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
+        merging = Merging(turnout, torch.full_like(work_C, 1 / 3), 3, start_P, x_cP.mean(0), 0.1, t)
+        merged, _ = term.merge(down, up, merging)
+        _expect(merged.keys() == down.keys(), f"merge: broadcasts {sorted(merged)}, but `down` declares {sorted(down)}")
+        down = merged
 
-    def corrected(rows: slice) -> list[Tensor]:
-        at = At(
-            x_cP=x_cP[rows].clone(),
-            start_cP=start_cP,
-            lr=0.1,
-            step=0,
-            steps_c=torch.tensor([3, 2, 1])[rows],
-            examples_c=torch.tensor([9, 5, 2])[rows],
-            gradient=lambda x: x * 0.5,
-            sample_gradients=lambda i: x_cP[rows] * 0.1,
-        )
-        mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
-        result = [term.correct(grad_cP[rows].clone(), at, down, mine)]
-        term.settle(at, down, mine)
-        up, kept = term.after(at, down, mine)
-        for name, value in {**up, **kept}.items():
-            _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
-        _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
-        return [*result, at.x_cP, *up.values(), *kept.values()]
 
-    whole = corrected(slice(0, 3))
-    _expect(all(bool(torch.isfinite(value).all()) for value in whole), "correct, settle, after: must stay finite")
-    for i in range(3):
-        for together, alone in zip(whole, corrected(slice(i, i + 1)), strict=True):
-            _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
+def _locally(
+    term: Term, down: Tensors, t: int, x_cP: Tensor, grad_cP: Tensor, start_P: Tensor, rows: slice
+) -> tuple[list[Tensor], Tensors]:
+    """What a term does to some clients, and what they send."""
+    at = At(
+        x_cP=x_cP[rows].clone(),
+        start_cP=start_P[None],
+        lr=0.1,
+        step=0,
+        steps_c=torch.tensor([3, 2, 1])[rows],
+        examples_c=torch.tensor([9, 5, 2])[rows],
+        gradient=lambda x: x * 0.5,
+        squared_gradients=lambda samples: (x_cP[rows] * 0.1).square(),
+        t=t,
+    )
+    blank = term.mine(start_P)
+    mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
+    grad = term.correct(grad_cP[rows].clone(), at, down, mine)
+    term.settle(at, down, mine)
+    up, kept = term.after(at, down, mine)
+    for name, value in {**up, **kept}.items():
+        _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
+    _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
+    return [grad, at.x_cP, *up.values(), *kept.values()], up
 
 
 def check_optimizer(optimizer: Optimizer, width: int = 6) -> None:

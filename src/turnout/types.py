@@ -110,8 +110,10 @@ class Replies:
     message   the update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
     states    BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
     sums      what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
-    report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", ...: name -> [C]
+    report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", "bytes_down" (of
+              terms), ...: name -> [C]
     hints     what the substitution asked for (a sketch of the update): name -> [C, ...]
+    left      what those keep who have left but stay in the objective, for terms that ask: term -> name -> [L, ...]
     """
 
     client_C: Tensor
@@ -120,6 +122,7 @@ class Replies:
     sums: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
+    left: dict[str, Tensors] = field(default_factory=dict)
 
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
@@ -130,6 +133,7 @@ class Replies:
             {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
             _rows(self.report, rows),
             _rows(self.hints, rows),
+            self.left,
         )
 
 

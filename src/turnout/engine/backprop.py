@@ -23,36 +23,10 @@ from torch import Tensor, nn
 
 from turnout.engine.dropout import AddressedDropout, keep_mask
 from turnout.engine.normalise import Normalise
+from turnout.engine.sinks import Sink, Squares
 from turnout.types import Tensors
 
 aten: Any = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Sink:
-    """Where a parameter's gradient goes: `target <- keep * target + scale * gradient`.
-
-    Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay, scale = -1 and gain = lr. For everything
-    else: a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the small gradient of the
-    scores, on which all others depend linearly, so it may be a tensor that changes between replays of a graph.
-    """
-
-    targets: Tensors
-    keep: float
-    scale: float
-    gain: float | Tensor
-
-    def product(self, name: str, a: Tensor, b: Tensor) -> None:
-        target = self.targets[name]
-        target.view(target.shape[0], target.shape[1], -1).baddbmm_(a, b, beta=self.keep, alpha=self.scale)
-
-    def total(self, name: str, gradient: Tensor) -> None:
-        target = self.targets[name]
-        if self.keep == 0:
-            torch.mul(gradient, self.scale, out=target)
-        else:
-            kept = target if self.keep == 1 else target.mul_(self.keep)
-            kept.add_(gradient, alpha=self.scale)
 
 
 class Layer(Protocol):
@@ -77,9 +51,9 @@ class Dense:
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
         dx = d if first else torch.bmm(d, weights[self.weight])  # before the weights move
-        sink.product(self.weight, d.transpose(1, 2), saved)
+        sink.product(self.weight, d.transpose(1, 2), saved, d.shape[1])
         if self.bias is not None:
-            sink.total(self.bias, d.sum(1))
+            sink.summed(self.bias, d)
         return dx
 
 
@@ -111,9 +85,9 @@ class Convolution:
         c, o, B, oh, ow = d.shape
         flat = d.reshape(c, o, B * oh * ow)
         dx = d if first else self._spread(flat, weights[self.weight].view(c, o, -1), shape, (oh, ow))
-        sink.product(self.weight, flat, columns.transpose(1, 2))
+        sink.product(self.weight, flat, columns.transpose(1, 2), B)
         if self.bias is not None:
-            sink.total(self.bias, flat.sum(2))
+            sink.summed(self.bias, flat.view(d.shape))
         return dx
 
     def _spread(self, flat: Tensor, W: Tensor, shape: torch.Size, out: tuple[int, int]) -> Tensor:
@@ -274,10 +248,15 @@ class Stack:
         layers = _for_device(self.layers, x)
         logits, saved = _forward(layers, x, weights)
         loss_c, d = _cross_entropy(logits, y, mask_cB, sink.gain)
-        first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution | Normalise))
-        for i in reversed(range(first, len(layers))):
-            d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
+        _backward(layers, d, saved, weights, sink)
         return loss_c
+
+    def add_squares(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, targets: Tensors) -> None:
+        """Add the squares of each (real) sample's own gradient to the targets."""
+        logits, saved = _forward(self.layers, x, weights)
+        _, d = _cross_entropy(logits, y, None, y.shape[1])
+        _backward(self.layers, d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2)), saved, weights,
+                  Squares(targets, 1.0, 1.0, 1.0))  # fmt: skip
 
     def in_evaluation(self) -> Stack:
         """The same model without dropout, normalising by its running statistics."""
@@ -299,6 +278,13 @@ def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tens
         h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, Rectify) else h, weights)
         saved.append(kept)
     return h, saved
+
+
+def _backward(layers: Sequence[Layer], d: Tensor, saved: list[Any], weights: Tensors, sink: Sink) -> None:
+    """From the gradient of the scores down to the first layer that has parameters."""
+    first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution | Normalise))
+    for i in reversed(range(first, len(layers))):
+        d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
 
 
 def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:

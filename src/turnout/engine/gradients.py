@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 
-from turnout.engine.backprop import Sink, Stack, by_hand
+from turnout.engine.backprop import Stack, by_hand
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.layout import Layout
 from turnout.engine.normalise import REAL
 from turnout.engine.replays import Batch, Replays
+from turnout.engine.sinks import Sink
 from turnout.types import Tensors
+
+ROOM = {"cpu": 16 << 20, "cuda": 1 << 30}  # bytes of samples' gradients at once, under vmap
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> loss per sample [B]
 
@@ -41,6 +44,10 @@ class Gradients(Protocol):
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         """One plain SGD step in place: x <- x - lr (g + decay x); the mean loss of each client comes back."""
+        ...
+
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+        """Add the squares of each sample's own gradient (those of the mask), a batch in evaluation mode."""
         ...
 
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
@@ -111,6 +118,11 @@ class ByHand:
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         return self._run(flat_cP, states, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+        weights = {**self.network.layout.views(flat_cP), **states}
+        into = self.network.layout.views(into_cP)
+        self._at_rest.add_squares(batch.x, batch.y, batch.mask_cB, weights, into)
+
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         """Contiguous copies: an update in place of a strided weight goes through a temporary one."""
         if start_cP.is_cuda:
@@ -147,6 +159,7 @@ class Vmapped:
     def __init__(self, network: Network):
         self.network = network
         self._grad = grad_and_value(self._loss)
+        self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
         output = functional_call(self.network.module, {**weights, **states}, (x,))
@@ -172,6 +185,18 @@ class Vmapped:
         torch._foreach_add_(weights, grads, alpha=-lr)
         return loss_c
 
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+        """As many samples at once as there is room for their gradients."""
+        self.network.module.eval()
+        weights, into = self.network.layout.views(flat_cP), self.network.layout.views(into_cP)
+        real_cB = _ones(batch, flat_cP.dtype) if batch.mask_cB is None else batch.mask_cB
+        each = max(1, ROOM[flat_cP.device.type] // (flat_cP.numel() * flat_cP.element_size()))
+        for s in range(0, batch.x.shape[1], each):
+            x, y, real = (v[:, s : s + each].unsqueeze(2) for v in (batch.x, batch.y, real_cB))
+            grads = self._sample_grads(weights, states, x, y, real)
+            for name, value in into.items():
+                value.add_(grads[name].square_().sum(1))
+
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None
 
@@ -187,8 +212,12 @@ class Vmapped:
 def _shares(batch: Batch, dtype: torch.dtype) -> Tensor:
     """Each sample's share in its client's mean loss [c, B]."""
     if batch.mask_cB is None:
-        return torch.full(batch.x.shape[:2], 1.0 / batch.x.shape[1], dtype=dtype, device=batch.x.device)
+        return _ones(batch, dtype) / batch.x.shape[1]
     return batch.mask_cB / batch.mask_cB.sum(1, keepdim=True)
+
+
+def _ones(batch: Batch, dtype: torch.dtype) -> Tensor:
+    return torch.ones(batch.x.shape[:2], dtype=dtype, device=batch.x.device)
 
 
 class Looped:
@@ -234,6 +263,14 @@ class Looped:
             grad_cP.add_(flat_cP, alpha=decay)
         flat_cP.add_(grad_cP, alpha=-lr)
         return loss_c
+
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+        grad_cP = torch.empty_like(flat_cP)
+        for s in range(batch.x.shape[1]):
+            self.gradient(flat_cP, states, replace(batch, x=batch.x[:, s, None], y=batch.y[:, s, None], mask_cB=None),
+                          grad_cP)  # fmt: skip
+            real = 1.0 if batch.mask_cB is None else batch.mask_cB[:, s, None]
+            into_cP.add_(grad_cP.square_().mul_(real))
 
     def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
         return None

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from turnout.engine import conv_kernels, dense_kernels, light_kernels, tritons
-from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool, Sink
+from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool
+from turnout.engine.sinks import Sink
 from turnout.types import Tensors
 
 

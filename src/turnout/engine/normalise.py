@@ -10,16 +10,13 @@ Shape letters: c clients of a chunk, B batch, i features or channels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from turnout.engine.sinks import Sink, positions
 from turnout.types import Tensors
-
-if TYPE_CHECKING:
-    from turnout.engine.backprop import Sink
-
 
 REAL = "real samples"  # how a batch's mask arrives among the weights: no parameter has such a name
 
@@ -43,7 +40,7 @@ class Normalise:
         return cls(name, module.eps, module.momentum)
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
-        over, place = _axes(x)
+        over, place = positions(x), _place(x)
         real = _real(x, weights) if self.training else None
         if self.training:
             mean, var, samples = _statistics(x, over, real)
@@ -70,18 +67,14 @@ class Normalise:
         d is 0 at samples that are not real, so the sums leave them out; dx must be made 0 there.
         """
         hat, inverse, real, samples = saved
-        over, place = _axes(d)
-        shift, scale = d.sum(over, keepdim=True), (d * hat).sum(over, keepdim=True)
-        dx = d
-        if not first:
-            dx, factor = d.clone(), weights[f"{self.name}.weight"].view(place) * inverse
-            if self.training:
-                dx.sub_(shift / samples).sub_(hat * (scale / samples))
-            dx.mul_(factor if real is None else factor * real)
-        like = weights[f"{self.name}.weight"]
-        sink.total(f"{self.name}.weight", scale.view_as(like))
-        sink.total(f"{self.name}.bias", shift.view_as(like))
-        return dx
+        factor = weights[f"{self.name}.weight"].view(_place(d)) * inverse  # before the weights move
+        scale, shift = sink.summed(f"{self.name}.weight", d * hat), sink.summed(f"{self.name}.bias", d)
+        if first:
+            return d
+        dx = d.clone()
+        if self.training:
+            dx.sub_(shift / samples).sub_(hat * (scale / samples))
+        return dx.mul_(factor if real is None else factor * real)
 
 
 def _real(x: Tensor, weights: Tensors) -> Tensor | None:
@@ -102,8 +95,6 @@ def _statistics(x: Tensor, over: tuple[int, ...], real: Tensor | None) -> tuple[
     return mean, ((x - mean).square_() * real).sum(over, keepdim=True) / samples, samples
 
 
-def _axes(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dimensions a batch's statistics are taken over, and the shape of one number per client and feature."""
-    if x.dim() == 3:
-        return (1,), (x.shape[0], 1, x.shape[2])
-    return (2, 3, 4), (x.shape[0], x.shape[1], 1, 1, 1)
+def _place(x: Tensor) -> tuple[int, ...]:
+    """The shape of one number per client and feature."""
+    return (x.shape[0], 1, x.shape[2]) if x.dim() == 3 else (x.shape[0], x.shape[1], 1, 1, 1)

@@ -9,7 +9,6 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,9 +20,10 @@ from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.layout import Slot
+from turnout.engine.own_samples import OwnSamples, fisher
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
-from turnout.rng import key, keys
+from turnout.rng import key
 from turnout.terms import At, Term
 from turnout.types import Samples, Tensors
 
@@ -169,15 +169,6 @@ def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
             home[name][rows] = value
 
 
-def _stride(count_c: Tensor) -> Tensor:
-    """A step that visits all samples of a client, spread out: prime to their number, near the golden section of it."""
-
-    def prime_to(n: int) -> int:
-        return next(s for s in range(max(1, int(n * 0.618)), n + 2) if math.gcd(s, n) == 1)
-
-    return torch.tensor([prime_to(n) for n in count_c.tolist()])
-
-
 class Chunk:
     """A few clients on their way through their local steps."""
 
@@ -264,7 +255,9 @@ class Chunk:
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             at = self._at(step, rows, flat, states, batch)
-            grad[:, :shared] = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
+            corrected = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
+            if corrected.data_ptr() != grad.data_ptr():
+                grad[:, :shared] = corrected
             _put_back(rows, self.mine.get(term.name, {}), mine)
         slots = {name: value[rows] for name, value in self.slots.items()}
         count = self.result.count_C[self.rows][rows] + step + 1
@@ -286,10 +279,11 @@ class Chunk:
             self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, batch, out)
             return out[:, :shared]
 
-        def sample_gradients(i: int) -> Tensor:
-            out = torch.empty_like(flat)
-            self.gradients.gradient(flat, states, self._own_sample(i, rows), out)
-            return out[:, :shared]
+        def squared_gradients(samples: int) -> Tensor:
+            place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
+            address = key(self.job.seed, "samples", self.job.t)
+            own = OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, samples)
+            return fisher(self.gradients, flat, states, own, self.job.batch_size)[:, :shared]
 
         return At(
             x_cP=flat[:, :shared],
@@ -299,16 +293,9 @@ class Chunk:
             steps_c=self.steps_c[rows].to(flat.device),
             examples_c=self.job.samples.count_C[self.rows][rows].to(flat.device),
             gradient=gradient,
-            sample_gradients=sample_gradients,
+            squared_gradients=squared_gradients,
+            t=self.job.t,
         )
-
-    def _own_sample(self, i: int, rows: slice | Tensor) -> Batch:
-        """Each client's i-th own sample (in an addressed order) as a batch of one, in evaluation mode."""
-        samples = self.job.samples
-        count_c, start_c = samples.count_C[self.rows][rows], samples.start_C[self.rows][rows]
-        begin_c = keys(key(self.job.seed, "samples", self.job.t), self.client_c[rows]) & (2**31 - 1)
-        row_c = samples.row_R[start_c + (begin_c + i * _stride(count_c)) % count_c].to(samples.x.device)
-        return Batch(samples.x[row_c].unsqueeze(1), samples.y[row_c].unsqueeze(1), None, None, training=False)
 
     def _finish(self) -> None:
         """When training ends: what each term sends and keeps."""

@@ -135,6 +135,11 @@ class InProcessRuntime:
         for client in client_I.tolist():
             self.store.forget(client)
 
+    def left_behind(self, client_L: Tensor) -> dict[str, Tensors]:
+        names = [term.name for term in self.algorithm.terms if term.remembers]
+        mine = kept_from(self.store.gather(client_L, _of_terms(names)), len(client_L), self.device).mine
+        return {name: mine.get(name, {}) for name in names}
+
     def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
         """What is personal has its first values, as in the model that is evaluated."""
         first, layout = self.store.initial, self.layout
@@ -281,6 +286,11 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
         network.module.eval()
         network.loss(network.module(x), y).mean()
     return total + network.layout.width * x.element_size()
+
+
+def _of_terms(names: Sequence[str]) -> Callable[[str], bool]:
+    """Which rows of the store these terms keep."""
+    return lambda row: any(row.startswith(f"mine/{name}/") for name in names)
 
 
 def _first_with_data(federation: Federation) -> int:

@@ -1,0 +1,75 @@
+"""A pass over a client's own samples in evaluation mode, beside its training: the diagonal of the empirical Fisher
+information, which is the mean square of one sample's gradient.
+
+Squaring a mini-batch's mean gradient would be another, smaller number. A batch at a time, for a chunk of clients, and
+never a matrix of [clients, samples, parameters].
+
+Shape letters: c clients of a chunk, m samples, B of a batch, P parameters (all columns).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.engine.gradients import Gradients
+from turnout.engine.replays import Batch
+from turnout.rng import keys
+from turnout.types import Samples, Tensors
+
+
+@dataclass(frozen=True)
+class OwnSamples:
+    """Some samples of each of some clients, as rows of their pool [c, m], and which of these are real."""
+
+    pool: Samples
+    row_cm: Tensor
+    real_cm: Tensor
+
+    @classmethod
+    def of(cls, pool: Samples, place_c: Tensor, client_c: Tensor, address: int, most: int | None = None) -> OwnSamples:
+        """Up to `most` (or all) of the clients at these places of the pool.
+
+        An addressed order that visits all of a client's samples before it would start again: from a place of its own,
+        in steps prime to their number and near the golden section of it, so that a few are well spread.
+        """
+        count_c, start_c = pool.count_C[place_c], pool.start_C[place_c]
+        longest = int(count_c.max())
+        i_m = torch.arange(longest if most is None else min(most, longest))
+        begin_c = keys(address, client_c) & (2**31 - 1)
+        step_c = torch.tensor([_stride(n) for n in count_c.tolist()])
+        place_cm = (begin_c[:, None] + i_m * step_c[:, None]) % count_c[:, None]
+        return cls(pool, pool.row_R[start_c[:, None] + place_cm], i_m < count_c[:, None])
+
+    def batches(self, size: int, like: Tensor) -> Iterator[Batch]:
+        """A few samples of each at a time; the mask is there where some have none left."""
+        device = self.pool.x.device
+        for first in range(0, self.row_cm.shape[1], size):
+            some = slice(first, first + size)
+            row_cB, real_cB = self.row_cm[:, some].to(device), self.real_cm[:, some]
+            mask_cB = None if bool(real_cB.all()) else real_cB.to(like)
+            yield Batch(self.pool.x[row_cB], self.pool.y[row_cB], mask_cB, None, training=False)
+
+    def count(self, like: Tensor) -> Tensor:
+        """How many each client has here [c, 1]."""
+        return self.real_cm.sum(1, keepdim=True).to(like)
+
+
+def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:
+    """F_k = (1/m) Σ_s (∇ log p(y_s | x_s))² [c, P]."""
+    total_cP = torch.zeros_like(flat_cP)
+    for batch in own.batches(size, flat_cP):
+        gradients.add_squares(flat_cP, states, batch, total_cP)
+    return total_cP.div_(own.count(flat_cP))
+
+
+def _stride(n: int) -> int:
+    """
+    >>> [_stride(n) for n in (1, 5, 10)]
+    [1, 3, 7]
+    """
+    return next(s for s in range(max(1, int(n * 0.618)), n + 2) if math.gcd(s, n) == 1)
