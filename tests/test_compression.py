@@ -19,6 +19,7 @@ from turnout.errors import Mistake
 from turnout.folder import open_run
 from turnout.record import same
 from turnout.round import Server
+from turnout.studies.bytes import overshoot
 from turnout.track import Weights
 from turnout.types import Message
 from worlds import blobs, local_updates, play, ready, world
@@ -304,26 +305,12 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
     assert up["sketch"] - up["message"] == 8 * 4 * 256
 
 
-def moved(compression, rounds: int = 100) -> float:
-    """How far a constant update of one client gets, against the sum of what it wanted to move."""
-    slots, generator = (Slot("w", (1000,), 0, 1000),), torch.Generator().manual_seed(0)
-    D = torch.randn(1, 1000, generator=generator)
-    kept = {n: v[None] for n, v in compression.residuals(slots).items()}
-    state, w = compression.begin(slots), torch.zeros(1000)
-    for t in range(rounds):
-        sending = Sending(t, 0, torch.zeros(1, dtype=torch.int64), slots)
-        message, kept = compression.encode(D.clone(), kept, sending)
-        applied_P, state = compression.broadcast(compression.decode(message, sending, w)[0], state, sending)
-        w = w + applied_P
-    return float((w @ D[0]) / (rounds * D[0] @ D[0]))
-
-
 def test_algorithm_1_as_printed_overshoots_and_the_resolved_one_does_not():
     """SPEC §3.5 items 1 and 2: in 400 rounds 21 times too far at q = 0.1, and the more the less is sent."""
-    assert 15 < moved(to.LiteralTernary(0.1), 400) < 30
-    assert moved(to.LiteralTernary(0.01)) > 200
-    assert 0.9 < moved(to.SparseTernary(0.1)) <= 1.01
-    assert 0.5 < moved(to.SparseTernary(0.01)) <= 1.01
+    assert 15 < overshoot(to.LiteralTernary(0.1), 400) < 30
+    assert overshoot(to.LiteralTernary(0.01), 100) > 200
+    assert 0.9 < overshoot(to.SparseTernary(0.1), 100) <= 1.01
+    assert 0.5 < overshoot(to.SparseTernary(0.01), 100) <= 1.01
 
 
 def test_a_client_that_is_not_finite_does_not_spoil_its_company():

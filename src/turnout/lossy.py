@@ -97,7 +97,7 @@ class Lossy:
         return left_CP
 
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
-        coded = Coded(message.tensors["byte"], message.bytes_C)
+        coded = Coded(message.tensors["byte"].to(like_P.device), message.bytes_C)
         return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)
 
     def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:

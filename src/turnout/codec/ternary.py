@@ -38,9 +38,8 @@ class Ternary:
         picked, table = largest(x_CP, form.pieces), form.table(x_CP.device)
         value_CK = picked.of(x_CP)
         # The mean in float64: float32 sums depend on how many rows there are.
-        sum_CS = value_CK.new_zeros(len(x_CP), len(form.pieces), dtype=torch.float64)
-        sum_CS.index_add_(1, table.piece_K, value_CK.abs().to(torch.float64))
-        size_CS = (sum_CS / table.keep_S).to(torch.float32)
+        by_piece = value_CK.abs().to(torch.float64).split([piece.keep for piece in form.pieces], 1)
+        size_CS = torch.stack([own_Ck.mean(1) for own_Ck in by_piece], 1).to(torch.float32) if by_piece else value_CK
         sent_CK = size_CS[:, table.piece_K].to(x_CP.dtype).copysign(value_CK)
         x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -sent_CK, 0))
         return write(form, picked, size_CS, value_CK < 0)

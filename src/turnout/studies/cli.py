@@ -18,6 +18,7 @@ from turnout.studies import (
     adam,
     arrivals,
     bias,
+    bytes,
     departures,
     friend_cost,
     friend_discovery,
@@ -32,6 +33,7 @@ from turnout.studies.tables import markdown, show
 
 PAPERS = (
     (participation, bias, arrivals, departures),  # 000
+    (bytes,),  # 001
     (friends, friend_discovery, friend_cost),  # 003
     (adam, personal, gradients, activations),  # 004
 )
