@@ -1,6 +1,6 @@
 """The k largest entries of each tensor of a row: exactly k, ties by lowest index, vectorised over rows.
 
-Shape letters: C rows (clients), P columns, S pieces (tensors, or the whole row), K entries picked of a row.
+Shape letters: C rows (clients), b some of them, P columns, S pieces (tensors, or the whole row), K entries picked of a row.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from turnout.engine.layout import Slot
 from turnout.errors import Mistake, nearest
 
 SCOPES = ("tensor", "model")
+_CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
 _GOLDEN = (math.sqrt(5) + 1) / 2
 
 
@@ -91,26 +92,31 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
     >>> picked.column_CK[picked.there_CK], picked.there_CK
     (tensor([1]), tensor([[ True, False]]))
     """
-    found = []
-    for piece in pieces:
-        size_Cn = x_CP[:, piece.start : piece.start + piece.size].abs()
-        index_Ck, there_Ck = _top(size_Cn, piece.keep)
-        # Twice the column, so that what is not there goes behind the rest of its piece but before the next one.
-        behind = 2 * (piece.start + piece.size) - 1
-        found.append(torch.where(there_Ck, 2 * (piece.start + index_Ck), behind))
-    if not found:
-        none_C0 = torch.empty(len(x_CP), 0, dtype=torch.int64, device=x_CP.device)
-        return Picked(none_C0, none_C0.bool())
-    order_CK = torch.cat(found, 1).sort(1).values
+    if not pieces or not len(x_CP):
+        none_CK = torch.empty(len(x_CP), sum(p.keep for p in pieces), dtype=torch.int64, device=x_CP.device)
+        return Picked(none_CK, none_CK.bool())
+    step = len(x_CP) if x_CP.device.type == "cuda" else max(1, _CACHE // (x_CP.shape[1] * x_CP.element_size()))
+    order_CK = torch.cat([_order(x_bP, pieces) for x_bP in x_CP.split(step)])
     return Picked(order_CK // 2, order_CK % 2 == 0)
 
 
-def _top(size_Cn: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    value_Ck, index_Ck = size_Cn.topk(keep, sorted=False)
-    least_C1 = value_Ck.amin(1, keepdim=True)
-    # Of equals `topk` takes any: where some were left out, sort those rows, which leaves equals in their order.
-    tied_C = ((size_Cn >= least_C1).sum(1) > keep) & (least_C1[:, 0] > 0)
-    row_T = tied_C.nonzero().squeeze(1)
-    if len(row_T):
-        index_Ck[row_T] = size_Cn[row_T].sort(dim=1, descending=True, stable=True).indices[:, :keep]
-    return index_Ck, value_Ck != 0
+def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    """Twice the columns that are picked, rising; what is not there is odd, behind its piece but before the next one."""
+    found = []
+    for piece in pieces:
+        index_bk, there_bk = _top(x_bP[:, piece.start : piece.start + piece.size].abs(), piece.keep)
+        behind = 2 * (piece.start + piece.size) - 1
+        found.append(torch.where(there_bk, 2 * (piece.start + index_bk), behind))
+    return torch.cat(found, 1).sort(1).values
+
+
+def _top(size_bn: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    value_bk, index_bk = size_bn.topk(min(keep + 1, size_bn.shape[1]))
+    if keep < size_bn.shape[1]:
+        # Of equals `topk` takes any: where the next one is as large, sort those rows, which leaves equals in order.
+        tied_b = (value_bk[:, keep] == value_bk[:, keep - 1]) & (value_bk[:, keep] > 0)
+        row_t = tied_b.nonzero().squeeze(1)
+        value_bk, index_bk = value_bk[:, :keep], index_bk[:, :keep]
+        if len(row_t):
+            index_bk[row_t] = size_bn[row_t].sort(dim=1, descending=True, stable=True).indices[:, :keep]
+    return index_bk, value_bk != 0
