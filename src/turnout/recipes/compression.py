@@ -23,7 +23,7 @@ def compression(
 ) -> dict[str, Experiment]:
     """Dense, top-k, 8-bit and sparse ternary messages on the embedded digits, a small CNN; in seconds, no downloads."""
     data = Digits(clients=clients, partition=Classes(per_client=classes), test_share=0.0)
-    local = Local(SGD(lr=0.1), epochs=2, batch_size=10)
+    local = Local(SGD(lr=0.2), epochs=2, batch_size=10)
     made = _methods(data, models.digits_cnn(), keep, away, local, rounds)
     return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in made.items()}
 
