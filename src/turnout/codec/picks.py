@@ -1,6 +1,6 @@
 """The k largest entries of each tensor of a row: exactly k, ties by lowest index, vectorised over rows.
 
-Shape letters: C rows (clients), b some of them, P columns, S pieces (tensors, or the whole row), K entries picked of a row.
+Shape letters: C rows (clients), b some of them, P columns, S pieces (tensors, or the whole row), K entries of a row.
 """
 
 from __future__ import annotations
