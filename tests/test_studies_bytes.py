@@ -61,6 +61,9 @@ def test_it_runs_end_to_end(tmp_path):
     assert all(isinstance(value, float) for value in ours.values())
     assert ours[TERNARY, "MB up"] < ours[PLAIN, "MB up"] / 50
     assert ours[CASE.variant("8 bits"), "MB up"] == pytest.approx(ours[PLAIN, "MB up"] / 4, rel=0.02)
+    with_u_v, with_few = (CASE.variant(way) for way in study.elastic(CASE))
+    assert ours[with_u_v, "MB up"] > 2 * ours[PLAIN, "MB up"]  # two vectors as long as the model, beside the messages
+    assert ours[TERNARY, "MB up"] < ours[with_few, "MB up"] < ours[with_u_v, "MB up"] / 5
     assert ours["constant update, 20 rounds, 10% sent, as printed", "times as far"] > 5
     ElementTree.parse(tmp_path / "study" / "bytes.svg")
 

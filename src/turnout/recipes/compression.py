@@ -1,4 +1,4 @@
-"""Paper 001's messages (Ma et al., Elastic Federated Learning): what a round costs in bytes, and what that does to it.
+"""Paper 001's messages, sparse and ternary both ways: what a round costs in bytes, and what that does to it.
 
 Clients with few classes each, half of them away every round, scheme C. The paper gives neither the shares that are sent
 nor rounds, rates or batches: they are parameters here.
