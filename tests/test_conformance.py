@@ -69,8 +69,22 @@ def test_events_that_depend_on_what_follows_are_caught():
         testing.check_events(DependsOnTheEnd())
 
 
-def test_terms():
-    testing.check_term(to.Proximal(0.5))
+@pytest.mark.parametrize(
+    "term", [to.Proximal(0.5), to.Scaffold(), to.Scaffold(1), to.FedGATE(), to.VRLSGD(), to.APFL(), to.MimeLite()]
+)
+def test_terms(term):
+    testing.check_term(term)
+
+
+@dataclass(frozen=True)
+class Forgetful(to.Scaffold):
+    def reform(self, down, said, reform):
+        return {}
+
+
+def test_a_term_that_loses_what_it_holds_is_caught():
+    with pytest.raises(AssertionError, match="reform"):
+        testing.check_term(Forgetful())
 
 
 @pytest.mark.parametrize(

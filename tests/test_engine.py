@@ -13,13 +13,15 @@ from turnout.engine.batches import address_batches, steps_per_epoch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import lay_out
+from turnout.engine.losses import cross_entropy, loss_by_hand
 from turnout.engine.train import Job, Trained, Trainer
 from turnout.local import SGD
+from turnout.task import Classification, NextCharacter, Regression, TaskSpec
 from turnout.terms import Proximal
 from turnout.types import Samples
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+CROSS_ENTROPY, CLASSES = nn.CrossEntropyLoss(reduction="none"), Classification()
 
 
 def dense() -> nn.Module:
@@ -79,14 +81,20 @@ def trained(
 
 
 def prepared(
-    model: nn.Module, kind: type | None, chunk: int, threads: int, device: str, **changes: object
+    model: nn.Module,
+    kind: type | None,
+    chunk: int,
+    threads: int,
+    device: str,
+    task: TaskSpec = CLASSES,
+    **changes: object,
 ) -> tuple[Trainer, Job]:
     torch.manual_seed(3)
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
     layout = lay_out(model.double().to(device))
-    network = Network.of(model, layout, CROSS_ENTROPY)
-    gradients = fastest(network, cross_entropy=True) if kind is None else kind(network)
+    network = Network.of(model, layout, task.loss)
+    gradients = fastest(network, loss_by_hand(task)) if kind is None else kind(network)
     values: dict = {
         "client_C": torch.tensor([3, 1, 4, 11, 5]), "steps_C": torch.tensor(STEPS), "samples": samples(COUNTS, device),
         "start_P": layout.pack(dict(model.named_parameters())),
@@ -128,13 +136,58 @@ def test_by_hand_and_vmap_equal_the_loop(make, changes, device):
     assert not torch.allclose(oracle.flat_CP[0], oracle.flat_CP[1])
 
 
+def numbers(outputs: int) -> Samples:
+    """Numbers to predict, one a sample or several, in another precision than the weights."""
+    given = samples(COUNTS)
+    y = torch.randn(len(given.y), *([outputs] if outputs > 1 else []), generator=torch.Generator().manual_seed(4))
+    return dataclasses.replace(given, y=y.float())
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": SGD(0.1, momentum=0.9)}], ids=["plain", "momentum"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_squared_error_by_hand_equals_the_loop(outputs, changes):
+    """A stack, and a single layer without a name; batches that end short."""
+    flat = dataclasses.replace(numbers(outputs), x=numbers(outputs).x.flatten(1))
+    for make, given in (
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, outputs)), numbers(outputs)),
+        (lambda: nn.Linear(36, outputs, bias=False), flat),
+        (lambda: nn.Linear(36, outputs), flat),
+    ):
+        settings = changes | {"task": Regression(), "samples": given}
+        trainer, _ = prepared(make(), None, 5, 1, "cpu", **settings)
+        assert isinstance(trainer.gradients, ByHand)
+        oracle = trained(make(), Looped, **settings)
+        agree(trained(make(), None, **settings), oracle)
+        agree(trained(make(), Vmapped, **settings), oracle)
+
+
+def test_losses_by_hand_are_for_exactly_their_task():
+    class Doubled(Regression):
+        def loss(self, output: Tensor, target: Tensor) -> Tensor:
+            return 2 * super().loss(output, target)
+
+    assert loss_by_hand(Regression()) is not None
+    assert loss_by_hand(Doubled()) is None
+    assert loss_by_hand(NextCharacter()) is None
+
+
+@pytest.mark.parametrize("kind", [None, Vmapped, Looped])
+def test_dropout_of_everything_gives_zeros_as_torch_s_own(kind):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Dropout(1.0), nn.Linear(8, 3))
+    result = trained(model, kind)
+    first = model[1].weight.numel() + model[1].bias.numel()
+    assert torch.isfinite(result.flat_CP).all()
+    assert (result.flat_CP[:, :first] == 0).all()  # nothing gets through, so nothing before it moves
+    assert (result.flat_CP[:, -3:] != 0).any()
+
+
 def test_plain_stacks_are_trained_by_hand_and_others_are_not():
     for model, kind in [(dense(), ByHand), (image(0.1), ByHand), (normed_image(), ByHand), (Residual(), Vmapped)]:
-        assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy=True), kind)
+        assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy), kind)
     model = dense()
-    assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy=False), Vmapped)
+    assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), None), Vmapped)
     odd = nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 3))
-    assert isinstance(fastest(Network.of(odd, lay_out(odd), CROSS_ENTROPY), cross_entropy=True), Vmapped)
+    assert isinstance(fastest(Network.of(odd, lay_out(odd), CROSS_ENTROPY), cross_entropy), Vmapped)
 
 
 @pytest.mark.parametrize("make", [dense, lambda: image(0.4), normed, normed_image, Residual])
@@ -152,7 +205,7 @@ def test_own_models_in_evaluation_equal_the_module_and_move_nothing(make):
             value.normal_(generator=g)
     before = {name: value.clone() for name, value in moved.items()}
     x = torch.randn(3, 4, 1, 6, 6, generator=g, dtype=torch.float64)
-    for gradients in (fastest(network, cross_entropy=True), Vmapped(network), Looped(network)):
+    for gradients in (fastest(network, cross_entropy), Vmapped(network), Looped(network)):
         found = gradients.outputs(flat_cP, moved, x)
         for i in range(3):
             own = network.layout.unpack(flat_cP[i]) | {name: value[i] for name, value in before.items()}

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 import turnout as to
+from turnout.compression import Dense
+from turnout.engine.batches import address_batches
+from turnout.experiment import begin, rounds_of
 from turnout.prepare import prepare
 from turnout.record import RoundRecord
 from turnout.round import Server
 from turnout.track import Weights
+from turnout.types import Samples
 
 EXACT = to.InProcess(device="cpu", precision="float64", threads=1)
 
@@ -37,6 +43,18 @@ def blobs(counts: list[int], features: int = 5, classes: int = 3, seed: int = 0)
     y = (torch.rand(len(owner), generator=g) * classes + owner).long() % classes
     test = torch.randn(30, features, generator=g), torch.randint(0, classes, (30,), generator=g)
     return to.data.Own(x, y, owner, test=test, test_share=0.0)
+
+
+@dataclass(frozen=True)
+class Coarse(Dense):
+    """Updates travel in steps of 1/8, in one byte."""
+
+    def encode(self, update_CP, kept, sending):
+        message, kept = super().encode((update_CP * 8).round() / 8, kept, sending)
+        return replace(message, bytes_C=message.bytes_C // 4), kept
+
+    def catch_up(self, state, message, sending):
+        return super().catch_up(state, message, sending) // 4
 
 
 def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experiment:
@@ -63,34 +81,55 @@ def play(prepared: Weights, rounds: int = 1, server: Server | None = None) -> tu
     return state, records
 
 
-def local_updates(prepared: Weights, t: int = 0) -> Tensor:
-    """D_k of every client by ordinary training, one after another: what the formulas of SPEC are about."""
-    from turnout.engine.batches import address_batches
-    from turnout.types import Samples
+Stepping = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor], int], Tensor]  # (x, gradient, gradient at, step)
 
-    e, model, runtime = prepared.experiment, prepared.template, prepared.runtime
-    local, layout = e.algorithm.local, prepared.model.layout
-    updates = []
-    for client in range(prepared.federation.clients):
-        _, steps_C = runtime._turn_out(torch.arange(prepared.federation.clients), t)
-        x, y = prepared.federation.train(torch.tensor([client]), t).of(0)
-        samples = Samples(x.double(), y, torch.arange(len(x)), torch.tensor([len(x)]))
-        steps = int(steps_C[client])
-        module = copy.deepcopy(model).double()
-        ids = torch.tensor([client])
-        batches = address_batches(samples, ids, torch.tensor([steps]), local.batch_size, False, e.seed, t)
-        start = torch.cat([p.detach().reshape(-1).clone() for p in module.parameters()])
-        for j in range(steps):
-            rows = batches.row_cJB[0, j][: int(batches.size_cJ[0, j])]
-            loss = torch.nn.functional.cross_entropy(module(samples.x[rows]), y[rows])
-            grads = torch.autograd.grad(loss, list(module.parameters()))
-            with torch.no_grad():
-                for p, g in zip(module.parameters(), grads, strict=True):
-                    p -= local.optimizer.lr * g
-        updates.append(torch.cat([p.detach().reshape(-1) for p in module.parameters()]) - start)
-    assert layout.width == len(updates[0])
-    return torch.stack(updates)
+
+def walk(prepared: Weights, client: int, t: int, start_P: Tensor, change: Stepping | None = None) -> tuple[Tensor, int]:
+    """One client's local training with ordinary autograd: where it ends, and its steps. `change` gives the gradient
+    to use instead, at x, and may ask for the one at other weights on the same mini-batch."""
+    e, local = prepared.experiment, prepared.experiment.algorithm.local
+    _, steps_C = prepared.runtime._turn_out(torch.arange(prepared.federation.clients), t)
+    x, y = prepared.federation.train(torch.tensor([client]), t).of(0)
+    samples = Samples(x.double(), y, torch.arange(len(x)), torch.tensor([len(x)]))
+    steps, ids = int(steps_C[client]), torch.tensor([client])
+    batches = address_batches(samples, ids, torch.tensor([steps]), local.batch_size, False, e.seed, t)
+    at_P = start_P.clone()
+    for j in range(steps):
+        rows = batches.row_cJB[0, j][: int(batches.size_cJ[0, j])]
+
+        def gradient(x_P: Tensor, rows: Tensor = rows) -> Tensor:
+            return gradient_of(prepared, x_P, samples.x[rows], y[rows])
+
+        grad_P = gradient(at_P)
+        at_P = at_P - local.optimizer.lr * (grad_P if change is None else change(at_P, grad_P, gradient, j))
+    return at_P, steps
+
+
+def gradient_of(prepared: Weights, x_P: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the mean loss at some weights (shared columns; what is personal has its first values)."""
+    layout = prepared.model.layout
+    point_P = torch.cat([x_P, prepared.model.flat_P[layout.shared :].double()]).requires_grad_()
+    module = copy.deepcopy(prepared.template).double()
+    output = functional_call(module, layout.unpack(point_P), (x.double(),))
+    loss = torch.nn.functional.cross_entropy(output, y)
+    return torch.autograd.grad(loss, point_P)[0][: layout.shared]
+
+
+def local_updates(prepared: Weights, t: int = 0) -> Tensor:
+    """D_k of every client by ordinary training, from the template: what the formulas of SPEC are about."""
+    start_P = prepared.model.layout.pack(dict(prepared.template.named_parameters())).double()
+    ends = [walk(prepared, client, t, start_P)[0] for client in range(prepared.federation.clients)]
+    return torch.stack(ends) - start_P
 
 
 def folder_run(experiment: to.Experiment, folder: Path) -> to.Run:
     return to.run(experiment, folder, quiet=True)
+
+
+def stopped_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> to.Run:
+    """The same run, left alone after some rounds and gone on with from its folder."""
+    steps = rounds_of(begin(experiment, folder, resume=False), folder)
+    for _ in range(after):
+        next(steps)
+    steps.close()
+    return to.run(experiment, folder, resume=True, quiet=True)

@@ -51,7 +51,7 @@ def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R
     more = {name: value for name, value in replies.report.items() if name not in _COUNTED}
     return {
         "train_loss": mean_loss,
-        "bytes_up": int(up_R.sum()),
+        "bytes_up": record.bytes_up + int(up_R.sum()),
         "bytes_down": int(bytes_down_R.sum()),
         "extra": dict(record.extra)
         | noticed(more, finite_R)
@@ -74,11 +74,14 @@ def noticed(more: Tensors, finite_R: Tensor) -> dict[str, float]:
 
 def weighed(record: RoundRecord, served: Served, asked_C: Tensor) -> dict[str, Any]:
     """What each client's reply weighed; `asked_C`: which of the cohort were asked."""
-    columns = dict(record.clients) | {"weight": served.weight_C[asked_C]}
+    told = sum(wire_bytes(tensors) for tensors in served.told.values())
+    down_C = record.clients["bytes_down"] + told * served.counts_C[asked_C]
+    columns = dict(record.clients) | {"weight": served.weight_C[asked_C], "bytes_down": down_C}
     if served.lent.friend_C is not None:
         columns["friend"] = served.lent.friend_C[asked_C]
     return {
         "counted": int(served.counts_C.sum()),
+        "bytes_down": record.bytes_down + told * int(served.counts_C.sum()),
         "weight_sum": float(served.weight_C.sum()),
         "weight_max": float(served.weight_C.max()),
         "extra": dict(record.extra) | served.extra,

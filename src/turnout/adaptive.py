@@ -9,6 +9,7 @@ Shape letters: c clients of a chunk, P parameters.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -83,7 +84,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(ABC):
     """What the server's three have in common: Δ is the weighted sum of updates, taken for a gradient.
 
     m <- β1 m + (1 - β1) Δ; v as each says, from τ²; w <- w + η m / (√v + τ). No bias correction, as published.
@@ -105,9 +106,9 @@ class Adaptive:
         v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}
 
+    @abstractmethod
     def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
         """The next v, given Δ²."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

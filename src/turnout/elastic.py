@@ -39,7 +39,7 @@ class Elastic(Stateless):
     memory        whoever has left but stays in the objective goes on being a reporter: its last u and v are kept
     decoupled     the explicit step after the optimizer's own, so that Adam does not normalise λ away
 
-    >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), None, None)
+    >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
     >>> down = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
     >>> Elastic(0.5).correct(torch.zeros(1, 1), at, down, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
     tensor([[1.]])

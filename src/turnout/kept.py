@@ -40,12 +40,12 @@ class Kept:
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
     seen: Tensors = field(default_factory=dict)  # its own activations after training (watching.py)
 
-    def start(self, shared_P: Tensor) -> Tensor:
-        """Where training begins: one row for everybody, or a row each where something is personal."""
+    def start(self, shared: Tensor) -> Tensor:
+        """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
         if self.personal_CQ.shape[1] == 0:
-            return shared_P
-        rows = shared_P.expand(self.personal_CQ.shape[0], -1)
-        return torch.cat([rows, self.personal_CQ.to(shared_P)], 1)
+            return shared
+        rows = shared.expand(self.personal_CQ.shape[0], -1)
+        return torch.cat([rows, self.personal_CQ.to(shared)], 1)
 
     def moments(self, states: Tensors, layout: Layout) -> tuple[Tensors, Tensor | None]:
         """The optimizer's state to begin with: what was kept, joined to what was downloaded; and the steps so far."""

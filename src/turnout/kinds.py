@@ -17,6 +17,7 @@ from typing import Any
 from turnout import data, local, models, participation, personal, selection, substitution, task, terms, weighting
 from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, ServerStep
+from turnout.apfl import APFL
 from turnout.compression import Compression, Dense
 from turnout.data import partition
 from turnout.elastic import Elastic
@@ -24,12 +25,15 @@ from turnout.engine.layout import Predicate
 from turnout.errors import Mistake, nearest
 from turnout.events import EventLog, Events, Join, Leave
 from turnout.friends import Friends
+from turnout.mime import MimeLite
+from turnout.mixing import Common, FedAMP, Mixing
 from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.settings import DataSpec
 from turnout.stale import Stale
 from turnout.ternary import LiteralTernary, SparseTernary, TopK
+from turnout.variates import VRLSGD, FedGATE, Scaffold
 
 Maker = Callable[..., Any]
 
@@ -72,7 +76,8 @@ KINDS: dict[Any, dict[str, Maker]] = {
     task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
     local.Optimizer: _table(local.SGD, Adam),
     local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
-    terms.Term: _table(terms.Proximal, Elastic),
+    terms.Term: _table(terms.Proximal, Elastic, Scaffold, APFL, MimeLite, **{"vrl-sgd": VRLSGD}, fedgate=FedGATE),
+    Mixing: _table(Common, fedamp=FedAMP),
     Predicate: _table(personal.batch_norm, personal.everything, personal.Named),
     Compression: _table(Dense, SparseTernary, TopK, Quantise, LiteralTernary, none=Dense),
     substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
@@ -96,6 +101,7 @@ ROLE_NAMES = {
     local.Optimizer: "optimizer",
     local.Schedule: "schedule",
     terms.Term: "term",
+    Mixing: "mixing",
     Predicate: "personal",
     Compression: "compression",
     substitution.Substitution: "substitution",

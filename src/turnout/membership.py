@@ -71,6 +71,7 @@ class Opening:
 
     events: Sequence[Happened] = ()
     extra: dict[str, float | str] = field(default_factory=dict)
+    bytes_up: int = 0  # what those who left have sent for it
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ class Membership:
             scene = self._join(scene, client, t, norm)
         if norm is not None:
             scene = scene.said({"old_gradient_norm": norm})
-        return scene.apply(moment), Opening(scene.log, scene.extra)
+        server, bytes_up = scene.apply(moment)
+        return server, Opening(scene.log, scene.extra, bytes_up)
 
     # -- joining
 

@@ -3,7 +3,8 @@
 Tables are dense over the clients that were ever seen, in the slots they got when they first replied: a look at all
 pairs of a round is then a few large, regular memory operations. They are written in place.
 
-Shape letters: K slots, R replies, M missing clients, L clients that left, I any clients, b rows of a block, c columns.
+Shape letters: K or S slots, R replies, P shared parameters, M missing clients, L clients that left, I any clients, b
+rows of a block, c columns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,21 @@ def find_slots(client_K: Tensor, client_I: Tensor) -> Tensor:
     known_K, slot_K = client_K.sort()
     place_I = torch.searchsorted(known_K, client_I).clamp(max=len(known_K) - 1)
     return torch.where(known_K[place_I] == client_I, slot_K[place_I], -1)
+
+
+def room_for(client_S: Tensor, rows_SP: Tensor, fresh_R: Tensor, population: int) -> tuple[Tensor, Tensor]:
+    """The same rows with room for newcomers: free ones first, then twice as many as before."""
+    free = (client_S < 0).nonzero().squeeze(1)
+    if len(fresh_R) > len(free):
+        have = len(client_S)
+        need = have + len(fresh_R) - len(free)
+        slots = max(need, min(2 * have, population))
+        bigger_SP = rows_SP.new_zeros(slots, rows_SP.shape[1])
+        bigger_SP[:have] = rows_SP
+        client_S, rows_SP = torch.cat([client_S, torch.full((slots - have,), -1)]), bigger_SP
+        free = (client_S < 0).nonzero().squeeze(1)
+    client_S = client_S.index_copy(0, free[: len(fresh_R)], fresh_R)
+    return client_S, rows_SP
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
         | {n: runtime.placed(v) for n, v in initial_shared(layout, flat_P, states, algorithm).items()},
         down={t.name: {n: runtime.placed(v) for n, v in t.down(shared_P).items()} for t in algorithm.terms},
         parts={
+            "mixing": algorithm.mixing.begin(federation.clients, layout.shared),
             "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
             "compression": runtime.placed_tree(algorithm.compression.begin(layout.shared_slots)),
             "server": runtime.placed_tree(algorithm.server.begin(layout.shared)),

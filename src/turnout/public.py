@@ -3,6 +3,7 @@
 from turnout import data, models, participation, personal, selection
 from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.aggregation import Apply, weighted_mean, weighted_sum
+from turnout.apfl import APFL
 from turnout.compression import Dense
 from turnout.data import partition
 from turnout.elastic import Elastic
@@ -11,6 +12,8 @@ from turnout.events import EventLog, Join, Leave
 from turnout.friends import Candidates, Friends
 from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
 from turnout.membership import Constants, DropInactive, Membership
+from turnout.mime import MimeLite
+from turnout.mixing import Common, FedAMP
 from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.running import Run, open_run, run
@@ -22,11 +25,14 @@ from turnout.task import Classification, NextCharacter, Regression, Task
 from turnout.terms import Proximal
 from turnout.ternary import LiteralTernary, SparseTernary, TopK
 from turnout.types import Turnout
+from turnout.variates import VRLSGD, FedGATE, Scaffold
 from turnout.version import __version__
 from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
 
 __all__ = [
+    "APFL",
     "SGD",
+    "VRLSGD",
     "Adam",
     "Algorithm",
     "Apply",
@@ -34,6 +40,7 @@ __all__ = [
     "ByWork",
     "Candidates",
     "Classification",
+    "Common",
     "CompleteOnly",
     "Constant",
     "Constants",
@@ -45,6 +52,8 @@ __all__ = [
     "Evaluate",
     "EventLog",
     "Experiment",
+    "FedAMP",
+    "FedGATE",
     "FedNova",
     "Friends",
     "InProcess",
@@ -54,6 +63,7 @@ __all__ = [
     "LiteralTernary",
     "Local",
     "Membership",
+    "MimeLite",
     "Mistake",
     "NextCharacter",
     "Proximal",
@@ -61,6 +71,7 @@ __all__ = [
     "RandomEvents",
     "Regression",
     "Run",
+    "Scaffold",
     "ServerAdagrad",
     "ServerAdam",
     "ServerYogi",

@@ -13,8 +13,9 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -22,17 +23,18 @@ from torch import Tensor
 
 from turnout.accounting import attendance, row_bytes, sent, terms_bytes, weighed, wire_bytes
 from turnout.aggregation import weighted_mean, weighted_sum
-from turnout.compression import Sending
+from turnout.compression import Dense, Sending
 from turnout.engine.layout import Layout
 from turnout.engine.train import Job, Trainer
 from turnout.errors import Mistake
 from turnout.events import Event
 from turnout.kept import Kept, central_model, sent_down
 from turnout.members import Members
+from turnout.mixing import Ended
 from turnout.record import RoundRecord
 from turnout.settings import Algorithm
 from turnout.substitution import Arrived, Lent
-from turnout.terms import Extra, Merging
+from turnout.terms import Extra, Merging, merged
 from turnout.types import Replies, Samples, State, Tensors, Turnout, flatten
 from turnout.watching import Watch
 
@@ -43,8 +45,8 @@ class Server:
 
     shared_P: Tensor
     states: Tensors  # averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
-    down: dict[str, Tensors]  # what each term broadcasts
-    parts: dict[str, State]  # the state of substitution, compression, server step and membership
+    down: dict[str, Tensors]  # what is held for each term, and broadcast as it says
+    parts: dict[str, State]  # the state of mixing, substitution, compression, server step, membership
     members: Members
     origin: int = 0  # the round in which the objective last shifted: where the clock starts
 
@@ -74,6 +76,14 @@ class Download:
     shared_P: Tensor
     states: Tensors
     down: dict[str, Tensors]
+    client_C: Tensor
+    start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
+
+    def start(self, client_R: Tensor) -> Tensor:
+        """What some of those asked start from, in whatever order: [P], or a row each."""
+        if self.start_CP is None:
+            return self.shared_P
+        return self.start_CP[torch.searchsorted(self.client_C, client_R).to(self.start_CP.device)]
 
 
 @dataclass(frozen=True)
@@ -106,8 +116,13 @@ class Runtime(Protocol):
         """Who leaves and joins at the beginning of a round: as the world has it, or as nodes have said."""
         ...
 
-    def forget(self, client_I: Tensor) -> None:
-        """Some clients have been taken out of the objective: nothing is kept for them."""
+    def forget(self, client_I: Tensor) -> tuple[Tensor, dict[str, Tensors]]:
+        """Some clients have been taken out of the objective, and nothing is kept for them: who of them had something,
+        and what they say to the terms, row by row."""
+        ...
+
+    def tell(self, client_R: Tensor, told: dict[str, Tensors]) -> None:
+        """Those whose replies were used hear what the terms make of the round."""
         ...
 
     def left_behind(self, client_L: Tensor) -> dict[str, Tensors]:
@@ -132,6 +147,7 @@ class Served:
     counts_C: Tensor
     lent: Lent
     total_P: Tensor  # the weighted sum, before the server's step
+    told: dict[str, Tensors]  # what the terms say to those whose replies were used
     extra: Extra = field(default_factory=dict)
 
 
@@ -151,13 +167,16 @@ def run_round(
     members, objective, clock = server.members, server.objective, t - server.origin
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
     about: dict[str, Any] = {"members": len(members), "events": opening.events, "extra": opening.extra}
-    record = RoundRecord(round=t, clock=clock, lr=lr, **about)
+    record = RoundRecord(round=t, clock=clock, lr=lr, bytes_up=opening.bytes_up, **about)
     cohort_C = algorithm.selection.choose(objective, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
     asked_C = members.which(cohort_C)  # the others have left but stay in the objective: drawn, and absent
     if not bool(asked_C.any()):
         return server, replace(record, skipped="nobody was asked")
 
-    download = Download(t, lr, server.shared_P, sent_down(server.states, algorithm), server.down)
+    down = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
+    start_CP = algorithm.mixing.starts(server.parts["mixing"], cohort_C[asked_C], server.shared_P)
+    states = sent_down(server.states, algorithm)
+    download = Download(t, lr, server.shared_P, states, down, cohort_C[asked_C], start_CP)
     turnout, replies = runtime.ask(cohort_C[asked_C], download)
 
     examples_C = runtime.examples(cohort_C)
@@ -169,7 +188,8 @@ def run_round(
         return server, replace(record, skipped=why)
 
     sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
-    fetched_R = algorithm.compression.catch_up(server.parts["compression"], replies.message, sending)
+    way_down = algorithm.compression if start_CP is None else Dense()  # nobody else has such a row
+    fetched_R = way_down.catch_up(server.parts["compression"], replies.message, sending)
     fetched_R = fetched_R + wire_bytes(download.states) + replies.report["bytes_down"]
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     record = replace(record, **sent(record, replies, fetched_R, position_R))
@@ -180,10 +200,13 @@ def run_round(
     gone_L = server.parts["membership"]["gone_L"]
     replies = replace(replies, left=runtime.left_behind(gone_L)) if len(gone_L) else replies
     sending, turnout = replace(sending, client_C=replies.client_C), turnout.among(cohort_C)
-    served = server_work(server, algorithm, turnout, share_C, replies, sending, lr)
+    parts = partial(algorithm.shares.parts, examples_C, len(objective), partial(runtime.mean_examples, objective))
+    served = server_work(server, algorithm, turnout, share_C, parts, replies, sending, download)
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, share_C, download)
         served = replace(served, extra=served.extra | said)
+    if served.told:
+        runtime.tell(replies.client_C, served.told)
     return served.server, replace(record, **weighed(record, served, asked_C))
 
 
@@ -198,7 +221,7 @@ def client_work(
         client_C=work.client_R,
         steps_C=work.steps_R,
         samples=work.samples,
-        start_P=kept.start(download.shared_P),
+        start_P=kept.start(download.start(work.client_R)),
         states=statistics | kept.states,
         own_states=frozenset(kept.states),
         lr=download.lr,
@@ -241,17 +264,22 @@ def server_work(
     algorithm: Algorithm,
     turnout: Turnout,
     share_C: Tensor,
+    objective_parts: Callable[[], Tensor],
     replies: Replies,
     sending: Sending,
-    lr: float,
+    download: Download,
 ) -> Served:
-    """Decode, lend shares, weigh, sum once, step, broadcast; states by their mean, terms as they say."""
+    """Decode, lend shares, weigh, sum once, step, broadcast; states by their mean, terms as they say.
+
+    `objective_parts` are the cohort's p_k in the whole objective, which are counted only if a term asks.
+    """
     parts, position_R = dict(server.parts), torch.searchsorted(turnout.client_C, replies.client_C)
     update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
 
     membership, substitution = algorithm.membership, algorithm.substitution
-    scale_C = algorithm.weighting.client_scale(turnout) if algorithm.scale_at == "server" else None
+    by_work_C = algorithm.weighting.client_scale(turnout)
+    scale_C = by_work_C if algorithm.scale_at == "server" else None
     scale_R = None if scale_C is None else scale_C[position_R]
     arrived = Arrived(
         sending.t, sending.seed, replies.client_C, update_RP, server.shared_P, turnout, scale_R, replies.hints
@@ -267,28 +295,38 @@ def server_work(
         factor_C = factor_C * scale_C
     weight_C = ((boost_C * own_C + lent.borrowed_C) * factor_C).clamp(max=algorithm.max_weight or float("inf"))
 
-    total_P = weighted_sum(update_RP, weight_C[position_R])
+    sum_P = total_P = weighted_sum(update_RP, weight_C[position_R])
     if old_P is not None:
-        total_P = total_P + old_P.to(total_P)
+        total_P = sum_P + old_P.to(sum_P)
     change_P, parts["server"] = algorithm.server.step(total_P, parts["server"])
     applied_P, parts["compression"] = algorithm.compression.broadcast(change_P, parts["compression"], sending)
     new_P = server.shared_P + applied_P
 
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
     states = {name: weighted_mean(value, own_C[position_R]) for name, value in replies.states.items()}
+    sent_R = by_work_C[position_R] if scale_C is None else torch.ones(len(position_R), dtype=torch.float64)
+    ended = Ended(replies.client_C, download.start(replies.client_C), update_RP, sent_R)
+    parts["mixing"] = algorithm.mixing.observe(parts["mixing"], ended)
     merging = Merging(
-        turnout.take(position_R), share_C[position_R], len(server.objective), server.shared_P, new_P, lr, sending.t
+        turnout=turnout.take(position_R),
+        share_C=share_C[position_R],
+        parts=lambda: objective_parts()[position_R],
+        weight_C=weight_C[position_R],
+        update_CP=update_RP,
+        scale_C=sent_R,
+        members=len(server.objective),
+        start_P=server.shared_P,
+        sum_P=sum_P,
+        new_P=new_P,
+        lr=download.lr,
+        t=sending.t,
     )
-    down, extra = {}, dict(lent.extra)
-    for term in algorithm.terms:
-        merging = replace(merging, left=replies.left.get(term.name, {}))
-        down[term.name], said = term.merge(server.down[term.name], replies.sums.get(term.name, {}), merging)
-        extra |= said
+    down, told, noted = merged(algorithm.terms, server.down, replies, merging)
     loss_C = torch.full_like(share_C, torch.inf).index_copy(0, position_R, replies.report["loss"].to(share_C))
     clock = sending.t - server.origin
     parts["membership"] = membership.observe(parts["membership"], clock, turnout, loss_C, share_C)
     after = replace(server, shared_P=new_P, states=server.states | states, down=down, parts=parts)
-    return Served(after, weight_C, counts_C, lent, total_P, extra)
+    return Served(after, weight_C, counts_C, lent, total_P, told, lent.extra | noted)
 
 
 def without_bad_numbers(replies: Replies, nonfinite: str, t: int) -> Replies:

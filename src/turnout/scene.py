@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from turnout.accounting import wire_bytes
 from turnout.departure import Bounds, bounds_from, fit_curve
 from turnout.errors import Mistake
 from turnout.members import Members
 from turnout.record import Event as Happened
 from turnout.roster import Roster
+from turnout.terms import Reform
+from turnout.types import Tensors
 
 if TYPE_CHECKING:
     from turnout.round import Runtime, Server
     from turnout.settings import Algorithm
+
+Held = dict[str, Tensors]  # by term
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,17 @@ class Moment:
 
     def share(self, client: int) -> float:
         """p_l: the client's part of the objective."""
-        objective = self.server.objective
-        if self.algorithm.shares.by == "uniform":
-            return 1 / len(objective)
-        own = float(self.runtime.examples(torch.tensor([client]))[0])
-        return own / (self.runtime.mean_examples(objective) * len(objective))
+        return float(self.parts(torch.tensor([client]))[0])
+
+    def parts(self, client_I: Tensor) -> Tensor:
+        """The same for some clients."""
+        objective, runtime = self.server.objective, self.runtime
+        mean = partial(runtime.mean_examples, objective)
+        return self.algorithm.shares.parts(runtime.examples(client_I), len(objective), mean)
+
+    def mass(self, objective: Members) -> float:
+        """What the parts of an objective are parts of."""
+        return self.algorithm.shares.mass(len(objective), partial(self.runtime.mean_examples, objective))
 
 
 @dataclass(frozen=True)
@@ -137,17 +150,30 @@ class Scene:
         dropped_D, when_D = self.roster.dropped_D[stays_D], self.roster.when_D[stays_D]
         return replace(self, roster=replace(self.roster, dropped_D=dropped_D, when_D=when_D))
 
-    def apply(self, moment: Moment) -> Server:
-        """The server after all that: the clock restarts if the objective has shifted, the excluded are forgotten."""
+    def apply(self, moment: Moment) -> tuple[Server, int]:
+        """The server after all that, and the bytes of the farewells: the clock restarts if the objective has shifted,
+        the excluded are forgotten."""
         server, parts = moment.server, dict(moment.server.parts)
         if self.members == server.members and self.roster is moment.roster:
-            return server
+            return server, 0
         roster = self.roster.shifted(server.objective) if self.shifted else self.roster
+        heard_I, said = torch.empty(0, dtype=torch.int64), Held()
         if self.out:
             out_I = torch.tensor(self.out)
-            moment.runtime.forget(out_I)
+            heard_I, said = moment.runtime.forget(out_I)
+            parts["mixing"] = moment.algorithm.mixing.forget(parts["mixing"], out_I)
             parts["substitution"] = moment.algorithm.substitution.forget(parts["substitution"], out_I)
             parts["compression"] = moment.algorithm.compression.forget(parts["compression"], out_I)
         parts["membership"] = roster.to_state()
         origin = moment.t if self.shifted else server.origin
-        return replace(server, members=self.members, origin=origin, parts=parts)
+        after = replace(server, members=self.members, origin=origin, parts=parts)
+        if self.shifted and any(server.down.values()):
+            after = replace(after, down=self._reformed(moment, after.objective, heard_I, said))
+        return after, sum(wire_bytes(rows) for rows in said.values())
+
+    def _reformed(self, moment: Moment, objective: Members, heard_I: Tensor, said: Held) -> Held:
+        """What the terms hold for the new objective, given the farewells of those who had something to say."""
+        mass = moment.mass(objective)
+        reform = Reform(moment.parts(heard_I), moment.mass(moment.server.objective) / mass if mass else 0.0)
+        down, terms = moment.server.down, moment.algorithm.terms
+        return {term.name: term.reform(down[term.name], said.get(term.name, {}), reform) for term in terms}

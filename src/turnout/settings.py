@@ -21,6 +21,7 @@ from turnout.errors import Mistake
 from turnout.events import Events
 from turnout.local import Local
 from turnout.membership import Membership
+from turnout.mixing import Common, Mixing
 from turnout.models import Logistic, ModelSpec
 from turnout.participation import Always, Participation
 from turnout.runtimes.settings import InProcess, RuntimeSpec
@@ -55,6 +56,7 @@ class Algorithm:
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
+    mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
     personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
     share_personal  send it all the same (counted in bytes): its average completes a central model, and
     newcomers   may begin with that "average" instead of the "initial" values
@@ -65,6 +67,7 @@ class Algorithm:
     personal: Predicate | None = None
     share_personal: bool = False
     newcomers: str = "initial"
+    mixing: Mixing = field(default_factory=Common)
     compression: Compression = field(default_factory=Dense)
     substitution: Substitution = field(default_factory=Unused)
     weighting: Weighting = field(default_factory=ByWork)
@@ -75,6 +78,11 @@ class Algorithm:
     scale_at: str = "client"
     max_weight: float | None = None
     nonfinite: str = "stop"
+
+    @property
+    def makes_own(self) -> bool:
+        """Whether clients have models of their own."""
+        return self.personal is not None or self.mixing.personal or any(term.personal for term in self.terms)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
@@ -88,6 +96,9 @@ class Algorithm:
             raise Mistake("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
         if self.newcomers == "average" and not self.share_personal:
             raise Mistake("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
+        if self.mixing.personal and self.substitution.lends:
+            name = type(self.mixing).__name__
+            raise Mistake(f"algorithm.substitution has no effect on clients' own models: leave it out with {name}")
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         if self.membership.stand_in and not self.substitution.lends:

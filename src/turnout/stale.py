@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.pairs import find_slots
+from turnout.pairs import find_slots, room_for
 from turnout.substitution import Arrived, Lent, Unused, spread
 from turnout.types import State
 
@@ -44,7 +44,7 @@ class Stale(Unused):
     def observe(self, state: State, arrived: Arrived) -> State:
         client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
         fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
-        client_S, rows_SP = _room_for(client_S, rows_SP, fresh_R, state["population"])
+        client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
         row_RP = arrived.update_RP
         if arrived.scale_R is not None:
             row_RP = row_RP * arrived.scale_R[:, None].to(row_RP)
@@ -68,18 +68,3 @@ class Stale(Unused):
     def forget(self, state: State, client_L: Tensor) -> State:
         gone_S = torch.isin(state["client"], client_L)
         return state | {"client": state["client"].masked_fill(gone_S, -1)}
-
-
-def _room_for(client_S: Tensor, rows_SP: Tensor, fresh_R: Tensor, population: int) -> tuple[Tensor, Tensor]:
-    """The same rows with room for newcomers: free ones first, then twice as many as before."""
-    free = (client_S < 0).nonzero().squeeze(1)
-    if len(fresh_R) > len(free):
-        have = len(client_S)
-        need = have + len(fresh_R) - len(free)
-        slots = max(need, min(2 * have, population))
-        bigger_SP = rows_SP.new_zeros(slots, rows_SP.shape[1])
-        bigger_SP[:have] = rows_SP
-        client_S, rows_SP = torch.cat([client_S, torch.full((slots - have,), -1)]), bigger_SP
-        free = (client_S < 0).nonzero().squeeze(1)
-    client_S = client_S.index_copy(0, free[: len(fresh_R)], fresh_R)
-    return client_S, rows_SP

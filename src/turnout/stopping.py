@@ -58,7 +58,7 @@ def measures_global(experiment: Experiment) -> bool:
 def measures_personal(experiment: Experiment) -> bool:
     """Whether clients' own models are measured: as asked, else where something is their own."""
     asked = experiment.evaluate.personal
-    return experiment.algorithm.personal is not None if asked is None else asked
+    return experiment.algorithm.makes_own if asked is None else asked
 
 
 def metric_of(experiment: Experiment) -> str:

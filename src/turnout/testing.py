@@ -20,11 +20,12 @@ from turnout.engine.layout import Slot
 from turnout.events import Events, Setting, calendar_of
 from turnout.local import Optimizer
 from turnout.members import Members
+from turnout.mixing import Ended, Mixing
 from turnout.participation import Participation
 from turnout.selection import Selection
 from turnout.substitution import Arrived, Substitution
-from turnout.terms import At, Merging, Term
-from turnout.types import Tensors, Turnout, flatten
+from turnout.terms import At, Merging, Reform, Term
+from turnout.types import State, Tensors, Turnout, flatten
 from turnout.weighting import Weighting
 
 
@@ -134,40 +135,87 @@ def check_events(events: Events, clients: int = 40) -> None:
         _expect(first.at(t) == longer.at(t), f"events: round {t} depends on how many rounds follow")
 
 
+def check_mixing(mixing: Mixing, width: int = 4) -> None:
+    """Promises of a mixing: rows are in the order of the clients asked for, finite, the same again; who has left is a
+    stranger; a second run knows nothing of the first; what the updates are written over with does not matter."""
+    shared_P, everybody = torch.zeros(width), torch.arange(4)
+    first = mixing.begin(clients=6, width=width)
+
+    def rows(state: State, client_C: Tensor) -> list[Tensor]:
+        starts_CP = mixing.starts(state, client_C, shared_P)
+        given = shared_P.expand(len(client_C), -1) if starts_CP is None else starts_CP
+        return [given.clone(), mixing.own(state, client_C, shared_P).clone()]
+
+    strangers = rows(first, everybody)
+    update_RP = torch.arange(3.0 * width).view(3, width) - 5
+    client_R = torch.tensor([3, 0, 2])
+    state = mixing.observe(first, Ended(client_R, shared_P, update_RP, torch.tensor([1.0, 2.0, 1.0])))
+    update_RP.fill_(float("nan"))
+    mixed = rows(state, everybody)
+    _expect(all(bool(torch.isfinite(r).all()) for r in mixed), "observe: copy what is kept, rows must stay finite")
+    for one, all_of_them in zip(rows(state, torch.tensor([3])), mixed, strict=True):
+        _expect(torch.allclose(one[0], all_of_them[3]), "starts, own: a client's row depends on who else is asked")
+    for old, new in zip(strangers, rows(first, everybody), strict=True):
+        _expect(torch.equal(old, new), "begin: a second run must not know of the first")
+    left = rows(mixing.forget(state, torch.tensor([3])), everybody)
+    _expect(
+        all(torch.equal(a[3], b[3]) for a, b in zip(left, strangers, strict=True)), "forget: who left is a stranger"
+    )
+
+
 def check_term(term: Term, width: int = 6) -> None:
     """Promises of a term: what it does to a chunk of clients is what it does to each alone, and stays finite; before
     anybody has replied, and after the server has merged what these clients sent."""
     generator = torch.Generator().manual_seed(0)
     start_P, work_C = torch.randn(width, generator=generator), torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
     turnout = Turnout(torch.arange(3), work_C, 3.0, work_C, torch.full_like(work_C, 3.0))
-    down = term.down(start_P)
+    down, third_C = term.down(start_P), torch.full_like(work_C, 1 / 3)
     for t in range(2):
         x_cP, grad_cP = torch.randn(2, 3, width, generator=generator)
-        whole, up = _locally(term, down, t, x_cP, grad_cP, start_P, slice(0, 3))
+        heard = term.broadcast(down)
+        whole, up, kept = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(0, 3))
         _expect(all(bool(torch.isfinite(value).all()) for value in whole), "correct, settle, after: must stay finite")
         for i in range(3):
-            each, _ = _locally(term, down, t, x_cP, grad_cP, start_P, slice(i, i + 1))
+            each, _, _ = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(i, i + 1))
             for together, alone in zip(whole, each, strict=True):
                 _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
-        merging = Merging(turnout, torch.full_like(work_C, 1 / 3), 3, start_P, x_cP.mean(0), 0.1, t)
-        merged, _ = term.merge(down, up, merging)
-        _expect(merged.keys() == down.keys(), f"merge: broadcasts {sorted(merged)}, but `down` declares {sorted(down)}")
-        down = merged
+        update_CP = x_cP - start_P
+        sum_P, one_C = update_CP.mean(0), torch.ones_like(work_C)
+        merging = Merging(
+            turnout, third_C, lambda: third_C, third_C, update_CP, one_C, 3, start_P, sum_P, start_P + sum_P, 0.1, t
+        )  # fmt: skip
+        down = _on_the_server(term, down, up, kept, merging)
+
+
+def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, merging: Merging) -> Tensors:
+    """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
+    told = term.tell(down, merging)
+    merged, _ = term.merge(down, up, merging)
+    heard = term.hear(told, kept)
+    _expect(heard.keys() == kept.keys(), f"hear: keeps {sorted(heard)}, but `mine` declares {sorted(kept)}")
+    said = {name: value[:1] for name, value in term.farewell(heard).items()}
+    after = term.reform(merged, said, Reform(merging.part_C[:1], 1.5))
+    for what, held in (("merge", merged), ("reform", after)):
+        _expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `down` declares {sorted(down)}")
+    values = [*told.values(), *heard.values(), *after.values()]
+    _expect(all(bool(torch.isfinite(v).all()) for v in values), "tell, hear, merge, reform: must stay finite")
+    return after
 
 
 def _locally(
     term: Term, down: Tensors, t: int, x_cP: Tensor, grad_cP: Tensor, start_P: Tensor, rows: slice
-) -> tuple[list[Tensor], Tensors]:
-    """What a term does to some clients, and what they send."""
+) -> tuple[list[Tensor], Tensors, Tensors]:
+    """What a term does to some clients, what they send, and what they keep."""
     at = At(
         x_cP=x_cP[rows].clone(),
         start_cP=start_P[None],
         lr=0.1,
         step=0,
-        steps_c=torch.tensor([3, 2, 1])[rows],
+        steps_c=torch.tensor([3.0, 2.0, 1.0])[rows],
         examples_c=torch.tensor([9, 5, 2])[rows],
         gradient=lambda x: x * 0.5,
         squared_gradients=lambda samples: (x_cP[rows] * 0.1).square(),
+        full_gradient=lambda x: x * 0.4,
         t=t,
     )
     blank = term.mine(start_P)
@@ -178,7 +226,7 @@ def _locally(
     for name, value in {**up, **kept}.items():
         _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
     _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
-    return [grad, at.x_cP, *up.values(), *kept.values()], up
+    return [grad, at.x_cP, *up.values(), *kept.values(), term.own(at.x_cP, kept)], up, kept
 
 
 def check_optimizer(optimizer: Optimizer, width: int = 6) -> None:

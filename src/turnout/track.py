@@ -124,7 +124,7 @@ class Weights:
         """Members' own models on their own test data: means, the main metric's spread, and each one's values."""
         task, noisy_N, client_C = self.experiment.task, self.runtime.federation.noisy(), self.sample_of(state)
         crew, samples = self.runtime.trainer.crew, self.runtime.federation.test(client_C, t)
-        if self.model.layout.personal:
+        if self.experiment.algorithm.makes_own:
             found = measure_own(crew, task, self.own_models(state, client_C), samples)
         else:  # everybody's own model is the same one
             found = measure_clients(crew, task, *self.global_model(state), samples)
@@ -138,13 +138,18 @@ class Weights:
 
     def own_models(self, state: Server, client_C: Tensor) -> Models:
         """These clients' models as they would begin the next round: what is shared, with what is their own."""
-        layout, sent = self.model.layout, sent_down(state.states, self.experiment.algorithm)
+        layout, algorithm = self.model.layout, self.experiment.algorithm
+        sent, terms = sent_down(state.states, algorithm), [term for term in algorithm.terms if term.personal]
+        wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
-            kept = self.runtime.kept(client_C[place_c], sent, lambda name: name.startswith(("personal", "state/")))
+            kept = self.runtime.kept(client_C[place_c], sent, lambda name: name.startswith(wanted))
             shared = {n: state.states[n].expand(len(place_c), *state.states[n].shape) for n in layout.shared_states}
-            flat = kept.start(state.shared_P)
-            return flat if flat.dim() == 2 else flat.expand(len(place_c), -1), shared | kept.states
+            flat = kept.start(algorithm.mixing.own(state.parts["mixing"], client_C[place_c], state.shared_P))
+            for term in terms:
+                own_cP = term.own(flat[:, : layout.shared], kept.mine[term.name])
+                flat = torch.cat([own_cP, flat[:, layout.shared :]], 1)
+            return flat, shared | kept.states
 
         return models
 
@@ -187,6 +192,7 @@ class Weights:
             "client state": runtime.store.row_bytes * ever,
             "data": _data_bytes(self.federation),
             "stand-ins": algorithm.substitution.memory(ever, layout.shared),
+            "models": algorithm.mixing.memory(ever, layout.shared),
         }
 
 

@@ -3,11 +3,12 @@
 A weighting answers three questions, each with a default: whose work counts, what a client multiplies its update by
 before sending it, and what the server multiplies a share by. A new weighting overrides one of them.
 
-Shape letters: C clients of the cohort.
+Shape letters: C clients of the cohort, I any clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -118,10 +119,24 @@ class Shares:
         >>> Shares(over="unbiased").of(torch.tensor([1, 3]), members=10, mean_examples=4.0)
         tensor([0.1250, 0.3750], dtype=torch.float64)
         """
-        size_C = examples_C.to(torch.float64)
-        if self.by == "uniform":
-            size_C = torch.ones_like(size_C)
+        size_C = self._sizes(examples_C)
         if self.over == "normalised":
             return size_C / size_C.sum().clamp(min=1e-300)
         mean = 1.0 if self.by == "uniform" or mean_examples is None else mean_examples
         return size_C / (mean * len(size_C))  # = n_c / (N · mean) · N / |cohort|
+
+    def parts(self, examples_I: Tensor, members: int, mean_examples: Callable[[], float]) -> Tensor:
+        """p_k: what some clients stand for in the whole objective, whoever was asked.
+
+        >>> Shares().parts(torch.tensor([1, 3]), members=10, mean_examples=lambda: 2.0)
+        tensor([0.0500, 0.1500], dtype=torch.float64)
+        """
+        return self._sizes(examples_I) / self.mass(members, mean_examples)
+
+    def mass(self, members: int, mean_examples: Callable[[], float]) -> float:
+        """What parts of an objective are parts of: its clients, or their samples (which somebody has to count)."""
+        return members * (1.0 if self.by == "uniform" else mean_examples())
+
+    def _sizes(self, examples_C: Tensor) -> Tensor:
+        size_C = examples_C.to(torch.float64)
+        return torch.ones_like(size_C) if self.by == "uniform" else size_C

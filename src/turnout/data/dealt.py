@@ -8,6 +8,7 @@ Shape letters: S samples of the pool, C clients, L labels.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Pool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt:
+class Dealt(ABC):
     """The fields every dealt-out data set has.
 
     clients     how many; None for one per owner in the data
@@ -68,9 +69,9 @@ class Dealt:
             raise Mistake(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
         check_test_share(self.test_share)
 
+    @abstractmethod
     def read(self, data_dir: Path | None) -> Pool:
         """The data set's samples, from its files."""
-        raise NotImplementedError
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
         """Read the data and deal it out; the seed decides who gets what."""

@@ -5,8 +5,8 @@ straight into the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no graph is bu
 over the unfolded image, with activations laid out as [c, channel, B, h, w] so that no step needs a transpose. On a
 GPU some layers have kernels of their own (engine/kernels.py), swapped in by `Stack.descend`.
 
-Anything else than a stack of the layers below with a cross-entropy falls back to `vmap` (engine/vectorised.py);
-both are held to the plain loop.
+Anything else than a stack of the layers below under one of the losses of engine/losses.py falls back to `vmap`
+(engine/gradients.py); both are held to the plain loop.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, L positions of an image.
 """
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from turnout.engine.dropout import AddressedDropout, keep_mask
+from turnout.engine.losses import Loss
 from turnout.engine.normalise import Normalise
 from turnout.engine.sinks import Sink, Squares
 from turnout.types import Tensors
@@ -175,14 +176,15 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _translate(name: str, module: nn.Module) -> Layer | None:
     """The hand-written counterpart of one layer, or None where there is none."""
-    bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
+    prefix = f"{name}." if name else ""  # a model that is a layer itself has no name
+    weight, bias = f"{prefix}weight", f"{prefix}bias" if getattr(module, "bias", None) is not None else None
     if isinstance(module, nn.Linear):
-        return Dense(f"{name}.weight", bias)
+        return Dense(weight, bias)
     if isinstance(module, nn.Conv2d):
         plain = module.groups == 1 and _pair(module.stride) == (1, 1) and _pair(module.dilation) == (1, 1)
         if not plain or isinstance(module.padding, str) or module.padding_mode != "zeros":
             return None
-        return Convolution(f"{name}.weight", bias, _pair(module.kernel_size), _pair(module.padding))
+        return Convolution(weight, bias, _pair(module.kernel_size), _pair(module.padding))
     if isinstance(module, nn.MaxPool2d):
         plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
         return Pool(_pair(module.kernel_size), _pair(module.stride)) if plain else None
@@ -202,9 +204,9 @@ def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]
     return [pair for name, child in module.named_children() for pair in _flatten(child, f"{prefix}{name}.")]
 
 
-def by_hand(module: nn.Module) -> Stack | None:
+def by_hand(module: nn.Module, loss: Loss) -> Stack | None:
     """The hand-written form of a model, or None where it has a layer we have not written (or frozen parameters)."""
-    if type(module) is not nn.Sequential or not all(p.requires_grad for p in module.parameters()):
+    if type(module) not in (nn.Sequential, nn.Linear) or not all(p.requires_grad for p in module.parameters()):
         return None
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(module.parameters())):  # tied weights
@@ -213,7 +215,7 @@ def by_hand(module: nn.Module) -> Stack | None:
     known = [layer for layer in layers if layer is not None]
     if not known or len(known) != len(layers) or not isinstance(known[-1], Dense):
         return None
-    return Stack(_pool_first(known))
+    return Stack(_pool_first(known), loss)
 
 
 def _pool_first(layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -239,29 +241,30 @@ def _for_device(layers: Sequence[Layer], x: Tensor) -> Sequence[Layer]:
 
 @dataclass(frozen=True)
 class Stack:
-    """A whole model: cross-entropy on top of the layers."""
+    """A whole model: a loss on top of the layers."""
 
     layers: Sequence[Layer]
+    loss: Loss
 
     def descend(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: Sink) -> Tensor:
         """One backward pass into the sink; the mean loss of each client comes back."""
         layers = _for_device(self.layers, x)
-        logits, saved = _forward(layers, x, weights)
-        loss_c, d = _cross_entropy(logits, y, mask_cB, sink.gain)
+        output, saved = _forward(layers, x, weights)
+        loss_c, d = self.loss(output, y, mask_cB, sink.gain)
         _backward(layers, d, saved, weights, sink)
         return loss_c
 
     def add_squares(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, targets: Tensors) -> None:
         """Add the squares of each (real) sample's own gradient to the targets."""
-        logits, saved = _forward(self.layers, x, weights)
-        _, d = _cross_entropy(logits, y, None, y.shape[1])
+        output, saved = _forward(self.layers, x, weights)
+        _, d = self.loss(output, y, None, x.shape[1])
         _backward(self.layers, d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2)), saved, weights,
                   Squares(targets, 1.0, 1.0, 1.0))  # fmt: skip
 
     def in_evaluation(self) -> Stack:
         """The same model without dropout, normalising by its running statistics."""
         kept = (layer for layer in self.layers if not isinstance(layer, Drop))
-        return Stack(tuple(replace(h, training=False) if isinstance(h, Normalise) else h for h in kept))
+        return Stack(tuple(replace(h, training=False) if isinstance(h, Normalise) else h for h in kept), self.loss)
 
     def outputs(self, x: Tensor, weights: Tensors) -> Tensor:
         """Scores [c, B, classes]."""
@@ -281,25 +284,7 @@ def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tens
 
 
 def _backward(layers: Sequence[Layer], d: Tensor, saved: list[Any], weights: Tensors, sink: Sink) -> None:
-    """From the gradient of the scores down to the first layer that has parameters."""
+    """From the gradient of the outputs down to the first layer that has parameters."""
     first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution | Normalise))
     for i in reversed(range(first, len(layers))):
         d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
-
-
-def _cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Mean loss [c] over the real samples, and gain times its gradient with respect to the scores [c, B, classes].
-
-    The softmax is written out: torch's own takes four times as long where there are few classes.
-    """
-    z = logits - logits.amax(2, keepdim=True)
-    index = y.unsqueeze(2)
-    picked = z.gather(2, index)
-    e = z.exp_()
-    total = e.sum(2, keepdim=True)
-    loss_cB = (total.log() - picked).squeeze(2)
-    d = e.div_(total).scatter_add_(2, index, torch.full_like(total, -1.0))
-    if mask_cB is None:
-        return loss_cB.mean(1), d.mul_(gain / y.shape[1])
-    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
-    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))

@@ -41,7 +41,7 @@ def keep_mask(
         count *= n
     position = torch.arange(count, device=device).view(drawn)
     bits = (keys(key.reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
-    return (bits >= int(p * 2**_BITS)).to(dtype) / (1 - p)
+    return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1 keeps nothing: 0 over anything is 0
 
 
 def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """The gradient of a chunk of clients, three ways with one signature; the plain loop is the oracle for the other two.
 
-    ByHand      engine/backprop.py, for plain stacks of layers under a cross-entropy
+    ByHand      engine/backprop.py, for plain stacks of layers under a loss of engine/losses.py
     Vmapped     torch.func.vmap(grad), for any module that vectorises
     Looped      one client at a time with ordinary autograd: the oracle, and the fallback
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
+from turnout.engine import losses
 from turnout.engine.backprop import Stack, by_hand
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.layout import Layout
@@ -287,7 +288,7 @@ class Looped:
         return Looped(self.network.twin())
 
 
-def fastest(network: Network, cross_entropy: bool) -> ByHand | Vmapped:
-    """By hand where the model is a plain stack under a cross-entropy, else under `vmap`."""
-    stack: Any = by_hand(network.module) if cross_entropy else None
+def fastest(network: Network, loss: losses.Loss | None) -> ByHand | Vmapped:
+    """By hand where the model is a plain stack under a loss that is written by hand, else under `vmap`."""
+    stack: Any = by_hand(network.module, loss) if loss is not None else None
     return ByHand(network, stack) if stack is not None else Vmapped(network)

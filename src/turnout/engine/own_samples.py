@@ -1,5 +1,5 @@
-"""A pass over a client's own samples in evaluation mode, beside its training: the diagonal of the empirical Fisher
-information, which is the mean square of one sample's gradient.
+"""A pass over a client's own samples in evaluation mode, beside its training: the mean gradient, and the diagonal of
+the empirical Fisher information, which is the mean square of one sample's gradient.
 
 Squaring a mini-batch's mean gradient would be another, smaller number. A batch at a time, for a chunk of clients, and
 never a matrix of [clients, samples, parameters].
@@ -64,6 +64,19 @@ def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSampl
     total_cP = torch.zeros_like(flat_cP)
     for batch in own.batches(size, flat_cP):
         gradients.add_squares(flat_cP, states, batch, total_cP)
+    return total_cP.div_(own.count(flat_cP))
+
+
+def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:
+    """(1/m) Σ_s ∇ loss_s [c, P]."""
+    total_cP, part_cP = torch.zeros_like(flat_cP), torch.empty_like(flat_cP)
+    for batch in own.batches(size, flat_cP):
+        here_c1 = torch.full_like(flat_cP[:, :1], batch.x.shape[1])
+        if batch.mask_cB is not None:
+            here_c1 = batch.mask_cB.sum(1, keepdim=True)
+            batch.mask_cB[(here_c1 == 0).squeeze(1), 0] = 1  # who has none left repeats one, which weighs nothing
+        gradients.gradient(flat_cP, states, batch, part_cP)
+        total_cP.addcmul_(part_cP, here_c1)
     return total_cP.div_(own.count(flat_cP))
 
 

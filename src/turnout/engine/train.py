@@ -20,7 +20,7 @@ from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.layout import Slot
-from turnout.engine.own_samples import OwnSamples, fisher
+from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
 from turnout.rng import key
@@ -187,6 +187,7 @@ class Chunk:
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
+        self.progress_c = job.optimizer.progress(self.steps_c).to(self.flat_cP) if job.terms else self.steps_c
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
@@ -285,15 +286,22 @@ class Chunk:
             own = OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, samples)
             return fisher(self.gradients, flat, states, own, self.job.batch_size)[:, :shared]
 
+        def full_gradient(x_cP: Tensor) -> Tensor:
+            full, place_c = flat.clone(), torch.arange(self.rows.start, self.rows.stop)[rows]
+            full[:, :shared] = x_cP
+            own = OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address=0)
+            return mean_gradient(self.gradients, full, states, own, self.job.batch_size)[:, :shared]
+
         return At(
             x_cP=flat[:, :shared],
             start_cP=start[:, :shared],
             lr=self.job.lr,
             step=step,
-            steps_c=self.steps_c[rows].to(flat.device),
+            steps_c=self.progress_c[rows],
             examples_c=self.job.samples.count_C[self.rows][rows].to(flat.device),
             gradient=gradient,
             squared_gradients=squared_gradients,
+            full_gradient=full_gradient,
             t=self.job.t,
         )
 

@@ -22,6 +22,7 @@ from turnout.engine.batches import steps_per_epoch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import Gradients, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import Layout
+from turnout.engine.losses import Loss, loss_by_hand
 from turnout.engine.replays import Batch
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
@@ -35,10 +36,11 @@ from turnout.round import ClientWork, Download, Server, client_work
 from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Algorithm, Evaluate
 from turnout.store import ClientStore
-from turnout.task import Classification, TaskSpec
+from turnout.task import TaskSpec
 from turnout.types import Replies, State, Tensors, Turnout, flatten, unflatten
 from turnout.watching import Watch
 
+TOLD = 64  # clients whose rows are rewritten together when a round has ended
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
 
@@ -88,7 +90,7 @@ class InProcessRuntime:
         self._total: int | None = None
 
     def _trainer(self, settings: InProcess, task: TaskSpec) -> Trainer:
-        gradients = pick_gradients(settings.engine, self.network, type(task) is Classification)
+        gradients = pick_gradients(settings.engine, self.network, loss_by_hand(task))
         sample = self.federation.train(torch.tensor([_first_with_data(self.federation)]), 0)
         x, y = sample.of(0)
         size = self.algorithm.local.batch_size
@@ -131,9 +133,25 @@ class InProcessRuntime:
     def events(self, t: int) -> Sequence[Event]:
         return self.calendar.at(t)
 
-    def forget(self, client_I: Tensor) -> None:
+    def forget(self, client_I: Tensor) -> tuple[Tensor, dict[str, Tensors]]:
+        client_I = client_I[self.store.knows(client_I)]
+        mine = self._mine(client_I)
+        said = {term.name: term.farewell(mine.get(term.name, {})) for term in self.algorithm.terms}
         for client in client_I.tolist():
             self.store.forget(client)
+        return client_I, said
+
+    def tell(self, client_R: Tensor, told: dict[str, Tensors]) -> None:
+        for client_c in client_R.split(TOLD):
+            mine = self._mine(client_c)
+            for term in self.algorithm.terms:
+                if term.name in told:
+                    kept = term.hear(told[term.name], mine[term.name])
+                    self.store.scatter(client_c, {f"mine/{term.name}/{n}": v for n, v in kept.items()})
+
+    def _mine(self, client_I: Tensor) -> dict[str, Tensors]:
+        """What the terms keep for some clients."""
+        return kept_from(self.store.gather(client_I, lambda n: n.startswith("mine/")), len(client_I), self.device).mine
 
     def left_behind(self, client_L: Tensor) -> dict[str, Tensors]:
         names = [term.name for term in self.algorithm.terms if term.remembers]
@@ -241,17 +259,17 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_gradients(engine: str, network: Network, cross_entropy: bool) -> Gradients:
+def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradients:
     """The gradients meant by a setting."""
     if engine == "loop":
         return Looped(network)
     if engine == "vmap":
         return Vmapped(network)
-    gradients = fastest(network, cross_entropy)
+    gradients = fastest(network, loss)
     if engine == "by-hand" and isinstance(gradients, Vmapped):
         raise Mistake(
             "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Flatten "
-            "and Dropout layers under the classification task: use 'auto'"
+            "and Dropout layers under the classification or regression task: use 'auto'"
         )
     return gradients
 

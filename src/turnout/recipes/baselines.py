@@ -1,0 +1,47 @@
+"""The methods that papers compare with, in one world: the embedded digits, two classes a client, some clients away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnout import models
+from turnout.apfl import APFL
+from turnout.data import Digits
+from turnout.data.partition import Classes
+from turnout.local import SGD, Local
+from turnout.mime import MimeLite
+from turnout.mixing import FedAMP
+from turnout.participation import Dropout
+from turnout.runtimes.settings import InProcess
+from turnout.settings import Algorithm, Evaluate, Experiment, World
+from turnout.terms import Proximal
+from turnout.variates import VRLSGD, FedGATE, Scaffold
+from turnout.weighting import FedNova
+
+AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
+METHODS: dict[str, dict[str, Any]] = {
+    "FedAvg": {},
+    "FedProx": {"terms": (Proximal(mu=0.2),)},
+    "FedNova": {"weighting": FedNova()},
+    "SCAFFOLD": {"terms": (Scaffold(),)},
+    "FedGATE": {"terms": (FedGATE(),)},
+    "VRL-SGD": {"terms": (VRLSGD(),)},
+    "MimeLite": {"terms": (MimeLite(),)},
+    "APFL": {"terms": (APFL(),)},
+    "FedAMP": {"mixing": AMP, "terms": (Proximal(mu=MU),)},
+}
+
+
+def baselines(clients: int = 20, classes: int = 2, away: float = 0.3, rounds: int = 60) -> dict[str, Experiment]:
+    """FedAvg, FedProx, FedNova, SCAFFOLD, FedGATE, VRL-SGD, MimeLite, APFL and FedAMP on the embedded digits."""
+    return {
+        name: Experiment(
+            world=World(Digits(clients=clients, partition=Classes(per_client=classes)), Dropout(away)),
+            model=models.MLP(32),
+            algorithm=Algorithm(local=Local(SGD(lr=0.05), steps=10, batch_size=10), **parts),
+            rounds=rounds,
+            evaluate=Evaluate(personal=True),
+            runtime=InProcess(device="cpu", threads=1),
+        )
+        for name, parts in METHODS.items()
+    }
