@@ -96,6 +96,12 @@ def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str 
     return above(claim, difference(ours, theirs), margin, unit)
 
 
+def either(claim: str, options: Sequence[Claim]) -> Claim:
+    """At least one of several holds (each was decided by itself, so this is easier to meet than any of them)."""
+    said = [f"{option.claim}: {'yes' if option.holds else 'no'} ({option.evidence})" for option in options]
+    return Claim(claim, any(option.holds for option in options), "; ".join(said))
+
+
 def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
     """Ours and theirs differ by at most a margin: both one-sided bounds are inside it."""
     value = difference(ours, theirs)

@@ -20,10 +20,12 @@ from turnout.studies import (
     bias,
     bytes,
     departures,
+    elastic,
     friend_cost,
     friend_discovery,
     friends,
     gradients,
+    low_participation,
     participation,
     personal,
 )
@@ -33,7 +35,7 @@ from turnout.studies.tables import markdown, show
 
 PAPERS = (
     (participation, bias, arrivals, departures),  # 000
-    (bytes,),  # 001
+    (elastic, low_participation, bytes),  # 001
     (friends, friend_discovery, friend_cost),  # 003
     (adam, personal, gradients, activations),  # 004
 )

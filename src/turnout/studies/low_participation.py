@@ -1,0 +1,153 @@
+"""Study `low-participation`: paper 001, Figure 3 and §5.4: what unfinished work is worth when few turn up.
+
+A share of the clients is asked every round, and those finish what their trace allows. FedAvg throws unfinished work
+away (the complete are averaged); FedAvg + C scales it up by E / s, and nothing else; EFL has the elastic term besides.
+The accuracy of a run is its mean over the last fifth of the rounds. The paper has curves and no numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.selection import Everyone, Fraction, Selection
+from turnout.settings import Experiment
+from turnout.studies.claims import Claim, better, difference
+from turnout.studies.drawing import Chart, band, over_rounds, picture
+from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl
+from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+from turnout.substitution import Dropout
+from turnout.weighting import CompleteOnly
+
+DROPS, USES, EFL = METHODS = ("FedAvg", "FedAvg + C", "EFL")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the study is at one scale."""
+
+    settings: tuple[Setting, ...]
+    shares: tuple[float, ...]  # of the clients that are asked, most first
+    epochs: int
+    rounds: int
+    seeds: int
+
+
+SIZES = {
+    "smoke": Size((SMALL,), (1.0, 0.2), 5, 4, seeds=2),
+    "small": Size((SMALL,), (1.0, 0.5, 0.2), 5, 40, seeds=8),
+    "paper": Size((PAPER["Sentiment140"], PAPER["Shakespeare"]), (1.0, 0.5, 0.1), 5, 100, seeds=3),
+}
+
+
+def case(setting: Setting, share: float) -> str:
+    return f"{setting.data} {100 * share:g} % asked"
+
+
+def variant(setting: Setting, share: float, method: str) -> str:
+    return f"{case(setting, share)} {method}"
+
+
+def cases(scale: str) -> list[tuple[Setting, float]]:
+    return [(setting, share) for setting in SIZES[scale].settings for share in SIZES[scale].shares]
+
+
+def algorithm(setting: Setting, method: str) -> dict[str, Any]:
+    if method == DROPS:
+        return {"weighting": CompleteOnly(), "substitution": Dropout()}
+    return {"terms": efl(setting)} if method == EFL else {}
+
+
+def experiment(setting: Setting, share: float, method: str, size: Size) -> Experiment:
+    asked: Selection = Everyone() if share == 1 else Fraction(share)
+    return setting.experiment(FULL, size.epochs, size.rounds, selection=asked, **algorithm(setting, method))
+
+
+def plan(scale: str) -> Plan:
+    size = SIZES[scale]
+    variants = {
+        variant(setting, share, method): experiment(setting, share, method, size)
+        for setting, share in cases(scale)
+        for method in METHODS
+    }
+    found = [
+        f"E = {size.epochs}; those asked finish what the first five traces of paper 000 allow: a fifth of them, all",
+        "FedAvg: the complete are averaged, unfinished work is thrown away; FedAvg + C: scheme C and nothing else; "
+        "EFL: scheme C and the elastic term, without compression (study `bytes` has that)",
+        f"λ = {', '.join(f'{s.strength:g} ({s.data})' for s in size.settings)}, not chosen on these seeds",
+        "accuracy of a run: mean over the last fifth of its rounds",
+    ]
+    if scale == "paper":
+        return Plan([Part("figure3", variants, size.seeds)], [*found, PAPER_NOTES[-1]])
+    shrunk = f"shrunk: 8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
+    return Plan([Part("figure3", variants, size.seeds)], [shrunk, *found])
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for setting, share in cases(scale):
+        label, names = case(setting, share), {m: variant(setting, share, m) for m in METHODS}
+        if not curves.has(*names.values()):
+            found.append(not_run(label, "accuracy FedAvg"))
+            continue
+        value = {method: curves.each(name, accuracy) for method, name in names.items()}
+        found += [row(label, f"accuracy {method}", value[method]) for method in METHODS]
+        found.append(row(label, "gain of C", difference(value[USES], value[DROPS])))
+        found.append(row(label, "gain of EFL", difference(value[EFL], value[DROPS])))
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    found, shares = [], SIZES[scale].shares
+    for setting in SIZES[scale].settings:
+        names = [variant(setting, share, method) for share in shares for method in METHODS]
+        if not curves.has(*names):
+            words = f"{setting.data}: using unfinished work beats dropping it"
+            found.append(Claim(words, False, curves.why_missing(*names)))
+            continue
+        for method, words in ((USES, "using unfinished work beats dropping it"), (EFL, "EFL beats FedAvg")):
+            found += _claims(setting, shares, method, words, curves)
+    return found
+
+
+def _claims(setting: Setting, shares: tuple[float, ...], method: str, words: str, curves: Curves) -> list[Claim]:
+    """At every level, and more at the lowest than with everybody."""
+
+    def of(share: float, who: str) -> dict[int, float]:
+        return curves.each(variant(setting, share, who), accuracy)
+
+    found = [
+        better(f"{case(setting, share)}: {words}", of(share, method), of(share, DROPS), "points") for share in shares
+    ]
+    most, least = (difference(of(share, method), of(share, DROPS)) for share in (shares[0], shares[-1]))
+    ends = f"with {100 * shares[-1]:g} % asked than with {100 * shares[0]:g} %"
+    name = "the gain of unfinished work" if method == USES else "EFL's gain over FedAvg"
+    return [*found, better(f"{setting.data}: {name} is larger {ends}", least, most, "points")]
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Figure 3: accuracy over the rounds at each level, and final accuracy over the levels."""
+    charts: list[Chart] = []
+    for setting in SIZES[scale].settings:
+        there = [share for share in SIZES[scale].shares if curves.has(*(variant(setting, share, m) for m in METHODS))]
+        for share in there:
+            lines = over_rounds(curves, {method: variant(setting, share, method) for method in METHODS})
+            charts.append((f"{case(setting, share)}: accuracy", "round", lines))
+        if there:
+            lines = [
+                band(m, there, [curves.each(variant(setting, s, m), accuracy) for s in there], i, 0.01)
+                for i, m in enumerate(METHODS)
+            ]
+            charts.append((f"{setting.data}: final accuracy", "share of the clients asked", lines))
+    return {"figure3.svg": picture(charts, "percent")} if charts else {}
+
+
+STUDY = Study(
+    name="low-participation",
+    reproduces="paper 001, Figure 3: unfinished work thrown away and used, as fewer turn up",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+)
