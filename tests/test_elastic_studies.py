@@ -10,12 +10,12 @@ import pytest
 
 import turnout as to
 from turnout.recipes import cook
-from turnout.studies import efl, elastic, low_participation
+from turnout.studies import bmta, efl, elastic, low_participation, noniid
 from turnout.studies.claims import Claim, either
 from turnout.studies.running import Findings, run_study
 from turnout.studies.study import Curve, Curves
 
-STUDIES = (elastic, low_participation)
+STUDIES = (elastic, noniid, low_participation, bmta)
 
 
 def curve(*values: float) -> Curve:
@@ -31,6 +31,7 @@ def test_numbers_of_a_curve() -> None:
     found = curve(*[0.9] * 9, 0.5, 0.7)
     assert efl.accuracy(found) == pytest.approx(60)
     assert efl.spread(found) == pytest.approx(100 * np.std([0.5, 0.7], ddof=1))
+    assert efl.best(curve(0.99, 0.2, 0.6, 0.4)) == pytest.approx(60)  # before training does not count
 
 
 def test_either_of_two() -> None:
@@ -82,6 +83,28 @@ def test_unfinished_work_must_gain_at_every_level_and_most_at_the_lowest() -> No
     assert not decided({1.0: 0.2, 0.2: -0.1})["digits 20 % asked: using unfinished work beats dropping it"]
 
 
+def test_what_a_method_loses_is_from_iid_to_the_fewest_classes() -> None:
+    runs = {}
+    for method in noniid.METHODS:
+        for split, value in (("IID", 0.9), ("m=2", 0.8 if method == "EFL" else 0.85 if method == "FedProx" else 0.6)):
+            unlike = 1 if method == "EFL" and split == "IID" else 0
+            runs[noniid.variant(efl.SMALL, split, method)] = {s: level(value, s * unlike) for s in range(3)}
+    curves = Curves(runs, more={"personal_accuracy": Curves(runs)})
+    holds = {claim.claim.split()[-1]: claim.holds for claim in noniid.claims("smoke", curves)}
+    assert holds == {"FedAvg": True, "FedProx": False, "SCAFFOLD": True, "APFL": True}
+    lost = {row.case: row.ours for row in noniid.rows("smoke", curves) if row.metric == "lost"}
+    assert lost["digits SCAFFOLD"] == pytest.approx(30)
+
+
+def test_bmta_is_of_the_best_round_beside_the_published_number() -> None:
+    runs = {bmta.variant(efl.SMALL, m): {s: curve(0, 0.1, 0.7 + 0.01 * s, 0.5) for s in range(2)} for m in bmta.METHODS}
+    rows = {row.metric: (row.ours, row.published) for row in bmta.rows("smoke", Curves(runs))}
+    assert rows["EFL"] == (pytest.approx(70.5), 99.10)
+    assert rows["EFL ternary"][1] is None
+    (claim,) = bmta.claims("smoke", Curves(runs))
+    assert not claim.holds
+
+
 def test_the_paper_s_settings() -> None:
     """SPEC §3.7; a data set that is missing leaves its claims undecided, and the others run."""
     for study in STUDIES:
@@ -93,6 +116,12 @@ def test_the_paper_s_settings() -> None:
         assert {c.evidence for c in claims} == {"not run: CIFAR-100 is not there"}
         assert all(r.ours == "not run" for r in study.rows("paper", nothing))
         assert study.pictures("paper", nothing) == {}
+    variants = {name: e for part in bmta.plan("paper").parts for name, e in part.variants.items()}
+    assert {e.world.data.clients for e in variants.values()} == {100}
+    assert variants["Shakespeare EFL"].task == to.NextCharacter()
+    ternary = variants["MNIST EFL ternary"].algorithm
+    assert (ternary.compression, ternary.weighting) == (to.SparseTernary(0.01), to.ByWork())
+    assert variants["CIFAR-100 EFL"].world.data.partition == to.partition.Classes(10)
 
 
 def test_fedavg_of_low_participation_averages_the_complete() -> None:

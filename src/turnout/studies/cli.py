@@ -18,6 +18,7 @@ from turnout.studies import (
     adam,
     arrivals,
     bias,
+    bmta,
     bytes,
     departures,
     elastic,
@@ -26,6 +27,7 @@ from turnout.studies import (
     friends,
     gradients,
     low_participation,
+    noniid,
     participation,
     personal,
 )
@@ -35,7 +37,7 @@ from turnout.studies.tables import markdown, show
 
 PAPERS = (
     (participation, bias, arrivals, departures),  # 000
-    (elastic, low_participation, bytes),  # 001
+    (elastic, noniid, low_participation, bmta, bytes),  # 001
     (friends, friend_discovery, friend_cost),  # 003
     (adam, personal, gradients, activations),  # 004
 )

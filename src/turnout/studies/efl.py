@@ -6,7 +6,7 @@ all methods. EFL is scheme C with the elastic term; with ternary messages both w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,13 @@ from turnout.data.partition import IID, Classes, Dirichlet, Natural, Partition
 from turnout.elastic import Elastic
 from turnout.local import SGD, Local
 from turnout.participation import Participation, Traces
+from turnout.recipes.baselines import METHODS
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
 from turnout.studies.study import Curve
 from turnout.task import Classification, NextCharacter, TaskSpec
 from turnout.terms import Term
+from turnout.ternary import SparseTernary
 
 TRACES = Traces(first=5)  # how much of the work clients finish, unless a study says otherwise
 FULL = "as it comes"  # the split of data that has its own
@@ -117,6 +119,21 @@ def efl(setting: Setting) -> tuple[Term, ...]:
     return (Elastic(setting.strength),)
 
 
+def methods(setting: Setting) -> dict[str, dict[str, Any]]:
+    """The algorithms that are compared: what each has beside the local training that all share."""
+    keep = 0.1 if setting.data == "digits" else 0.01
+    ours = {"terms": efl(setting)}
+    return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": SparseTernary(keep)}}
+
+
+def methods_notes(settings: Sequence[Setting]) -> list[str]:
+    return [
+        f"EFL: scheme C and the elastic term with λ = {', '.join(f'{s.strength:g} ({s.data})' for s in settings)} (not "
+        "chosen on these seeds); EFL ternary: with SparseTernary both ways, 1 % of the entries (digits: 10 %)",
+        "the other methods as in recipe `baselines`; everything else is the same for all; everybody does all the work",
+    ]
+
+
 def accuracy(curve: Curve) -> float:
     """Percent, mean over the last fifth of the rounds."""
     return 100 * float(last_fifth(curve).mean())
@@ -125,6 +142,11 @@ def accuracy(curve: Curve) -> float:
 def spread(curve: Curve) -> float:
     """Points: the standard deviation over the last fifth of the rounds."""
     return 100 * float(last_fifth(curve).std(ddof=1)) if len(last_fifth(curve)) > 1 else float("nan")
+
+
+def best(curve: Curve) -> float:
+    """Percent, the best of all rounds."""
+    return 100 * float(curve.value_T[curve.round_T >= 0].max())
 
 
 def last_fifth(curve: Curve) -> Any:
