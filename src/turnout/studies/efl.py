@@ -87,11 +87,11 @@ class Setting:
 def _shakespeare(**dealt: Any) -> Characters:
     """Speakers with 2,000 characters or more."""
     owner = ("play", "speaker")
-    return Characters("by_role.csv", owner_column=owner, length=80, min_characters=2000, **dealt)
+    return Characters("shakespeare/by_role.csv", owner_column=owner, length=80, min_characters=2000, **dealt)
 
 
 def _sentiment(**dealt: Any) -> Sentences:
-    return Sentences("tweets.csv", length=25, vocabulary=10_000, **dealt)
+    return Sentences("sentiment140/tweets.csv", length=25, vocabulary=10_000, **dealt)
 
 
 _PICTURES: Mapping[str, Any] = {"digits": Digits, "MNIST": MNIST, "CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100}
