@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout import models
-from turnout.data import CIFAR10, CIFAR100, MNIST, Characters, Digits, Sentences
+from turnout.data import CIFAR10, CIFAR100, MNIST, Characters, Digits, Equal, Sentences
 from turnout.data.partition import IID, Classes, Dirichlet, Natural, Partition
 from turnout.elastic import Elastic
 from turnout.local import SGD, Local
@@ -57,7 +57,7 @@ class Setting:
         return _PICTURES[self.data](clients=self.clients, partition=partition, local_test="official")
 
     def _text(self, split: str | int) -> DataSpec:
-        own: Partition = Natural() if self.data == "Shakespeare" else Dirichlet(0.3, min_size=20)
+        own: Partition = Natural() if self.data == "Shakespeare" else Dirichlet(0.3)
         return _TEXTS[self.data](clients=self.clients, partition=IID() if split == "IID" else own)
 
     def local(self, epochs: int) -> Local:
@@ -91,7 +91,8 @@ def _shakespeare(**dealt: Any) -> Characters:
 
 
 def _sentiment(**dealt: Any) -> Sentences:
-    return Sentences("sentiment140/tweets.csv", length=25, vocabulary=10_000, **dealt)
+    """As many tweets for every client: Dirichlet's own sizes leave some with hardly any."""
+    return Sentences("sentiment140/tweets.csv", length=25, vocabulary=10_000, sizes=Equal(500), **dealt)
 
 
 _PICTURES: Mapping[str, Any] = {"digits": Digits, "MNIST": MNIST, "CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100}
