@@ -247,6 +247,27 @@ def test_convolutions_square_each_samples_gradient():
         torch.testing.assert_close(other["V"], found[0]["V"], rtol=1e-9, atol=1e-14)
 
 
+def test_squared_errors_have_a_fisher_diagonal_too():
+    """(2 (w x - y) x)², the mean over samples, in every engine."""
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(12, 2, generator=g), torch.randn(12, generator=g)
+    data = to.data.Own(x, y, torch.arange(12) % 3, test=(x, y), test_share=0.0, classes=1)
+    experiment = replace(
+        elastic_world(counts=[4, 4, 4], fractions=()), model=torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False)),
+        task=to.Regression(),
+    ).but(**{"world.data": data})  # fmt: skip
+    for engine in ("loop", "vmap", "auto"):
+        prepared = ready(experiment, **{"runtime.engine": engine})
+        server, _ = play(prepared, 1)
+        down, U = server.down["elastic"], torch.zeros(2, dtype=torch.float64)
+        for k in range(3):
+            xk, yk, w = x[k::3].double(), y[k::3].double(), prepared.server.shared_P
+            for _ in range(4):  # E = 4 epochs of one batch
+                w = w - 0.1 * (2 * (xk @ w - yk) @ xk) / 4
+            U += ((2 * (xk @ w - yk))[:, None] * xk).square().mean(0)
+        torch.testing.assert_close(down["U"], U, rtol=1e-6, atol=1e-9)
+
+
 def test_rule_17_shared_parameters_only_and_statistics_stay_where_they_are():
     """With BatchNorm at home u and v have no columns for it, and the Fisher pass leaves its statistics alone."""
     personal = {"algorithm.personal": to.personal.batch_norm}

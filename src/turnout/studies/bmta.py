@@ -32,7 +32,7 @@ class Size:
 
 SIZES = {
     "smoke": Size((SMALL,), 1, 3, seeds=2),
-    "small": Size((SMALL,), 5, 40, seeds=5),
+    "small": Size((SMALL,), 5, 30, seeds=5),
     "paper": Size(tuple(PAPER.values()), 5, 100, seeds=3),
 }
 
