@@ -138,6 +138,25 @@ def test_the_gradient_norm_of_the_old_objective_is_recorded_and_may_be_a_gate():
         to.Membership(gate=1.0, surveyed=0)
 
 
+def test_only_those_who_are_there_answer_for_the_old_objective():
+    """An absent client, and one whose loss is no number, say nothing; where nobody answers there is no norm."""
+
+    def norm(*fractions: float, spoilt: int | None = None) -> object:
+        prepared = ready(town(to.Join(3, 1), fractions=fractions))
+        if spoilt is not None:
+            rows = prepared.runtime.federation.train(torch.tensor([spoilt])).row_R
+            x = prepared.runtime.federation.x.clone().index_fill(0, rows, torch.nan)
+            prepared.runtime.federation = dataclasses.replace(prepared.runtime.federation, x=x)
+        return prepared.round(prepared.begin(), 1)[1].extra.get("old_gradient_norm")
+
+    without_1 = norm(1.0, 0.0, 1.0, 0.0)
+    assert without_1 != norm(1.0, 1.0, 1.0, 0.0)
+    assert without_1 == norm(1.0, 0.0, 1.0, 0.0, spoilt=1)
+    assert norm(0.0, 0.0, 0.0, 1.0) is None
+    with pytest.raises(Mistake, match="client 1 in round 1"):  # its training is refused, its answer was left out
+        norm(1.0, 1.0, 1.0, 0.0, spoilt=1)
+
+
 # -- leaving
 
 

@@ -160,6 +160,36 @@ def test_an_absent_client_is_invisible():
     assert [r.train_loss for r in ra] == [r.train_loss for r in rb]
 
 
+def test_a_short_batch_is_not_filled_up_with_another_clients_sample():
+    """Rows 0 to 7 are client 0's, who is absent; the others' batches of 4 and 3 are padded, and a mask hides no NaN."""
+    plain = world([8, 7, 5], 0.0, 1.0, 1.0)
+    prepared, poisoned = ready(plain), ready(plain)
+    poisoned.runtime.federation = dataclasses.replace(
+        poisoned.runtime.federation, x=poisoned.runtime.federation.x.clone().index_fill(0, torch.arange(8), torch.nan)
+    )
+    assert torch.equal(play(prepared)[0].shared_P, play(poisoned)[0].shared_P)
+
+
+def test_work_is_a_fraction_in_full_precision():
+    _, (record,) = play(ready(world([12], 0.34)))  # 4 of 12 mini-batches
+    assert record.clients["work"].tolist() == [4 / 12]
+
+
+def test_a_participation_that_does_not_fit_the_work_is_refused_before_the_first_round():
+    one = world([8, 8], local=to.Local(to.SGD(), epochs=1)).but(**{"world.participation": to.participation.Traces()})
+    with pytest.raises(Mistake, match="at least 2"):
+        ready(one)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("substitution", to.Dropout()), ("terms", (to.Proximal(),))], ids=["substitution", "terms"]
+)
+def test_a_part_that_is_about_shared_parameters_needs_some(part, value):
+    experiment = world([8, 8], personal=to.personal.everything, **{part: value})
+    with pytest.raises(Mistake, match=f"leave algorithm.{part} out, or keep less at home"):
+        ready(experiment)
+
+
 @pytest.mark.parametrize(
     ("fractions", "weighting", "why"),
     [

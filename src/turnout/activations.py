@@ -20,6 +20,7 @@ from turnout.engine.gradients import Gradients, Network
 from turnout.evaluation import Models, chunks, gathered
 from turnout.types import Samples, Tensors
 
+_ROUNDING = 1e-6  # BatchNorm's outputs are of order 1, in float32
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OWN_VALUES = {"gamma": "weight", "beta": "bias", "mu": "running_mean", "var": "running_var"}
 
@@ -103,7 +104,12 @@ def smaller_moves(before: Tensors, after: Tensors, averaged: Tensors, layer: str
     swapped = (own["beta"] - moved - mean["beta"]).abs()
     kept_var = (own["gamma"].square() * growth / own_var).abs()
     swapped_var = (own["gamma"].square() - mean["gamma"].square() * (own_var + growth) / mean_var).abs()
-    return kept < swapped, kept_var < swapped_var
+    return _less(kept, swapped), _less(kept_var, swapped_var)
+
+
+def _less(a: Tensor, b: Tensor) -> Tensor:
+    """a < b by more than rounding: for a client that was alone in its round, whose average is its own, they agree."""
+    return b - a > _ROUNDING * (1 + b)
 
 
 def shares(module: nn.Module, before: Tensors, after: Tensors, averaged: Tensors) -> Tensors:

@@ -157,7 +157,8 @@ class Membership:
         return scene.joined(client, word + said + gate, t if fast else None)
 
     def _old_norm(self, moment: Moment, seed: int) -> float | None:
-        """The gradient norm of the objective so far at the current weights, over at most `surveyed` members."""
+        """The gradient norm of the objective so far at the current weights, over those of at most `surveyed` members
+        who answer; None where nobody is asked or answers."""
         members, runtime, t = moment.server.members, moment.runtime, moment.t
         if not self.surveyed or not len(members):
             return None
@@ -165,7 +166,8 @@ class Membership:
         client_I = members.at(draw(count, len(members), t, seed, "survey"))
         shares = replace(moment.algorithm.shares, over="normalised")
         share_I = shares.of(runtime.examples(client_I), len(members), None)
-        return float(runtime.gradient(moment.server, client_I, share_I, t).norm())
+        gradient_P = runtime.gradient(moment.server, client_I, share_I, t)
+        return None if gradient_P is None else float(gradient_P.norm())
 
     def boost_of(self, state: State, client_C: Tensor, t: int) -> Tensor:
         """What each client's own share is multiplied by: a newcomer's falls from `boost` to 1, on its own clock."""

@@ -43,6 +43,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     x, y = _a_few_samples(federation)
     highest = y if y.is_floating_point() else torch.full_like(y, federation.classes - 1)
     check_model(experiment.task, template, x, highest)
+    _try_turnout(experiment, federation)
     layout = lay_out(template, experiment.algorithm.personal)
     experiment = _settled(experiment, layout)
     flat_P = layout.pack(dict(template.named_parameters()))
@@ -103,6 +104,12 @@ def _bound(experiment: Experiment, federation: Federation) -> Experiment:
     return experiment
 
 
+def _try_turnout(experiment: Experiment, federation: Federation) -> None:
+    """Let a participation that does not fit the work asked for say so now, not in the first round."""
+    everything, seed = experiment.algorithm.local.full_work, experiment.seed
+    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, federation.groups())
+
+
 def _settled(experiment: Experiment, layout: Layout) -> Experiment:
     """Check what stays home against the model, and settle what follows from it: where the moments are kept."""
     algorithm, optimizer = experiment.algorithm, experiment.algorithm.local.optimizer
@@ -114,12 +121,29 @@ def _settled(experiment: Experiment, layout: Layout) -> Experiment:
         )
     if experiment.evaluate.activations:
         _check_activations(experiment, layout)
-    if optimizer.moments == "federated" and layout.shared == 0:
-        raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")
+    if layout.shared == 0:
+        _check_independent(experiment)
     if optimizer.moments != "auto":
         return experiment
     home = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
     return experiment.but(**{"algorithm.local.optimizer.moments": "local" if home else "federated"})
+
+
+def _check_independent(experiment: Experiment) -> None:
+    """Where everything is personal, a part that is about what is shared would do nothing."""
+    algorithm = experiment.algorithm
+    if algorithm.local.optimizer.moments == "federated":
+        raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")
+    idle = {
+        "substitution": algorithm.substitution.lends,
+        "terms": bool(algorithm.terms),
+        "compression": not isinstance(algorithm.compression, Dense),
+    }
+    for name in (name for name, is_set in idle.items() if is_set):
+        raise Mistake(
+            f"algorithm.{name} is about the parameters that are shared, and algorithm.personal keeps all of them at "
+            f"home, so nothing is shared: leave algorithm.{name} out, or keep less at home"
+        )
 
 
 def _check_activations(experiment: Experiment, layout: Layout) -> None:

@@ -129,8 +129,11 @@ class Runtime(Protocol):
         """What clients that have left keep for the terms that remember them: term -> name -> [L, ...]."""
         ...
 
-    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
-        """Σ share_c ∇F_c at the server's weights, over all training samples of these clients [P]."""
+    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
+        """The mean of ∇F_c, by shares, at the server's weights [P], over those who answer in this round; None: nobody.
+
+        F_c is over all training samples of a client.
+        """
         ...
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:

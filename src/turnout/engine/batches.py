@@ -145,7 +145,8 @@ class Feed:
 
     def _gather(self, step: int) -> None:
         row_cJB = self.batches.row_cJB[:, step : step + self.window]
-        flat = row_cJB.reshape(-1).clamp(min=0)
+        # A short batch is filled up with its own first sample: a mask of 0 would not hide another client's NaN.
+        flat = torch.where(row_cJB < 0, row_cJB[..., :1], row_cJB).reshape(-1).clamp(min=0)
         x, y = self.samples.x, self.samples.y
         self.x = x.index_select(0, flat).view(*row_cJB.shape, *x.shape[1:]).unbind(1)
         self.y = y.index_select(0, flat).view(*row_cJB.shape, *y.shape[1:]).unbind(1)

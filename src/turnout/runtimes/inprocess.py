@@ -26,7 +26,7 @@ from turnout.engine.losses import Loss, loss_by_hand
 from turnout.engine.replays import Batch
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
-from turnout.evaluation import objective_gradient
+from turnout.evaluation import measure_clients, objective_gradient
 from turnout.events import Calendar, Event
 from turnout.kept import Kept, initial_rows, kept_from
 from turnout.local import Local
@@ -158,15 +158,23 @@ class InProcessRuntime:
         mine = kept_from(self.store.gather(client_L, _of_terms(names)), len(client_L), self.device).mine
         return {name: mine.get(name, {}) for name in names}
 
-    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor:
+    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         """What is personal has its first values, as in the model that is evaluated."""
+        here_C = self._turn_out(client_C, t)[0].present_C
         first, layout = self.store.initial, self.layout
         personal_Q = first.get("personal", server.shared_P.new_empty(0)).to(server.shared_P)
         states = {name: self.placed(first[f"state/{name}"]) for name in layout.personal_states}
         states |= {name: server.states[name] for name in layout.shared_states}
-        samples = self.federation.train(client_C, t)
         flat_P = torch.cat([server.shared_P, personal_Q])
-        return objective_gradient(self.network, flat_P, states, samples, share_C)[: layout.shared]
+        if bool(here_C.any()):  # a loss that is no number is no answer
+            samples = self.federation.train(client_C[here_C], t)
+            loss_C = measure_clients(self.trainer.crew, self.task, flat_P, states, samples)["loss"]
+            here_C[here_C.clone()] = torch.isfinite(loss_C)
+        if not bool(here_C.any()):
+            return None
+        share_C, samples = share_C[here_C], self.federation.train(client_C[here_C], t)
+        mean_C = share_C / share_C.sum()
+        return objective_gradient(self.network, flat_P, states, samples, mean_C)[: layout.shared]
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Draw who turns up, train those whose work is used, keep what they keep."""
@@ -241,7 +249,7 @@ def turn_out(
     size = local.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
     full_C = local.full_steps(steps_per_epoch(examples_C, size, drop_single))
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
-    work_C = torch.where(steps_C > 0, steps_C / full_C.clamp(min=1) * local.full_work, 0.0)
+    work_C = torch.where(steps_C > 0, steps_C.double() / full_C.clamp(min=1) * local.full_work, 0.0)
     progress = local.optimizer.progress
     return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C)), steps_C
 

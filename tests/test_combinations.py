@@ -1,0 +1,338 @@
+"""Every part with every other: whole algorithms at random, and what must hold for each of them (SPEC §8).
+
+Some hundreds here, four thousand by `make test-slow`, any others by
+
+    COMBINATIONS=FIRST:LAST pytest -n 2 tests/test_combinations.py
+
+and one by COMBINATIONS=17. A combination that fails prints its settings, its seed and the command that runs it again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import turnout as to
+from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination
+from turnout import experiment as loop
+from turnout.accounting import wire_bytes
+from turnout.errors import Mistake
+from turnout.experiment import begin, read_state, rounds_of
+from turnout.prepare import prepare
+from turnout.record import RoundRecord, same
+from turnout.round import Download, Server
+from turnout.track import Weights
+from turnout.types import Replies, Tensors, Turnout, flatten
+
+KILLED = 2  # the round after whose checkpoint a run is killed
+EVERYBODY = torch.arange(len(COUNTS))
+HINDSIGHT = ("extra/substitution_error", "extra/own_cluster")
+
+
+def seeds() -> range:
+    first, colon, last = os.environ.get("COMBINATIONS", "0:300").partition(":")
+    return range(int(first), int(last) if colon else int(first) + 1)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_combination(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(seed, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(3, 43))
+def test_a_hundred_combinations(hundred: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        check(seed, tmp_path / str(seed), monkeypatch)
+
+
+def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = combination(seed)
+    try:
+        if found.wrong is not None:
+            with pytest.raises(Mistake, match=re.escape(found.wrong)):
+                prepare(found.experiment())
+            return
+        monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+        whole = check_resumed(found, folder)
+        one_by_one = played(found, **{"runtime.engine": "loop", "runtime.chunk": None, "runtime.threads": 1})
+        check_same(whole.numbers(), one_by_one.numbers(), 1e-6)
+        check_absent(found, whole)
+        for happened in one_by_one.rounds:
+            check_round(found, happened)
+        check_numbers(one_by_one)
+    except Exception as error:
+        error.add_note(str(found))
+        raise
+
+
+# -- runs
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as it happened: what was sent to whom, and what came of it."""
+
+    record: RoundRecord
+    server: Server  # after it
+    download: Download | None = None
+    turnout: Turnout | None = None
+    replies: Replies | None = None
+
+    def numbers(self) -> Tensors:
+        """All that a record says in numbers, by name; who joined and left as well."""
+        record = self.record
+        plain = {f.name: getattr(record, f.name) for f in fields(record)}
+        named = plain | {f"clients/{n}": v for n, v in record.clients.items()}
+        named |= {f"extra/{n}": v for n, v in record.extra.items()}
+        named["events"] = torch.tensor([hash((client, kind)) for client, kind, _ in record.events])
+        named["skipped"] = hash(record.skipped)
+        keep = {
+            n: v for n, v in named.items() if isinstance(v, int | float | Tensor) and n not in ("seconds", *HINDSIGHT)
+        }
+        return {n: torch.as_tensor(v, dtype=torch.float64 if isinstance(v, float) else None) for n, v in keep.items()}
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run to its end, and what its clients keep."""
+
+    rounds: list[Round]
+    kept: Tensors
+
+    def numbers(self) -> Tensors:
+        """Everything that must not depend on how it was computed."""
+        tree = flatten(self.rounds[-1].server.to_state())[0] | {f"kept/{n}": v for n, v in self.kept.items()}
+        return tree | {f"{t}/{n}": v for t, r in enumerate(self.rounds) for n, v in r.numbers().items()}
+
+
+@dataclass
+class Listening:
+    """A runtime that remembers what was sent and what came back."""
+
+    runtime: Any
+    heard: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runtime, name)
+
+    def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
+        turnout, replies = self.runtime.ask(client_C, download)
+        self.heard = {"download": download, "turnout": turnout, "replies": replies}
+        return turnout, replies
+
+
+def spoil(track: Weights, client_I: Tensor) -> None:
+    """Fill these clients' training samples with what is no number."""
+    federation: Any = track.runtime.federation
+    x = federation.x.clone()
+    x[federation.train(client_I).row_R] = torch.nan
+    track.runtime.federation = replace(federation, x=x)
+
+
+def played(found: Combination, *absent: int, **changes: Any) -> Played:
+    """All rounds without a folder and without evaluation."""
+    track = prepare(found.experiment().but(**changes))
+    spoil(track, torch.tensor([*absent, *([SICK] if found.sick else [])], dtype=torch.int64))
+    listening = Listening(track.runtime)
+    track = replace(track, runtime=listening)  # type: ignore[arg-type]
+    server, rounds = track.begin(), []
+    for t in range(ROUNDS):
+        listening.heard = {}
+        server, record = track.round(server, t)
+        rounds.append(Round(record, server, **listening.heard))
+    return Played(rounds, track.runtime.store.gather(EVERYBODY))
+
+
+# -- killed and resumed, loop and absent
+
+
+def check_resumed(found: Combination, folder: Path) -> Played:
+    """A run, killed in the round after a checkpoint and resumed, is the run that nobody disturbed."""
+    whole, killed, kinds = folder / "whole", folder / "killed", "records.sqlite*"
+    track = begin(found.experiment(), whole, resume=False)
+    spoil(track, torch.tensor([SICK] if found.sick else [], dtype=torch.int64))
+    rounds = []
+    for t, step in enumerate(rounds_of(track, whole)):
+        if t == KILLED:
+            shutil.copytree(whole, killed)
+        elif t == KILLED + 1:
+            for path in whole.glob(kinds):
+                shutil.copy(path, killed)
+        values = torch.tensor(list(step.evaluation.values.values()) if step.evaluation is not None else [])
+        assert torch.isfinite(values).all(), f"round {t} was evaluated as {step.evaluation}"
+        rounds.append(step.record)
+    again = begin(found.experiment(), killed, resume=True)
+    spoil(again, torch.tensor([SICK] if found.sick else [], dtype=torch.int64))
+    assert len(list(rounds_of(again, killed))) == ROUNDS - KILLED - 1
+    assert same(whole / "records.sqlite", killed / "records.sqlite") == []
+    first, second = (end_of(t, f, rounds) for t, f in ((track, whole), (again, killed)))
+    check_same(first.numbers(), second.numbers(), 0.0)
+    return first
+
+
+def end_of(track: Weights, folder: Path, records: list[RoundRecord]) -> Played:
+    checkpoint = read_state(track, folder)
+    assert checkpoint is not None
+    server = track.unpack(checkpoint.state)
+    return Played([Round(record, server) for record in records], track.runtime.store.gather(EVERYBODY))
+
+
+def check_absent(found: Combination, whole: Played) -> None:
+    """Who never replied is invisible: its data may be anything, and hindsight and evaluation leave no trace."""
+    replied = torch.zeros(len(COUNTS), dtype=torch.bool)
+    for happened in whole.rounds:
+        columns = happened.record.clients
+        if "loss" in columns:
+            replied[columns["client"][~columns["loss"].isnan()]] = True
+        if "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked for it
+            replied |= ~((EVERYBODY == SILENT) & isinstance(found.settings["world.participation"], Silent))
+    absent = (~replied).nonzero().squeeze(1).tolist()
+    other = played(found, *absent, **{"evaluate.substitution": False})
+    check_same(whole.numbers(), other.numbers(), 0.0)
+
+
+def check_same(first: Tensors, second: Tensors, tolerance: float) -> None:
+    assert first.keys() == second.keys(), f"only in one: {sorted(first.keys() ^ second.keys())}"
+    for name, value in first.items():
+        if value.shape == second[name].shape and torch.allclose(value, second[name], tolerance, tolerance / 100, True):
+            continue
+        torch.testing.assert_close(
+            value, second[name], rtol=tolerance, atol=tolerance / 100, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+# -- what holds in every round
+
+
+def check_round(found: Combination, happened: Round) -> None:
+    if happened.replies is not None and not happened.record.skipped:
+        check_bytes(happened)
+        check_weights(found, happened)
+
+
+def check_bytes(happened: Round) -> None:
+    """What is counted is what was sent, row by row: the message, and everything beside it."""
+    record, replies, download = happened.record, happened.replies, happened.download
+    assert replies is not None
+    assert download is not None
+    beside = [replies.states, replies.hints, *replies.sums.values()]
+    up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
+    position_R = torch.searchsorted(record.clients["client"], replies.client_C)
+    assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
+    assert record.bytes_up == int(up_R.sum())
+    dense = 4 * len(download.shared_P)
+    assert replies.message.bytes_C.tolist() == [dense] * len(replies.client_C)
+    down = dense + wire_bytes(download.states) + sum(wire_bytes(tensors) for tensors in download.down.values())
+    assert record.clients["bytes_down"][position_R].tolist() == [down] * len(position_R)
+
+
+def check_weights(found: Combination, happened: Round) -> None:
+    """SPEC §7.3 items 1 to 3, 6, 26, 28 and 29: weight_c = (boost_c share_c + borrowed_c) · the scheme's factor."""
+    record, turnout, algorithm = happened.record, happened.turnout, found.experiment().algorithm
+    assert turnout is not None
+    share_C, weight_C = record.clients["share"], record.clients["weight"]
+    counts_C = counted(found, happened)
+    gone_L = happened.server.parts["membership"]["gone_L"]
+    assert record.counted == int(counts_C.sum()) > 0
+    assert (share_C >= 0).all()
+    assert (weight_C >= 0).all()
+    assert (weight_C[~counts_C] == 0).all()
+    if algorithm.shares.over == "normalised":
+        total = float(share_C.sum())
+        assert total <= 1 + 1e-12 if len(gone_L) else total == pytest.approx(1)
+    if algorithm.max_weight is not None:
+        assert (weight_C <= algorithm.max_weight).all()
+        return
+    if len(gone_L) and not isinstance(algorithm.selection, to.selection.Everyone):
+        return  # the record does not say which of those who are gone were drawn
+    factor_C = factors(algorithm, turnout, share_C, counts_C, len(share_C) + len(gone_L))
+    base_C = torch.where(counts_C, weight_C / torch.where(counts_C, factor_C, 1.0), 0.0)
+    borrowed_C = base_C - torch.where(counts_C, boosts(algorithm, happened) * share_C, 0.0)
+    check_borrowed(algorithm, happened, borrowed_C, counts_C)
+
+
+def counted(found: Combination, happened: Round) -> Tensor:
+    """Scheme A: the complete; the others: whoever did anything; never one whose reply was no number."""
+    record, weighting = happened.record, found.settings["algorithm.weighting"]
+    least = 1 - 1e-9 if isinstance(weighting, to.CompleteOnly) else 1e-9
+    lost = [int(c) for c in str(record.extra.get("nonfinite_clients", "")).split()]
+    return (record.clients["work"] >= least) & ~torch.isin(record.clients["client"], torch.tensor(lost))
+
+
+def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C: Tensor, cohort: int) -> Tensor:
+    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too."""
+    progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
+    if isinstance(algorithm.weighting, to.CompleteOnly):
+        return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
+    if isinstance(algorithm.weighting, to.ByWork):
+        return turnout.full_progress_C / progress_C if at_server else torch.ones_like(share_C)
+    if isinstance(algorithm.weighting, to.FedNova):
+        own_C = torch.where(counts_C, share_C, 0.0)
+        tau = (own_C * progress_C).sum() / own_C.sum()
+        return tau / progress_C if at_server else tau.expand_as(share_C)
+    return torch.ones_like(share_C)
+
+
+def boosts(algorithm: to.Algorithm, happened: Round) -> Tensor:
+    """1 + 2 / (t - τ0 + 1)² for who joined in round τ0 (SPEC §2.4)."""
+    roster, client_C = happened.server.parts["membership"], happened.record.clients["client"]
+    boost_C = torch.ones(len(client_C), dtype=torch.float64)
+    for client, since in zip(roster["newcomer_J"].tolist(), roster["since_J"].tolist(), strict=True):
+        boost_C[client_C == client] = 1 + 2 / (happened.record.round - since + 1) ** 2
+    return boost_C
+
+
+def check_borrowed(algorithm: to.Algorithm, happened: Round, borrowed_C: Tensor, counts_C: Tensor) -> None:
+    record, near = happened.record, {"rtol": 0.0, "atol": 1e-12}
+    share_C = record.clients["share"]
+    gone = 1 - float(share_C.sum()) if algorithm.membership.stand_in else 0.0
+    if algorithm.shares.over == "unbiased" and len(happened.server.parts["membership"]["gone_L"]) and gone:
+        return  # what those who are gone stand for is not in the record
+    if not algorithm.substitution.lends:
+        torch.testing.assert_close(borrowed_C, torch.zeros_like(borrowed_C), **near)
+        return
+    missing_C = ~counts_C
+    missing = float(share_C[missing_C].sum()) + (gone if algorithm.shares.over == "normalised" else 0.0)
+    stale = float(record.extra.get("stale_weight", 0.0))
+    assert float(borrowed_C.sum()) + stale == pytest.approx(missing, abs=1e-12)
+    assert (borrowed_C >= -1e-12).all()
+    if isinstance(algorithm.substitution, to.Friends) and not gone:
+        client_C, friend_C = record.clients["client"], record.clients["friend"]
+        lent_C, spread = torch.zeros_like(share_C), 0.0
+        for position in missing_C.nonzero().squeeze(1).tolist():
+            friend = int(friend_C[position])
+            if friend < 0:
+                spread += float(share_C[position])
+            else:
+                assert bool(counts_C[client_C == friend]), f"{friend} stands in and does not count"
+                lent_C[client_C == friend] += share_C[position]
+        own_C = torch.where(counts_C, share_C, 0.0)
+        torch.testing.assert_close(borrowed_C, lent_C + spread * own_C / own_C.sum(), **near)
+        assert (friend_C[counts_C] == -1).all()
+
+
+MAY_BE_INFINITE = ("/pairs/mean", "/pairs/best", "/ledger/lowest_K", "/ledger/latest_K")
+
+
+def check_numbers(run: Played) -> None:
+    """Everything is finite; variances are positive under every weighting, second moments not negative."""
+    tree = flatten(run.rounds[-1].server.to_state())[0] | {f"kept/{n}": v for n, v in run.kept.items()}
+    for name, value in tree.items():
+        bad = value.isnan() if name.endswith(MAY_BE_INFINITE) else ~torch.isfinite(value)
+        assert not bad.any(), f"{name} is {value}"
+        if name.endswith("running_var"):
+            assert (value > 0).all(), f"{name} is {value}"
+        if name.endswith("/second"):
+            assert (value >= 0).all(), f"{name} is {value}"
+    for t, happened in enumerate(run.rounds):
+        for name, value in happened.numbers().items():
+            assert name.startswith("clients/") or torch.isfinite(value).all(), f"round {t}: {name} is {value}"
