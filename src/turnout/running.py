@@ -33,11 +33,15 @@ def run(
     resume: bool = False,
     quiet: bool = False,
     data_dir: str | Path | None = None,
+    profile: bool = False,
 ) -> Run:
-    """Run one experiment with a progress display; the folder is `out`, or a new one under runs/."""
+    """Run one experiment with a progress display; the folder is `out`, or a new one under runs/.
+
+    `profile`: keep the seconds of each stage of the round in the folder (profiling.py).
+    """
     folder = Path(out) if out is not None else new_folder(experiment.title or "run")
     result = Run(folder, experiment, Path(data_dir) if data_dir else None)
-    place = Place(experiment.title or folder.name, folder, result.data_dir, resume)
+    place = Place(experiment.title or folder.name, folder, result.data_dir, resume, profile=profile)
     try:
         with Display(total=experiment.rounds, quiet=quiet) as display:
             for message in messages_of(experiment, place):
@@ -128,6 +132,7 @@ def run_tasks(
     resume: bool = False,
     quiet: bool = False,
     data_dir: Path | None = None,
+    profile: bool = False,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
     refuse_full(out, resume)
@@ -138,7 +143,7 @@ def run_tasks(
     failed: list[Failed] = []
     try:
         with Display(sum(t.experiment.rounds for t in tasks), quiet, len(tasks)) as display:
-            for message in _messages(tasks, out, jobs, data_dir):
+            for message in _messages(tasks, out, jobs, data_dir, profile):
                 display.show(message)
                 failed += [message] if isinstance(message, Failed) else []
     finally:
@@ -180,10 +185,12 @@ def _write_plan(title: str, tasks: Sequence[Task], out: Path) -> None:
             path.write_text(to_toml(task.experiment), encoding="utf-8")
 
 
-def _messages(tasks: Sequence[Task], out: Path, jobs: int | None, data_dir: Path | None) -> Iterator[Message]:
+def _messages(
+    tasks: Sequence[Task], out: Path, jobs: int | None, data_dir: Path | None, profile: bool
+) -> Iterator[Message]:
     jobs = jobs_for(tasks) if jobs is None else min(jobs, len(tasks))
     threads = max(1, cores() // jobs) if jobs > 1 else None
-    work = [(t.experiment, Place(t.name, out / t.path, data_dir, True, threads, jobs)) for t in tasks]
+    work = [(t.experiment, Place(t.name, out / t.path, data_dir, True, threads, jobs, profile)) for t in tasks]
     return in_order(work) if jobs == 1 else side_by_side(work, jobs)
 
 

@@ -28,6 +28,7 @@ from turnout.errors import Mistake
 from turnout.experiment import begin, rounds_done, rounds_of
 from turnout.folder import held
 from turnout.memory import check_fits, free_bytes
+from turnout.profiling import profiled_rounds
 from turnout.progress import Began, Ended, Failed, Line, Message, Note
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
@@ -49,6 +50,7 @@ class Place:
     resume: bool = True
     threads: int | None = None
     side_by_side: int = 1
+    profile: bool = False
 
 
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
@@ -110,7 +112,8 @@ def _lines(prepared: Weights, place: Place) -> Generator[Line, None, str | None]
     """A line for each round, but not more than a person can see; returns why the run ended early."""
     metric = metric_of(prepared.experiment)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric), 0.0, None
-    for step in rounds_of(prepared, place.folder):
+    rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
+    for step in rounds:
         line, stopped = line.after(step.record, step.evaluation), step.stopped
         if time.monotonic() - shown > LINE_SECONDS:
             shown = time.monotonic()

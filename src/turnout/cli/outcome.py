@@ -16,6 +16,7 @@ from rich.text import Text
 from turnout.cli.planning import Plan
 from turnout.errors import Mistake
 from turnout.folder import Run
+from turnout.profiling import Profile, profile_table, read_profile
 from turnout.progress import Failed
 from turnout.report import find_runs, results_table
 from turnout.report.runs import Runs
@@ -51,6 +52,13 @@ def show(out: Path) -> None:
     except Mistake:
         return
     found.print(table)
+
+
+def show_profile(plan: Plan) -> None:
+    """Where the time of all runs went, stage by stage; each has its own in its folder."""
+    found = [p for t in plan.tasks if (p := read_profile(plan.out / t.path)) is not None]
+    if found:
+        console().print(profile_table(sum(found, Profile(0, {}))))
 
 
 def check_json(json_to: str | None) -> None:

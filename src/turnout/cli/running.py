@@ -38,6 +38,7 @@ Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints nothing else on stdout."),
 ]
+Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data files are. [default: TURNOUT_DATA, or a cache folder]")
 ]
@@ -54,6 +55,7 @@ def run(
     quiet: Quiet = False,
     json_to: Json = None,
     data_dir: DataDir = None,
+    profile: Profile = False,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -78,7 +80,16 @@ def run(
     if not quiet:
         outcome.say(plan.text())
     try:
-        failed = run_tasks(plan.title, plan.tasks, plan.out, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+        failed = run_tasks(
+            plan.title,
+            plan.tasks,
+            plan.out,
+            jobs=jobs,
+            resume=resume,
+            quiet=quiet,
+            data_dir=data_dir,
+            profile=profile,
+        )
     except KeyboardInterrupt:
         outcome.say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
@@ -91,6 +102,8 @@ def run(
         outcome.write_json(plan, failed, seconds, json_to)
     if json_to != "-":
         outcome.show(plan.out)
+        if profile:
+            outcome.show_profile(plan)
         outcome.say_where(plan.out, stderr=False)
     if failed:
         outcome.say_failures(failed, len(plan.tasks))

@@ -1,0 +1,61 @@
+"""Where the time goes: a profiled run is the same run, and its stages add up to its time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import turnout as to
+from turnout.cli import main
+from turnout.profiling import STAGES, read_profile
+from turnout.record import same
+
+
+def everything(rounds: int = 4) -> to.Experiment:
+    """Every stage has something to do."""
+    return to.Experiment(
+        to.World(
+            to.data.Synthetic(clients=8, sizes=to.data.Equal(20)),
+            to.participation.Dropout(0.4, when_up=to.participation.Traces(first=5)),
+            (to.Join(7, 2),),
+        ),
+        to.models.MLP(6, batch_norm=True),
+        to.Algorithm(
+            to.Local(to.SGD(0.1), epochs=2, batch_size=5),
+            terms=(to.Proximal(),),
+            personal=to.personal.batch_norm,
+            substitution=to.Friends(),
+        ),
+        rounds=rounds,
+    )
+
+
+def test_a_profiled_run_is_the_same_run_and_its_stages_are_its_time(tmp_path: Path):
+    to.run(everything(), tmp_path / "plain", quiet=True)
+    start = time.perf_counter()
+    to.run(everything(), tmp_path / "timed", quiet=True, profile=True)
+    wall = time.perf_counter() - start
+    assert same(tmp_path / "plain" / "records.sqlite", tmp_path / "timed" / "records.sqlite") == []
+    assert read_profile(tmp_path / "plain") is None
+    profile = read_profile(tmp_path / "timed")
+    assert profile is not None
+    assert profile.rounds == 4
+    assert profile.seconds.keys() == STAGES.keys()
+    assert 0 < profile.total < wall
+    assert sum(share for _, _, share, _ in profile.rows()) == pytest.approx(1)
+    with to.open_run(tmp_path / "timed").records() as records:
+        recorded = float(records.rounds()["seconds"].sum())
+    inside = profile.total - profile.seconds["evaluate"] - profile.seconds["records"]
+    assert inside == pytest.approx(recorded, rel=0.2)
+
+
+def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    small = ["--set", "rounds=3", "--set", "world.data.clients=5", "--seeds", "1", "--quiet", "--jobs", "1"]
+    main(["run", *small, "--out", str(tmp_path / "runs"), "--profile"])
+    printed = capsys.readouterr().out
+    assert "s in 9 rounds" in printed  # three schemes
+    for stage in ("participation", "local training", "aggregate", "evaluate"):
+        assert stage in printed
+    assert sorted(path.parent.parent.name for path in (tmp_path / "runs").rglob("profile.json")) == ["A", "B", "C"]
