@@ -11,6 +11,7 @@ import torch
 
 import turnout as to
 from turnout import participation, selection, testing
+from turnout.errors import Mistake
 from turnout.types import Turnout
 
 
@@ -85,6 +86,24 @@ class Forgetful(to.Scaffold):
 def test_a_term_that_loses_what_it_holds_is_caught():
     with pytest.raises(AssertionError, match="reform"):
         testing.check_term(Forgetful())
+
+
+class TheLast:
+    linear = False
+
+    def combine(self, arrived, weight_R):
+        return arrived.update_RP[-1]
+
+
+def test_aggregations():
+    testing.check_aggregation(to.WeightedSum())
+    with pytest.raises(AssertionError, match="order"):
+        testing.check_aggregation(TheLast())
+
+
+def test_old_updates_can_only_be_added_to_a_sum():
+    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Dropout"):
+        to.Algorithm(substitution=to.Stale(), aggregation=TheLast())
 
 
 @pytest.mark.parametrize(

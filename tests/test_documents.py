@@ -28,7 +28,7 @@ def blocks(language: str) -> list[object]:
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_blocks_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(text, "block", "exec"), {"__name__": "__main__"})
+    exec(compile(text, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("text", blocks("toml"))

@@ -1,17 +1,18 @@
 """The server's arithmetic: a weighted sum of updates, a weighted mean of states, and the step that applies them.
 
-Shape letters: C replies, P shared parameters.
+Shape letters: C or R replies, P shared parameters.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.substitution import Arrived
 from turnout.types import State
 
 
@@ -47,6 +48,29 @@ def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
     row_C = (value_C.to(torch.float64) if whole else value_C).reshape(len(value_C), -1)
     mean = (weight_C / weight_C.sum()).to(row_C) @ row_C  # federated moments are as large as the updates: no copy
     return (mean.round() if whole else mean).to(value_C.dtype).view(value_C.shape[1:])
+
+
+class Aggregation(Protocol):
+    """How the replies of a round become one update; a robust or a fair one is another object."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
+        ...
+
+    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+        """One update [P] from those that arrived, given what each weighs; the weights need not sum to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """Σ weight_c update_c: what every paper here does."""
+
+    linear: ClassVar[bool] = True
+
+    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+        return weighted_sum(arrived.update_RP, weight_R)
 
 
 class ServerStep(Protocol):

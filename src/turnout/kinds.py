@@ -16,7 +16,7 @@ from typing import Any
 
 from turnout import data, local, models, participation, personal, selection, substitution, task, terms, weighting
 from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.aggregation import Apply, ServerStep
+from turnout.aggregation import Aggregation, Apply, ServerStep, WeightedSum
 from turnout.apfl import APFL
 from turnout.compression import Compression, Dense
 from turnout.data import partition
@@ -85,6 +85,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
         weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
         A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,
     ),
+    Aggregation: _table(WeightedSum),
     ServerStep: _table(Apply, ServerAdam, ServerYogi, ServerAdagrad),
     Events: _table(Join, Leave, EventLog, RandomEvents),
     RuntimeSpec: _table(InProcess),
@@ -106,6 +107,7 @@ ROLE_NAMES = {
     Compression: "compression",
     substitution.Substitution: "substitution",
     weighting.Weighting: "weighting",
+    Aggregation: "aggregation",
     ServerStep: "server",
     Events: "event",
     RuntimeSpec: "runtime",

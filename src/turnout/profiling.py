@@ -36,7 +36,8 @@ STAGES = {
     "decode": "messages to updates",
     "similarity": "what is learnt of clients from their updates",
     "substitution": "who stands in for whom",
-    "aggregate": "shares, weights, the weighted sum, means of states, the record",
+    "aggregate": "many updates to one",
+    "weights": "shares, weights, means of states, the record of the round",
     "server step": "what the server makes of the sum",
     "broadcast": "the change to a message, and who has to fetch what",
     "terms": "what terms merge on the server",
@@ -103,6 +104,7 @@ def profiled(track: Weights, watch: Stopwatch) -> Weights:
         compression=watch.timed(
             algorithm.compression, encode="encode", decode="decode", catch_up="broadcast", broadcast="broadcast"
         ),
+        aggregation=watch.timed(algorithm.aggregation, combine="aggregate"),
         server=watch.timed(algorithm.server, step="server step"),
         terms=tuple(watch.timed(term, merge="terms") for term in algorithm.terms),
     )
@@ -111,7 +113,7 @@ def profiled(track: Weights, watch: Stopwatch) -> Weights:
     runtime.participation = watch.timed(runtime.participation, fraction="participation")
     runtime.store = watch.timed(runtime.store, gather="client state", scatter="client state")
     runtime.trainer = watch.timed(runtime.trainer, train="local training")
-    timed = watch.timed(track, round="aggregate", evaluate="evaluate")
+    timed = watch.timed(track, round="weights", evaluate="evaluate")
     return replace(timed, experiment=track.experiment.but(algorithm=algorithm), runtime=runtime)
 
 

@@ -2,7 +2,7 @@
 
 from turnout import data, models, participation, personal, selection
 from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.aggregation import Apply, weighted_mean, weighted_sum
+from turnout.aggregation import Apply, WeightedSum, weighted_mean, weighted_sum
 from turnout.apfl import APFL
 from turnout.compression import Dense
 from turnout.data import partition
@@ -84,6 +84,7 @@ __all__ = [
     "TopK",
     "Turnout",
     "Unused",
+    "WeightedSum",
     "Weighting",
     "World",
     "__version__",

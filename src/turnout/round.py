@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from turnout.accounting import attendance, row_bytes, sent, terms_bytes, weighed, wire_bytes
-from turnout.aggregation import weighted_mean, weighted_sum
+from turnout.aggregation import weighted_mean
 from turnout.compression import Dense, Sending
 from turnout.engine.layout import Layout
 from turnout.engine.train import Job, Trainer
@@ -285,7 +285,16 @@ def server_work(
     scale_C = by_work_C if algorithm.scale_at == "server" else None
     scale_R = None if scale_C is None else scale_C[position_R]
     arrived = Arrived(
-        sending.t, sending.seed, replies.client_C, update_RP, server.shared_P, turnout, scale_R, replies.hints
+        t=sending.t,
+        seed=sending.seed,
+        client_R=replies.client_C,
+        update_RP=update_RP,
+        start_P=server.shared_P,
+        turnout=turnout,
+        scale_R=scale_R,
+        hints=replies.hints,
+        loss_R=replies.report["loss"],
+        lr=lr,
     )
     parts["substitution"] = substitution.observe(parts["substitution"], arrived)
     lendable_C = membership.lendable(parts["membership"], turnout.client_C, share_C)
@@ -298,7 +307,7 @@ def server_work(
         factor_C = factor_C * scale_C
     weight_C = ((boost_C * own_C + lent.borrowed_C) * factor_C).clamp(max=algorithm.max_weight or float("inf"))
 
-    sum_P = total_P = weighted_sum(update_RP, weight_C[position_R])
+    sum_P = total_P = algorithm.aggregation.combine(arrived, weight_C[position_R])
     if old_P is not None:
         total_P = sum_P + old_P.to(sum_P)
     change_P, parts["server"] = algorithm.server.step(total_P, parts["server"])

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from turnout.aggregation import Apply, ServerStep
+from turnout.aggregation import Aggregation, Apply, ServerStep, WeightedSum
 from turnout.compression import Compression, Dense
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
@@ -72,6 +72,7 @@ class Algorithm:
     substitution: Substitution = field(default_factory=Unused)
     weighting: Weighting = field(default_factory=ByWork)
     shares: Shares = field(default_factory=Shares)
+    aggregation: Aggregation = field(default_factory=WeightedSum)
     server: ServerStep = field(default_factory=Apply)
     selection: Selection = field(default_factory=Everyone)
     membership: Membership = field(default_factory=Membership)
@@ -104,6 +105,11 @@ class Algorithm:
         if self.membership.stand_in and not self.substitution.lends:
             raise Mistake(
                 "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
+            )
+        if self.substitution.adds_rows and not self.aggregation.linear:
+            raise Mistake(
+                f"algorithm.substitution = {type(self.substitution).__name__} adds old updates to a sum, and "
+                f"algorithm.aggregation = {type(self.aggregation).__name__} is none: use Friends or Dropout"
             )
         names = [term.name for term in self.terms]
         if any("/" in name for name in names):

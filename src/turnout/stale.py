@@ -28,6 +28,7 @@ class Stale(Unused):
     """
 
     lends: ClassVar[bool] = True
+    adds_rows: ClassVar[bool] = True
 
     form: str = "update"
 

@@ -20,7 +20,7 @@ from turnout.types import State, Tensors, Turnout
 
 @dataclass(frozen=True)
 class Arrived:
-    """What the server has when it looks for stand-ins.
+    """What the server has when it looks for stand-ins and makes one update of all.
 
     On a GPU `update_RP` is memory that the next round uses again: copy what is to be kept.
     """
@@ -32,7 +32,9 @@ class Arrived:
     start_P: Tensor  # the shared parameters that everybody started from
     turnout: Turnout  # of the whole cohort
     scale_R: Tensor | None = None  # what the server will still multiply each update by (`scale_at = "server"`)
-    hints: Tensors = field(default_factory=dict)  # what clients sent for this purpose, row by row
+    hints: Tensors = field(default_factory=dict)  # what clients sent for the substitution, row by row
+    loss_R: Tensor | None = None  # each one's training loss, the mean over its local steps
+    lr: float = 1.0  # their learning rate
 
     @property
     def position_R(self) -> Tensor:
@@ -73,6 +75,11 @@ class Substitution(Protocol):
         """Whether missing shares are given away at all (scheme A then drops its N/K)."""
         ...
 
+    @property
+    def adds_rows(self) -> bool:
+        """Whether updates of earlier rounds take part."""
+        ...
+
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
         ...
@@ -103,6 +110,7 @@ class Unused:
     """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
 
     lends: ClassVar[bool] = False
+    adds_rows: ClassVar[bool] = False
 
     def begin(self, clients: int, width: int) -> State:
         return {}

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.aggregation import ServerStep
+from turnout.aggregation import Aggregation, ServerStep
 from turnout.compression import Compression, Sending
 from turnout.engine.layout import Slot
 from turnout.events import Events, Setting, calendar_of
@@ -249,6 +249,26 @@ def check_optimizer(optimizer: Optimizer, width: int = 6) -> None:
     progress_C = optimizer.progress(torch.tensor([0, 1, 2, 5]))
     _expect(float(progress_C[0]) == 0, f"progress: 0 for no steps, not {float(progress_C[0]):g}")
     _expect(bool((progress_C.diff() > 0).all()), f"progress: grows with the steps, but is {progress_C.tolist()}")
+
+
+def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
+    """Promises of an aggregation: one finite number a parameter, in any order of the replies; a row without weight is
+    not looked at."""
+    generator, losses = torch.Generator().manual_seed(0), torch.tensor([0.5, 2.0, 1.0])
+    turnout, share_C = next(example_turnouts())
+    update_RP = torch.randn(3, width, generator=generator)
+
+    def combined(update_RP: Tensor, weight_R: Tensor, order: list[int]) -> Tensor:
+        arrived = Arrived(0, 0, turnout.client_C[order], update_RP[order], torch.ones(width), turnout)
+        return aggregation.combine(replace(arrived, loss_R=losses[order], lr=0.1), weight_R[order])
+
+    found_P = combined(update_RP, share_C, [0, 1, 2])
+    _expect(found_P.shape == (width,), f"combine: one number a parameter, not {tuple(found_P.shape)}")
+    _expect(bool(torch.isfinite(found_P).all()), f"combine: finite, not {found_P.tolist()}")
+    _expect(torch.allclose(found_P, combined(update_RP, share_C, [2, 0, 1]), atol=1e-6), "combine: the order matters")
+    hidden_RP, weight_C = update_RP.clone().index_fill(0, torch.tensor([1]), torch.nan), share_C.clone()
+    weight_C[1] = 0.0
+    _expect(bool(torch.isfinite(combined(hidden_RP, weight_C, [0, 1, 2])).all()), "combine: leave out rows of weight 0")
 
 
 def check_server_step(step: ServerStep, width: int = 6) -> None:
