@@ -67,9 +67,9 @@ def test_ten_thousand_clients_cost_milliseconds(kind: Participation) -> None:
     try:
         times = []
         for t in range(10):
-            begin = time.perf_counter()
+            begin = time.thread_time()  # its own work, however busy the machine is
             kind.fraction(clients, t, 5, seed=0, groups=groups)
-            times.append(time.perf_counter() - begin)
+            times.append(time.thread_time() - begin)
     finally:
         torch.set_num_threads(threads)
     assert min(times) < 0.010

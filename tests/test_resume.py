@@ -137,7 +137,7 @@ def test_ctrl_c_ends_the_children_and_says_how_to_go_on(tmp_path: Path, start: S
     for path in records:
         wait_for(process, path, 2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 130
     assert f"turnout run --out {out} --resume" in err
     assert "Traceback" not in err
