@@ -81,7 +81,7 @@ def _given(part: str, name: str) -> Callable[[Settings], Any]:
     return lambda s: s[f"algorithm.{part}"].keywords.get(name)
 
 
-def _has_norm(s: Settings) -> bool:
+def has_norm(s: Settings) -> bool:
     return bool(getattr(s["model"], "batch_norm", False))
 
 
@@ -134,12 +134,14 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     ),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
-    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not _has_norm(s), "keeps nothing at home"),
-    (lambda s: s["evaluate.activations"] and not _has_norm(s), "looks at BatchNorm layers, and this model has none"),
+    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
+    (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
     (
-        lambda s: _nothing_shared(s) and (_lends(s) or s["algorithm.terms"]),
+        lambda s: (
+            _nothing_shared(s) and (_lends(s) or s["algorithm.terms"] or s["algorithm.compression"] != to.Dense())
+        ),
         "so nothing is shared: leave algorithm.",
     ),
 )
@@ -254,7 +256,7 @@ class Draws:
             "evaluate.recovery": lambda: self.chance("recovery", 2),
             "evaluate.gradients": lambda: self.chance("gradients", 2),
             "evaluate.activations": self.activations,
-            "runtime.engine": lambda: self.one("engine", "auto", "auto", "auto", "vmap"),
+            "runtime.engine": lambda: self.one("engine", *["auto"] * 5, "vmap"),
             "runtime.threads": lambda: self.one("threads", 1, 1, 2),
             "runtime.chunk": lambda: self.one("chunk", None, None, 1, 2),
         }
@@ -332,7 +334,18 @@ class Draws:
         return self.chance("activations", 2) if shown and has_norm else self.rarely("activations alone")
 
     def compression(self) -> Any:
-        return to.Dense()
+        directions = self.one("directions", "both", "both", "up")
+        way = {"directions": directions, "feedback": not self.chance("forgetful", 1)}
+        absent = {"residual_decay": self.one("decay", 1.0, 0.5), "reset_after": self.one("reset", None, None, 2)}
+        scope, keep_down = self.one("scope", "tensor", "model"), self.one("keep down", None, 0.5)
+        return self.one(
+            "compression",
+            *[to.Dense()] * 4,
+            to.SparseTernary(0.3, keep_down, scope, **way, **absent),
+            to.SparseTernary(0.1, **way),
+            to.TopK(0.2, keep_down, scope, **way, **absent),
+            to.Quantise(self.one("rounding", "stochastic", "nearest"), **way),
+        )
 
     def substitution(self) -> Any:
         similarity = self.one("similarity", "cosine", "cosine", "cosine", "distance")
