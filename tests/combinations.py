@@ -309,7 +309,14 @@ class Draws:
         return self.one("optimizer", sgd, sgd, to.SGD(lr=0.05, momentum=0.5), to.SGD(0.1, weight_decay=0.1), adam, adam)
 
     def terms(self) -> tuple[Any, ...]:
-        return tuple(term for term, of_ten in ((to.Proximal(0.3), 3), (Tally(), 2)) if self.chance(term.name, of_ten))
+        found = ((to.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1))
+        return tuple(term for term, of_ten in found if self.chance(term.name, of_ten))
+
+    def elastic(self) -> Any:
+        step = self.one("elastic step", {}, {"step": "proximal"}, {"decoupled": True})
+        keep = {"fisher_every": self.one("fisher every", 1, 1, 2), "fisher_keep": self.one("fisher keep", None, 0.4)}
+        memory, reduce = self.chance("elastic memory", 4), self.one("elastic reduce", "sum", "mean")
+        return to.Elastic(0.1, samples=4, reduce=reduce, memory=memory, **keep, **step)
 
     def personal(self) -> Any:
         head = to.personal.Named("4.*" if self.model() == "dropout" else "output.*")

@@ -252,7 +252,9 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
     assert record.bytes_up == int(up_R.sum())
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
-    down = wire_bytes(download.states) + sum(wire_bytes(tensors) for tensors in download.down.values())
+    down = wire_bytes(download.states) + replies.report["bytes_down"]
+    whole = sum(wire_bytes(tensors) for tensors in download.down.values())
+    assert (replies.report["bytes_down"] <= whole).all()  # of the terms: less for who has the latest
     fetched = [dense] * len(position_R)
     if isinstance(compression, to.Dense):
         assert replies.message.bytes_C.tolist() == fetched
@@ -262,7 +264,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
             fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
         for client, finite in zip(replies.client_C.tolist(), replies.report["finite"].tolist(), strict=True):
             holds |= {client: record.round} if finite else {}
-    assert record.clients["bytes_down"][position_R].tolist() == [size + down for size in fetched]
+    assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down).tolist()
 
 
 def check_message(compression: Any, happened: Round) -> None:

@@ -133,6 +133,43 @@ def test_rule_15_the_clock_restarts_at_a_shift_and_moments_go_on():
     assert (before["moment/second"] > 0).any()
 
 
+# -- elastic and compression
+
+
+def test_rule_21_fisher_sums_are_not_scaled_by_unfinished_work():
+    """Under scheme C the update of a client with s = E/2 counts twice; its u and v, at its own weights, once."""
+    found = {}
+    for weighting in (to.ByShare(), to.ByWork()):
+        experiment = world(COUNTS, *FRACTIONS, weighting=weighting, terms=(to.Elastic(0.1),))
+        server, _ = play(ready(experiment))
+        found[type(weighting).__name__] = server
+    for name in ("U", "V", "Z"):
+        a, b = (server.down["elastic"][name] for server in found.values())
+        assert torch.equal(a, b), f"{name} was scaled"
+    assert not torch.equal(found["ByShare"].shared_P, found["ByWork"].shared_P)
+
+
+def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
+    """A_G = R_G + η_g Σ a_k M_k; M_G = ST(A_G): in round 1 only the new sum is multiplied."""
+    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=16)
+    half = world(COUNTS, local=local, compression=to.SparseTernary(0.3), server=to.Apply(0.5))
+    prepared = ready(half)
+    first, _ = play(prepared)
+    kept_back = first.parts["compression"]["left_P"].clone()
+    assert kept_back.abs().max() > 0
+    sums = []
+
+    class Watched(to.Apply):
+        def step(self, update_P, state):
+            sums.append(update_P.clone())
+            return super().step(update_P, state)
+
+    watched = dataclasses.replace(prepared, experiment=prepared.experiment.but(**{"algorithm.server": Watched(0.5)}))
+    second, _ = watched.round(first, 1)
+    moved = second.shared_P - first.shared_P
+    torch.testing.assert_close(moved + second.parts["compression"]["left_P"], kept_back + 0.5 * sums[0])
+
+
 # -- what stays home
 
 
