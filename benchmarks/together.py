@@ -90,7 +90,7 @@ def main() -> None:
     print(f"together / alone: {middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f}); allowed {ALLOWED:g}")
     for name, watch in watches.items():
         watch.seconds.pop("records", None)  # the time in which the other side was at work
-        Console().print(f"\n{name}", profile_table(Profile(given.rounds - 1, watch.seconds)))
+        Console(width=120).print(f"\n{name}", profile_table(Profile(given.rounds - 1, watch.seconds)))
     if middle > ALLOWED:
         raise SystemExit("the parts cost more than they may")
 

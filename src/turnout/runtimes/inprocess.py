@@ -166,15 +166,21 @@ class InProcessRuntime:
         states = {name: self.placed(first[f"state/{name}"]) for name in layout.personal_states}
         states |= {name: server.states[name] for name in layout.shared_states}
         flat_P = torch.cat([server.shared_P, personal_Q])
-        if bool(here_C.any()):  # a loss that is no number is no answer
+        found_P = self._mean_gradient(flat_P, states, client_C[here_C], share_C[here_C], t)
+        if found_P is not None and not bool(torch.isfinite(found_P).all()):  # a loss that is no number is no answer
             samples = self.federation.train(client_C[here_C], t)
             loss_C = measure_clients(self.trainer.crew, self.task, flat_P, states, samples)["loss"]
             here_C[here_C.clone()] = torch.isfinite(loss_C)
-        if not bool(here_C.any()):
+            found_P = self._mean_gradient(flat_P, states, client_C[here_C], share_C[here_C], t)
+        return None if found_P is None else found_P[: layout.shared]
+
+    def _mean_gradient(
+        self, flat_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int
+    ) -> Tensor | None:
+        if not len(client_C):
             return None
-        share_C, samples = share_C[here_C], self.federation.train(client_C[here_C], t)
-        mean_C = share_C / share_C.sum()
-        return objective_gradient(self.network, flat_P, states, samples, mean_C)[: layout.shared]
+        samples = self.federation.train(client_C, t)
+        return objective_gradient(self.network, flat_P, states, samples, share_C / share_C.sum())
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Draw who turns up, train those whose work is used, keep what they keep."""
