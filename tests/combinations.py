@@ -118,6 +118,16 @@ def _unseen_average(s: Settings) -> bool:
     return s["evaluate.activations"] and _norm_at_home(s) and s["algorithm.newcomers"] != "average"
 
 
+def _path_under_adam(s: Settings) -> bool:
+    adam = isinstance(s["algorithm.local"].optimizer, to.Adam)
+    return adam and any(term in (to.Scaffold(2), to.FedGATE(), to.VRLSGD()) for term in s["algorithm.terms"])
+
+
+def _acts_on_shared(s: Settings) -> bool:
+    others = s["algorithm.terms"] or s["algorithm.compression"] != to.Dense() or s["algorithm.mixing"].personal
+    return _lends(s) or bool(others)
+
+
 def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
@@ -132,18 +142,15 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
         lambda s: s["algorithm.newcomers"] == "average" and not s["algorithm.share_personal"],
         "needs something to average: set algorithm.share_personal",
     ),
+    (lambda s: s["algorithm.mixing"].personal and _lends(s), "leave it out with FedAMP"),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
+    (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
     (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
-    (
-        lambda s: (
-            _nothing_shared(s) and (_lends(s) or s["algorithm.terms"] or s["algorithm.compression"] != to.Dense())
-        ),
-        "so nothing is shared: leave algorithm.",
-    ),
+    (lambda s: _nothing_shared(s) and _acts_on_shared(s), "so nothing is shared: leave algorithm."),
 )
 
 
@@ -238,6 +245,7 @@ class Draws:
             "algorithm.personal": self.personal,
             "algorithm.share_personal": lambda: self.shares_personal() or self.rarely("share personal alone"),
             "algorithm.newcomers": self.newcomers,
+            "algorithm.mixing": self.mixing,
             "algorithm.compression": self.compression,
             "algorithm.substitution": self.substitution,
             "algorithm.weighting": self.weighting,
@@ -309,8 +317,17 @@ class Draws:
         return self.one("optimizer", sgd, sgd, to.SGD(lr=0.05, momentum=0.5), to.SGD(0.1, weight_decay=0.1), adam, adam)
 
     def terms(self) -> tuple[Any, ...]:
-        found = ((to.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1))
-        return tuple(term for term, of_ten in found if self.chance(term.name, of_ten))
+        found = ((to.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1), (to.APFL(), 1))
+        listed = [term for term, of_ten in found if self.chance(term.name, of_ten)]
+        if self.chance("variates", 3):
+            listed.append(self.variate())
+        return tuple(listed)
+
+    def variate(self) -> Any:
+        """A correction by what a client remembers; most need SGD."""
+        measured, by_path = (to.Scaffold(1), to.MimeLite(0.5)), (to.Scaffold(2), to.FedGATE(), to.VRLSGD())
+        sgd = isinstance(self.optimizer(), to.SGD) or self.chance("variates with Adam", 1)
+        return self.one("variate", *measured, *(by_path if sgd else ()))
 
     def elastic(self) -> Any:
         step = self.one("elastic step", {}, {"step": "proximal"}, {"decoupled": True})
@@ -339,6 +356,10 @@ class Draws:
         shown = self.newcomers() == "average" or self.personal() is None
         has_norm = "norm" in self.model() or self.model() == "convolution"
         return self.chance("activations", 2) if shown and has_norm else self.rarely("activations alone")
+
+    def mixing(self) -> Any:
+        alone = not self.substitution().func.lends or self.rarely("mixing and substitution")
+        return to.FedAMP(sigma=2.0) if alone and self.chance("mixing", 2) else to.Common()
 
     def compression(self) -> Any:
         directions = self.one("directions", "both", "both", "up")

@@ -92,6 +92,8 @@ class Round:
     download: Download | None = None
     turnout: Turnout | None = None
     replies: Replies | None = None
+    told: dict[str, Tensors] = field(default_factory=dict)
+    said: dict[str, Tensors] = field(default_factory=dict)
 
     def numbers(self) -> Tensors:
         """All that a record says in numbers, by name; who joined and left as well."""
@@ -132,8 +134,17 @@ class Listening:
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         turnout, replies = self.runtime.ask(client_C, download)
-        self.heard = {"download": download, "turnout": turnout, "replies": replies}
+        self.heard |= {"download": download, "turnout": turnout, "replies": replies}
         return turnout, replies
+
+    def tell(self, client_R: Tensor, told: dict[str, Tensors]) -> None:
+        self.heard["told"] = told
+        self.runtime.tell(client_R, told)
+
+    def forget(self, client_I: Tensor) -> tuple[Tensor, dict[str, Tensors]]:
+        client_I, said = self.runtime.forget(client_I)
+        self.heard["said"] = said
+        return client_I, said
 
 
 def spoil(track: Weights, client_I: Tensor) -> None:
@@ -250,7 +261,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
     position_R = torch.searchsorted(record.clients["client"], replies.client_C)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
-    assert record.bytes_up == int(up_R.sum())
+    assert record.bytes_up == int(up_R.sum()) + sum(map(wire_bytes, happened.said.values()))
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
     down = wire_bytes(download.states) + replies.report["bytes_down"]
     whole = sum(wire_bytes(tensors) for tensors in download.down.values())
@@ -260,11 +271,12 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
         assert replies.message.bytes_C.tolist() == fetched
     else:
         check_message(compression, happened)
-        if compression.directions == "both":
+        if compression.directions == "both" and not found.settings["algorithm.mixing"].personal:
             fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
         for client, finite in zip(replies.client_C.tolist(), replies.report["finite"].tolist(), strict=True):
             holds |= {client: record.round} if finite else {}
-    assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down).tolist()
+    told_R = replies.report["finite"] * sum(map(wire_bytes, happened.told.values()))
+    assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
 
 
 def check_message(compression: Any, happened: Round) -> None:

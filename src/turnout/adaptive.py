@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ class Adam:
     >>> x  # whatever the gradient's size, the first step is α long
     tensor([[-0.1000,  0.1000]])
     """
+
+    linear: ClassVar[bool] = False
 
     lr: float = 0.01
     beta1: float = 0.99

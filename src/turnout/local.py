@@ -40,6 +40,11 @@ class Optimizer(Protocol):
         """Whether the number of steps made goes on from round to round, as the moments do."""
         ...
 
+    @property
+    def linear(self) -> bool:
+        """Whether the steps are sums of the gradients, so that a client's path tells their mean."""
+        ...
+
     def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
         """One step in place; `count_c` is the number of steps made, this one included."""
         ...
@@ -56,6 +61,8 @@ class SGD:
     >>> SGD(lr=0.1, momentum=0.5).progress(torch.tensor([0, 1, 2]))
     tensor([0.0000, 1.0000, 2.5000], dtype=torch.float64)
     """
+
+    linear: ClassVar[bool] = True
 
     lr: float = 0.1
     momentum: float = 0.0

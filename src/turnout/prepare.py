@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from turnout.combining import check_experiment
 from turnout.compression import Dense
 from turnout.config import lasting
 from turnout.data import Federation
@@ -45,6 +46,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Weights:
     check_model(experiment.task, template, x, highest)
     _try_turnout(experiment, federation)
     layout = lay_out(template, experiment.algorithm.personal)
+    check_experiment(experiment, layout)
     experiment = _settled(experiment, layout)
     flat_P = layout.pack(dict(template.named_parameters()))
     states = {name: value.detach().clone() for name, value in template.named_buffers()}
@@ -111,49 +113,12 @@ def _try_turnout(experiment: Experiment, federation: Federation) -> None:
 
 
 def _settled(experiment: Experiment, layout: Layout) -> Experiment:
-    """Check what stays home against the model, and settle what follows from it: where the moments are kept."""
-    algorithm, optimizer = experiment.algorithm, experiment.algorithm.local.optimizer
-    if algorithm.personal is not None and layout.personal == 0:
-        name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
-        raise Mistake(
-            f"algorithm.personal = {name} keeps nothing at home: nothing in this model is of that kind, so it would be "
-            "plain FedAvg. Its parameters are " + ", ".join(slot.name for slot in layout.slots[:6])
-        )
-    if experiment.evaluate.activations:
-        _check_activations(experiment, layout)
-    if layout.shared == 0:
-        _check_independent(experiment)
-    if optimizer.moments != "auto":
+    """Settle what follows from the model and the other parts: where the moments are kept."""
+    algorithm = experiment.algorithm
+    if algorithm.local.optimizer.moments != "auto":
         return experiment
     home = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
     return experiment.but(**{"algorithm.local.optimizer.moments": "local" if home else "federated"})
-
-
-def _check_independent(experiment: Experiment) -> None:
-    """Where everything is personal, a part that is about what is shared would do nothing."""
-    algorithm = experiment.algorithm
-    if algorithm.local.optimizer.moments == "federated":
-        raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")
-    idle = {
-        "substitution": algorithm.substitution.lends,
-        "terms": bool(algorithm.terms),
-        "compression": not isinstance(algorithm.compression, Dense),
-    }
-    for name in (name for name, is_set in idle.items() if is_set):
-        raise Mistake(
-            f"algorithm.{name} is about the parameters that are shared, and algorithm.personal keeps all of them at "
-            f"home, so nothing is shared: leave algorithm.{name} out, or keep less at home"
-        )
-
-
-def _check_activations(experiment: Experiment, layout: Layout) -> None:
-    if not any(name.endswith("running_mean") for name in layout.states):
-        raise Mistake("evaluate.activations looks at BatchNorm layers, and this model has none")
-    if layout.personal_states and experiment.algorithm.newcomers != "average":
-        raise Mistake(
-            "evaluate.activations compares clients' own BatchNorm with the average, which they are not sent: set "
-            "algorithm.share_personal and algorithm.newcomers = 'average'"
-        )
 
 
 def build_model(model: Any, federation: Federation, seed: int) -> nn.Module:

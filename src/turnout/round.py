@@ -294,7 +294,7 @@ def server_work(
         scale_R=scale_R,
         hints=replies.hints,
         loss_R=replies.report["loss"],
-        lr=lr,
+        lr=download.lr,
     )
     parts["substitution"] = substitution.observe(parts["substitution"], arrived)
     lendable_C = membership.lendable(parts["membership"], turnout.client_C, share_C)

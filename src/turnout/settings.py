@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from turnout.aggregation import Aggregation, Apply, ServerStep, WeightedSum
+from turnout.combining import check_algorithm
 from turnout.compression import Compression, Dense
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
@@ -93,29 +94,9 @@ class Algorithm:
             raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
         if self.newcomers not in ("initial", "average"):
             raise Mistake(f"algorithm.newcomers is 'initial' or 'average', not {self.newcomers!r}")
-        if self.share_personal and self.personal is None:
-            raise Mistake("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
-        if self.newcomers == "average" and not self.share_personal:
-            raise Mistake("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
-        if self.mixing.personal and self.substitution.lends:
-            name = type(self.mixing).__name__
-            raise Mistake(f"algorithm.substitution has no effect on clients' own models: leave it out with {name}")
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
-        if self.membership.stand_in and not self.substitution.lends:
-            raise Mistake(
-                "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
-            )
-        if self.substitution.adds_rows and not self.aggregation.linear:
-            raise Mistake(
-                f"algorithm.substitution = {type(self.substitution).__name__} adds old updates to a sum, and "
-                f"algorithm.aggregation = {type(self.aggregation).__name__} is none: use Friends or Dropout"
-            )
-        names = [term.name for term in self.terms]
-        if any("/" in name for name in names):
-            raise Mistake(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
-        if len(set(names)) != len(names):
-            raise Mistake(f"two terms are called the same ({', '.join(names)}): give one of them another name")
+        check_algorithm(self)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,11 @@ class Term(Protocol):
         """Whether clients predict with a model of their own (`own`)."""
         ...
 
+    @property
+    def by_path(self) -> bool:
+        """Whether it takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
+        ...
+
     def down(self, start_P: Tensor) -> Tensors:
         """What the server holds before the first round, given the first weights."""
         ...
@@ -166,6 +171,10 @@ class Stateless:
 
     @property
     def remembers(self) -> bool:
+        return False
+
+    @property
+    def by_path(self) -> bool:
         return False
 
     def down(self, start_P: Tensor) -> Tensors:

@@ -45,6 +45,10 @@ class Scaffold(Stateless):
         if self.option not in (1, 2):
             raise Mistake(f"SCAFFOLD's option is 1 (a gradient over all samples) or 2 (by the path), not {self.option}")
 
+    @property
+    def by_path(self) -> bool:
+        return self.option == 2
+
     def down(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
 
@@ -94,6 +98,10 @@ class VRLSGD(Stateless):
     """
 
     name: str = "vrl-sgd"
+
+    @property
+    def by_path(self) -> bool:
+        return True
 
     def down(self, start_P: Tensor) -> Tensors:
         return {"owed": torch.zeros_like(start_P)}
