@@ -20,12 +20,24 @@ from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.settings import Experiment
 from turnout.studies import bias, participation
-from turnout.studies.claims import above, best_elsewhere, better, difference, interval, no_worse, same, sooner, within
+from turnout.studies.claims import (
+    Claim,
+    above,
+    best_elsewhere,
+    better,
+    difference,
+    interval,
+    no_worse,
+    same,
+    sooner,
+    within,
+)
 from turnout.studies.cli import STUDIES, app
+from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.student import sign_test, t_below, t_quantile
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.studies.tables import cells
+from turnout.studies.tables import cells, left_out, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
 
@@ -181,6 +193,21 @@ def test_rows_and_their_cells() -> None:
 def _flat(level: float, rounds: int = 30, swing: float = 0.0) -> Curve:
     round_T = np.arange(-1, rounds)
     return Curve(round_T, level + swing * np.where(round_T % 2, 1.0, -1.0))
+
+
+def test_a_round_is_drawn_from_the_seeds_that_measured_it() -> None:
+    first = Curve(np.array([-1, 0, 1, 2]), np.array([9.0, 1.0, 2.0, 3.0]))
+    second = Curve(np.array([0, 2]), np.array([3.0, 5.0]))  # nothing to measure in round 1
+    (line,) = over_rounds(Curves({"v": {0: first, 1: second}}), {"shown": "v"})
+    assert line.x.tolist() == [1, 2, 3]
+    assert line.y.tolist() == [2.0, 2.0, 4.0]
+
+
+def test_claims_without_data_are_counted_apart() -> None:
+    claims = [Claim("a", True, "mean +1"), Claim("b", False, "mean -1"), Claim("c", False, "not run: no files")]
+    findings = Findings("s", "paper", [], claims, 1.0)
+    assert tally(findings) == "1 of 2 claims hold (1 not run)"
+    assert left_out(findings) == {"no files": ["c"]}
 
 
 def test_accuracy_and_unrest_of_a_curve() -> None:

@@ -16,6 +16,7 @@ from turnout.studies.student import sign_test, t_quantile
 
 BySeed = Mapping[int, float]
 LEVEL = 0.95
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Claim:
     claim: str
     holds: bool
     evidence: str
+
+    @property
+    def ran(self) -> bool:
+        """Whether there was data to decide it with."""
+        return not self.evidence.startswith(NOT_RUN)
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,18 @@ def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int, f
 
 
 def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[float], float] = float) -> list[Series]:
-    """One line a variant (name to show -> variant) over the rounds, from the first: mean and band over seeds."""
+    """One line a variant (name to show -> variant) over the rounds, from the first: mean and band over seeds.
+
+    A round is drawn from the seeds that measured something in it: where no noisy client came, say, there is nothing.
+    """
     found = []
     for i, (name, variant) in enumerate(variants.items()):
-        by_seed = curves.curves[variant]
-        round_T = next(iter(by_seed.values())).round_T
-        shown = [k for k in range(len(round_T)) if round_T[k] >= 0]
-        values = [{seed: change(float(curve.value_T[k])) for seed, curve in by_seed.items()} for k in shown]
-        found.append(band(name, (round_T[shown] + 1).tolist(), values, i))
+        at: dict[int, dict[int, float]] = {}
+        for seed, curve in curves.curves[variant].items():
+            for t, value in zip(curve.round_T.tolist(), curve.value_T.tolist(), strict=True):
+                at.setdefault(t, {})[seed] = change(value)
+        shown = sorted(t for t in at if t >= 0)
+        found.append(band(name, [t + 1.0 for t in shown], [at[t] for t in shown], i))
     return found
 
 

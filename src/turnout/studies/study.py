@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from turnout.errors import Mistake, nearest
 from turnout.folder import Run
 from turnout.settings import Experiment
-from turnout.studies.claims import BySeed, Claim
+from turnout.studies.claims import NOT_RUN, BySeed, Claim
 
 SCALES = ("smoke", "small", "paper")
-NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from turnout.studies.claims import NOT_RUN
 from turnout.studies.running import Findings
 from turnout.studies.study import Plan, Row
 
@@ -57,19 +58,41 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
     for note in plan.notes:
         console.print(f"· {note}", highlight=False)
     console.print()
-    for claim in findings.claims:
+    for claim in (c for c in findings.claims if c.ran):
         mark = "[green]holds[/green]        " if claim.holds else "[red]does not hold[/red]"
         console.print(f"{mark}  {claim.claim}", highlight=False)
         console.print(f"               {claim.evidence}", highlight=False, style="dim")
-    held = sum(claim.holds for claim in findings.claims)
-    console.print(f"\n{held} of {len(findings.claims)} claims hold; {findings.seconds:.0f} s", highlight=False)
+    for why, claims in left_out(findings).items():
+        console.print(f"[yellow]not run[/yellow]        {len(claims)} claims: {why}", highlight=False)
+    console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
+
+
+def left_out(findings: Findings) -> dict[str, list[str]]:
+    """The claims for which there was no data, by the reason."""
+    found: dict[str, list[str]] = {}
+    for claim in (c for c in findings.claims if not c.ran):
+        found.setdefault(claim.evidence.removeprefix(f"{NOT_RUN}: "), []).append(claim.claim)
+    return found
+
+
+def tally(findings: Findings) -> str:
+    """How many claims hold of those that could be decided.
+
+    >>> from turnout.studies.claims import Claim
+    >>> tally(Findings("a", "paper", [], [Claim("x", True, ""), Claim("y", False, "not run: no data")], 1.0))
+    '1 of 1 claims hold (1 not run)'
+    """
+    ran = [claim for claim in findings.claims if claim.ran]
+    missing = len(findings.claims) - len(ran)
+    held = f"{sum(claim.holds for claim in ran)} of {len(ran)} claims hold"
+    return f"{held} ({missing} not run)" if missing else held
 
 
 def markdown(findings: Findings, plan: Plan) -> str:
     """The same as a section of a page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]
-    claims = [["yes" if c.holds else "no", c.claim, c.evidence] for c in findings.claims]
+    claims = [["yes" if c.holds else "no" if c.ran else NOT_RUN, c.claim, c.evidence] for c in findings.claims]
     title = f"## `{findings.study}`, {findings.scale} scale"
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["holds", "claim", "evidence"], claims)
