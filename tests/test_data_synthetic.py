@@ -59,8 +59,17 @@ def test_wrong_fields_are_refused(make):
 
 
 def truths(spec: Synthetic, clients: int) -> list[tuple[torch.Tensor, ...]]:
-    maker = _Maker(spec, 0)
-    return [maker.truth(rng(0, "synthetic", c)) for c in range(clients)]
+    together = _Maker(spec, 0).truth([rng(0, "synthetic", c) for c in range(clients)])
+    return list(zip(*together, strict=True))
+
+
+@pytest.mark.parametrize("iid", [False, True])
+def test_a_cohort_s_data_is_each_client_s_own(iid: bool) -> None:
+    maker = _Maker(Synthetic(0.5, 2.0, clients=50, iid=iid), 3)
+    train, test = maker.cohort([4, 40, 7], 0)
+    for i, client in enumerate([4, 40, 7]):
+        for together, alone in zip((*train.of(i), *test.of(i)), maker(client, 0), strict=True):
+            assert torch.equal(together, alone)
 
 
 def test_alpha_and_beta_are_standard_deviations():
@@ -127,7 +136,7 @@ def test_a_million_clients_cost_their_cohort():
     data = Synthetic(clients=1_000_000, sizes=Pareto(cap=100)).load(seed=0)
     cohort = torch.tensor([0, 999_999, 123_456])
     samples = data.train(cohort, 0)
-    assert sorted(client for client, _ in data.recent.values) == [0, 123_456, 999_999]  # nobody else's was made
+    assert len(samples.x) == len(samples.row_R) + len(data.test(cohort, 0).row_R)  # nobody else's was made
     assert torch.equal(samples.count_C, data.examples(cohort))
     x, y = data.central_test()
     assert len(x) == len(y) > 100

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.memory import check_fits, free_bytes
+from turnout.memory import check_fits, free_bytes, keep_freed_memory
 from turnout.running import cores, jobs_for, run_many, run_tasks, tasks_of
 
 
@@ -299,3 +301,7 @@ def test_public_names_load_when_they_are_used() -> None:
     assert set(names) == set(dir(to))
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         to.Nonsense  # noqa: B018
+
+
+def test_freed_memory_stays_with_the_process_where_the_c_library_can() -> None:
+    assert keep_freed_memory() == (sys.platform == "linux" and "glibc" in platform.libc_ver()[0])

@@ -9,7 +9,7 @@ Shape letters: C clients of a cohort.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -78,6 +78,8 @@ class Generated:
     """A federation by address: `make(client, t)` gives one client's data, `count(client_C)` the training
     sizes.
 
+    `cohort(clients, t)`, where there is one, makes many clients' samples at once: training and test samples as rows of
+    one pool. That is for data that is made faster than it is remembered: nothing but the last cohort is kept of it.
     Without `count` the sizes are those of the data itself, at round 0 for a stream (`changes`).
     `central_clients` is how many clients' test samples make up the central test set: everyone's where there
     are no more than that, a fixed random sample of clients otherwise, none for 0.
@@ -90,6 +92,7 @@ class Generated:
     labels: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
     count: Callable[[Tensor], Tensor] | None = None
+    cohort: Callable[[Sequence[int], int], tuple[Samples, Samples]] | None = None
     changes: bool = False
     central_clients: int = 200
     device: Device = "cpu"
@@ -169,15 +172,21 @@ class Generated:
         found = self.joined.get("last")
         if found is None or found[0] != address:
             check_clients(client_C, self.clients)
-            parts = [self.client(c, t) for c in ids]
-            found = (address, _join([d.x for d in parts], [d.y for d in parts]))
-            found = (*found, _join([d.test_x for d in parts], [d.test_y for d in parts]))
+            self.joined.put("last", None, 0)  # before the next one is made: its memory can be used again
+            found = (address, *(samples.to(torch.device(self.device)) for samples in self._made(ids, t)))
             self.joined.put("last", found, 0)
         return found[1], found[2]
 
+    def _made(self, ids: Sequence[int], t: int) -> tuple[Samples, Samples]:
+        if self.cohort is not None:
+            return self.cohort(ids, t)
+        parts = [self.client(c, t) for c in ids]
+        train, test = [(d.x, d.y) for d in parts], [(d.test_x, d.test_y) for d in parts]
+        return _join(train), _join(test)
 
-def _join(x_C: list[Tensor], y_C: list[Tensor]) -> Samples:
+
+def _join(parts: list[tuple[Tensor, Tensor]]) -> Samples:
     """One pool that holds just these clients' samples."""
-    x, y = torch.cat(x_C), torch.cat(y_C)
-    count_C = torch.tensor([len(part) for part in x_C])
+    x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    count_C = torch.tensor([len(own) for _, own in parts])
     return Samples(x, y, torch.arange(len(x)), count_C)

@@ -5,6 +5,7 @@ Shape letters: D dimensions, L classes, S samples of one client, C clients that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from turnout.data.generated import ClientData, Generated, one_thread
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.rng import rng
+from turnout.types import Samples
 
 POOL_CLIENTS, POOL_BYTES = 1000, 256 * 2**20  # up to here the data is made once and pooled
 
@@ -57,8 +59,10 @@ class Synthetic:
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:
         """The federation: pooled where it is small, made on demand where the population is large."""
+        maker = _Maker(self, seed)
         made = Generated(
-            make=_Maker(self, seed),
+            make=maker,
+            cohort=maker.cohort,
             count=_Counter(self, seed),
             clients=self.clients,
             input_shape=(self.dimension,),
@@ -85,33 +89,54 @@ class _Counter:
 
 @dataclass(frozen=True)
 class _Maker:
-    """One client's samples, by address."""
+    """Clients' samples, by address: each draws from a generator of its own, the arithmetic is a whole cohort's."""
 
     spec: Synthetic
     seed: int
 
     def __call__(self, client: int, t: int) -> ClientData:
+        train, test = self.cohort([client], t)
+        return ClientData(*train.of(0), *test.of(0))
+
+    def cohort(self, clients: Sequence[int], t: int) -> tuple[Samples, Samples]:
         # Two threads on a busy machine take 20 times as long for a client, and could round a label differently.
         with one_thread():
-            return self.make(client)
+            size_C = self.spec.sizes.draw(torch.tensor(clients), self.seed)
+            x_SD, y_S = self.samples(clients, size_C.tolist())
+        kept_C = train_count(size_C, self.spec.test_share)
+        cuts = torch.stack([kept_C, size_C - kept_C], 1)
+        pieces = torch.arange(len(x_SD)).split(cuts.flatten().tolist())
+        return Samples(x_SD, y_S, torch.cat(pieces[0::2]), kept_C), Samples(
+            x_SD, y_S, torch.cat(pieces[1::2]), cuts[:, 1]
+        )
 
-    def make(self, client: int) -> ClientData:
-        spec, g = self.spec, rng(self.seed, "synthetic", client)
-        size = spec.sizes.draw(torch.tensor([client]), self.seed)
-        mean_D, weight_DL, bias_L = self.truth(g)
-        std_D = torch.arange(1, spec.dimension + 1, dtype=torch.float64).pow(-0.6).float()  # sqrt of j^-1.2
-        x_SD = torch.randn(int(size), spec.dimension, generator=g).mul_(std_D).add_(mean_D)
-        y_S = torch.addmm(bias_L, x_SD, weight_DL).argmax(1)
-        kept = int(train_count(size, spec.test_share))
-        return ClientData(x_SD[:kept], y_S[:kept], x_SD[kept:], y_S[kept:])
+    def samples(self, clients: Sequence[int], sizes: list[int]) -> tuple[Tensor, Tensor]:
+        """x and y of these clients, one after the other."""
+        spec, draws = self.spec, [rng(self.seed, "synthetic", client) for client in clients]
+        mean_CD, weight_CDL, bias_CL = self.truth(draws)
+        x_SD = torch.empty(sum(sizes), spec.dimension)
+        score_SL = torch.empty(len(x_SD), spec.classes)
+        x_C = x_SD.split(sizes)
+        for x, g in zip(x_C, draws, strict=True):
+            x.normal_(generator=g)
+        x_SD.mul_(torch.arange(1, spec.dimension + 1, dtype=torch.float64).pow(-0.6).float())  # sqrt of j^-1.2
+        rows = zip(x_C, score_SL.split(sizes), mean_CD.unbind(), weight_CDL.unbind(), bias_CL.unbind(), strict=True)
+        for x, score, mean_D, weight_DL, bias_L in rows:
+            torch.addmm(bias_L, x.add_(mean_D), weight_DL, out=score)
+        return x_SD, score_SL.argmax(1)
 
-    def truth(self, g: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """m_k, W_k and b_k of one client; the mean of b_k is that of W_k."""
-        spec, D, L = self.spec, self.spec.dimension, self.spec.classes
+    def truth(self, draws: Sequence[torch.Generator]) -> tuple[Tensor, Tensor, Tensor]:
+        """m_k, W_k and b_k of each client; the mean of b_k is that of W_k."""
+        spec, C, D, L = self.spec, len(draws), self.spec.dimension, self.spec.classes
         if spec.iid:
-            common = rng(self.seed, "synthetic", "common")
-            return torch.zeros(D), torch.randn(D, L, generator=common), torch.randn(L, generator=common)
-        u = spec.alpha * torch.randn((), generator=g)
-        centre = spec.beta * torch.randn((), generator=g)
-        mean_D = centre + torch.randn(D, generator=g)
-        return mean_D, u + torch.randn(D, L, generator=g), u + torch.randn(L, generator=g)
+            g = rng(self.seed, "synthetic", "common")
+            weight_DL, bias_L = torch.randn(D, L, generator=g), torch.randn(L, generator=g)
+            return torch.zeros(C, D), weight_DL.expand(C, D, L), bias_L.expand(C, L)
+        parts = [torch.empty(C, *shape) for shape in ((), (), (D,), (D, L), (L,))]
+        for g, *own in zip(draws, *(part.unbind() for part in parts), strict=True):
+            for part in own:
+                part.normal_(generator=g)
+        u_C, centre_C, mean_CD, weight_CDL, bias_CL = parts
+        u_C.mul_(spec.alpha)
+        mean_CD.add_(centre_C.mul_(spec.beta)[:, None])
+        return mean_CD, weight_CDL.add_(u_C[:, None, None]), bias_CL.add_(u_C[:, None])

@@ -31,6 +31,7 @@ from turnout.events import Calendar, Event
 from turnout.kept import Kept, initial_rows, kept_from
 from turnout.local import Local
 from turnout.members import Members
+from turnout.memory import keep_freed_memory
 from turnout.participation import Participation
 from turnout.round import ClientWork, Download, Server, client_work
 from turnout.runtimes.settings import InProcess, cores
@@ -74,6 +75,8 @@ class InProcessRuntime:
         if self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
             torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
+        else:
+            keep_freed_memory()
         self.federation = federation.to(self.device)
         self.participation, self.calendar = participation, calendar or Calendar()
         self.algorithm, self.seed = algorithm, seed
