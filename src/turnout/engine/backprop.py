@@ -285,6 +285,6 @@ def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tens
 
 def _backward(layers: Sequence[Layer], d: Tensor, saved: list[Any], weights: Tensors, sink: Sink) -> None:
     """From the gradient of the outputs down to the first layer that has parameters."""
-    first = next(i for i, layer in enumerate(layers) if isinstance(layer, Dense | Convolution | Normalise))
+    first = next(i for i, layer in enumerate(layers) if not isinstance(layer, Flat | Rectify | Pool | Drop))
     for i in reversed(range(first, len(layers))):
         d = layers[i].backward(d, saved[i], weights, sink, first=i == first)

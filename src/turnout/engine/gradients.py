@@ -25,6 +25,7 @@ from turnout.engine.layout import Layout
 from turnout.engine.normalise import REAL
 from turnout.engine.replays import Batch, Replays
 from turnout.engine.sinks import Sink
+from turnout.engine.trail import Loose, trail_bytes
 from turnout.types import Tensors
 
 ROOM = {"cpu": 16 << 20, "cuda": 1 << 30}  # bytes of samples' gradients at once, under vmap
@@ -51,8 +52,15 @@ class Gradients(Protocol):
         """Add the squares of each sample's own gradient (those of the mask), a batch in evaluation mode."""
         ...
 
-    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
-        """A chunk's first weights in memory of their own, where steps are faster on that than on the matrix."""
+    def loosen(self, start_cP: Tensor, clients: int, samples: int) -> Loose | None:
+        """A chunk's first weights in memory of their own, where steps are faster on that than on the matrix.
+
+        `samples` is how many each client will see at most, 0 where its weights change by more than those (decay).
+        """
+        ...
+
+    def trail_bytes(self, start_cP: Tensor, samples: int) -> int:
+        """What one client's trails take in such a chunk (engine/trail.py); 0 where there are none."""
         ...
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
@@ -124,17 +132,20 @@ class ByHand:
         into = self.network.layout.views(into_cP)
         self._at_rest.add_squares(batch.x, batch.y, batch.mask_cB, weights, into)
 
-    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
-        """Contiguous copies: an update in place of a strided weight goes through a temporary one."""
+    def loosen(self, start_cP: Tensor, clients: int, samples: int) -> Loose | None:
         if start_cP.is_cuda:
             return None
-        views, plain = self.network.layout.views(start_cP), torch.contiguous_format
-        return {n: view.expand(clients, *view.shape[1:]).clone(memory_format=plain) for n, view in views.items()}
+        return Loose.of(self.stack, self.network.layout.views(start_cP), clients, samples)
 
-    def descend_loose(self, weights: Tensors, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        """One plain SGD step on weights that `loosen` gave (or a prefix of them)."""
-        sink = Sink(weights, 1 - lr * decay, -1.0, lr)
-        return self.stack.descend(batch.x, batch.y, batch.mask_cB, self._all(weights, states, batch), sink)
+    def trail_bytes(self, start_cP: Tensor, samples: int) -> int:
+        shared = samples > 0 and len(start_cP) == 1 and not start_cP.is_cuda
+        return trail_bytes(self.stack, self.network.layout.views(start_cP), samples) if shared else 0
+
+    def descend_loose(self, loose: Loose, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        """One plain SGD step on weights that `loosen` gave (or those of the first clients)."""
+        sink = Sink(loose.weights, 1 - lr * decay, -1.0, lr)
+        weights: dict[str, Any] = {**self._all(loose.weights, states, batch), **loose.trails}
+        return loose.stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         if flat_cP.is_cuda and not states:  # a captured step would go on writing to an earlier round's statistics
@@ -198,8 +209,11 @@ class Vmapped:
             for name, value in into.items():
                 value.add_(grads[name].square_().sum(1))
 
-    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
+    def loosen(self, start_cP: Tensor, clients: int, samples: int) -> Loose | None:
         return None
+
+    def trail_bytes(self, start_cP: Tensor, samples: int) -> int:
+        return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         module = self.network.module.eval()
@@ -273,8 +287,11 @@ class Looped:
             real = 1.0 if batch.mask_cB is None else batch.mask_cB[:, s, None]
             into_cP.add_(grad_cP.square_().mul_(real))
 
-    def loosen(self, start_cP: Tensor, clients: int) -> Tensors | None:
+    def loosen(self, start_cP: Tensor, clients: int, samples: int) -> Loose | None:
         return None
+
+    def trail_bytes(self, start_cP: Tensor, samples: int) -> int:
+        return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         module, layout = self.network.module.eval(), self.network.layout

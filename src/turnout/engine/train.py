@@ -29,6 +29,7 @@ from turnout.types import Samples, Tensors
 
 BLOCK = 256  # clients whose batch orders are laid out together
 _SMALL = 1 << 20  # bytes a step of the whole cohort touches, below which threads do not pay
+_TRAILS = 32 << 20  # bytes of trails in a chunk: the more clients, the larger the products with the common start
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class Job:
         """Plain SGD without terms: gradient and update are one operation."""
         plain = isinstance(self.optimizer, SGD) and not self.optimizer.momentum
         return plain and not self.terms and not self.magnitudes
+
+    @property
+    def followed(self) -> int:
+        """How many samples' gradients make up a client's update at most; 0 where it is more than their sum."""
+        if not self.fused or getattr(self.optimizer, "weight_decay", 0) or not len(self.steps_C):
+            return 0
+        return int(self.steps_C.max()) * self.batch_size
 
 
 @dataclass
@@ -119,7 +127,7 @@ class Trainer:
 
     def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
         """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
-        chunk = self._chunk(len(job.client_C))
+        chunk = self._chunk(job)
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
             batches = _batches(job, block, self._layouts)
@@ -128,11 +136,14 @@ class Trainer:
                 own = slice(start - first, stop - first)
                 yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
 
-    def _chunk(self, clients: int) -> int:
-        """Small work stays together: a thread of its own would cost more than it brings."""
+    def _chunk(self, job: Job) -> int:
+        """Clients that advance together; small work stays in one piece: another thread would cost more than it brings."""
+        clients = len(job.client_C)
         if self.fixed or clients * self.cost < _SMALL:
             return self.chunk
-        return min(self.chunk, -(-clients // self.crew.threads))
+        trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.start_P.dim() == 1 else 0
+        most = max(self.chunk, _TRAILS // trail) if trail else self.chunk
+        return min(most, -(-clients // self.crew.threads))
 
 
 def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
@@ -181,7 +192,7 @@ class Chunk:
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
-        self.loose = gradients.loosen(self.start_cP, len(self.client_c)) if job.fused else None
+        self.loose = gradients.loosen(self.start_cP, len(self.client_c), self._samples_seen()) if job.fused else None
         if self.loose is None:
             self.flat_cP.copy_(self.start_cP)
         self.states = {name: value[rows] for name, value in result.states.items()}
@@ -196,6 +207,9 @@ class Chunk:
             steps, layers = batches.size_cJ.shape[1], len(network.dropout_keys)
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, steps, layers)
             self.keys_cJk = keys_cJk.to(job.samples.x.device)
+
+    def _samples_seen(self) -> int:
+        return min(self.job.followed, sum(self.feed.width_J))
 
     def run(self) -> None:
         steps = self.steps_c.tolist()
@@ -227,7 +241,7 @@ class Chunk:
         if self.loose is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
             assert isinstance(self.job.optimizer, SGD)
             whole, decay = rows.stop == len(self.client_c), self.job.optimizer.weight_decay
-            loose = self.loose if whole else {name: value[rows] for name, value in self.loose.items()}
+            loose = self.loose if whole else self.loose.first(rows.stop)
             states = {name: value[rows] for name, value in self.states.items()}
             loss = self.gradients.descend_loose(loose, states, batch, self.job.lr, decay)
             (self.loss_c if whole else self.loss_c[rows]).add_(loss)
@@ -327,9 +341,9 @@ class Chunk:
             starts, homes = layout.views(start_cP), layout.views(self.flat_cP)
             for slot in layout.slots:
                 if slot.start < layout.shared:
-                    torch.sub(self.loose[slot.name], starts[slot.name], out=homes[slot.name])
+                    self.loose.write_update(slot.name, starts[slot.name], homes[slot.name])
                 else:
-                    homes[slot.name].copy_(self.loose[slot.name])
+                    homes[slot.name].copy_(self.loose.weights[slot.name])
         if self.job.scale_C is not None:
             update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
