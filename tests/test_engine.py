@@ -231,6 +231,30 @@ def test_chunks_and_threads_do_not_matter(make):
         agree(trained(make(), None, chunk, threads), whole)
 
 
+def wide() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 36, bias=False), nn.ReLU(), nn.Linear(36, 3)
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_weights_that_are_followed_are_those_of_the_loop(chunk: int) -> None:
+    few = {"steps_C": torch.tensor([4, 3, 2, 2, 1]), "batch_size": 3}  # some stop earlier, some batches are short
+    trainer, job = prepared(wide(), None, chunk, 1, "cpu", **few)
+    assert job.followed == 12
+    assert trainer.gradients.trail_bytes(job.start_P[None], job.followed) == 12 * (36 + 40 + 40 + 36) * 8
+    agree(trainer.train(job), trained(wide(), Looped, **few))
+
+
+def test_what_decays_or_starts_elsewhere_is_not_followed() -> None:
+    few = {"steps_C": torch.tensor([4, 3, 2, 2, 1]), "batch_size": 3}
+    trainer, job = prepared(wide(), None, 5, 1, "cpu", **few, optimizer=SGD(0.1, weight_decay=0.2))
+    assert job.followed == 0
+    agree(trainer.train(job), trained(wide(), Looped, **few, optimizer=SGD(0.1, weight_decay=0.2)))
+    own = {"start_P": torch.stack([job.start_P * k for k in (1, 2, 3, 4, 5)])}
+    agree(trained(wide(), None, **few, **own), trained(wide(), Looped, **few, **own))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_round_after_round_with_changing_rates(device):
     """A trainer's memory and captured steps are reused; the learning rate and the data are not what was captured."""

@@ -14,7 +14,7 @@ Shape letters: c clients of a chunk, B batch, R samples seen, i inputs, o output
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,13 +26,13 @@ from turnout.types import Tensors
 
 
 class Trail:
-    """What one layer's clients have seen so far; `used` rows are filled, the others are zero."""
+    """What one layer's clients have seen so far: `used` rows, zeros for those who had stopped by then."""
 
     def __init__(self, start_oi: Tensor, clients: int, samples: int):
         o, i = start_oi.shape
         self.start_oi = start_oi
-        self.x_cRi = start_oi.new_zeros(clients, samples, i)
-        self.d_cRo = start_oi.new_zeros(clients, samples, o)
+        self.x_cRi = start_oi.new_empty(clients, samples, i)
+        self.d_cRo = start_oi.new_empty(clients, samples, o)
         self.used = 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,6 +40,7 @@ class Trail:
         c, B, i = x.shape
         now = slice(self.used, self.used + B)
         self.x_cRi[:c, now] = x
+        self.x_cRi[c:, now] = 0
         y = torch.mm(x.reshape(c * B, i), self.start_oi.t()).view(c, B, -1)
         if self.used:
             x_cRi, d_cRo = self._before(c)
@@ -53,7 +54,9 @@ class Trail:
         if self.used and not first:
             x_cRi, d_cRo = self._before(c)
             dx.baddbmm_(torch.bmm(d, d_cRo.transpose(1, 2)), x_cRi)
-        torch.neg(d, out=self.d_cRo[:c, self.used : self.used + B])
+        now = slice(self.used, self.used + B)
+        torch.neg(d, out=self.d_cRo[:c, now])
+        self.d_cRo[c:, now] = 0
         self.used += B
         return dx
 
@@ -62,7 +65,8 @@ class Trail:
 
     def write_update(self, out_coi: Tensor) -> None:
         """What the steps have added to the start, client by client: each is one piece of memory."""
-        for d_Ro, x_Ri, out_oi in zip(self.d_cRo, self.x_cRi, out_coi, strict=True):
+        x_cRi, d_cRo = self._before(len(self.x_cRi))
+        for d_Ro, x_Ri, out_oi in zip(d_cRo, x_cRi, out_coi, strict=True):
             torch.mm(d_Ro.t(), x_Ri, out=out_oi)
 
 
@@ -136,4 +140,4 @@ def following(stack: Stack, names: frozenset[str]) -> Stack:
     def layer(h: Layer) -> Layer:
         return Followed(h.weight, h.bias) if isinstance(h, Dense) and h.weight in names else h
 
-    return Stack(tuple(layer(h) for h in stack.layers))
+    return replace(stack, layers=tuple(layer(h) for h in stack.layers))

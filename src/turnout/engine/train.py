@@ -65,9 +65,8 @@ class Job:
     @property
     def followed(self) -> int:
         """How many samples' gradients make up a client's update at most; 0 where it is more than their sum."""
-        if not self.fused or getattr(self.optimizer, "weight_decay", 0) or not len(self.steps_C):
-            return 0
-        return int(self.steps_C.max()) * self.batch_size
+        plain = self.fused and isinstance(self.optimizer, SGD) and not self.optimizer.weight_decay
+        return int(self.steps_C.max()) * self.batch_size if plain and len(self.steps_C) else 0
 
 
 @dataclass
@@ -116,13 +115,12 @@ class Trainer:
         return result
 
     def _room(self, job: Job) -> Tensor:
-        """The cohort's matrix; on a GPU the same memory round after round, so that captured steps stay valid."""
+        """The cohort's matrix: the same memory round after round, so that captured steps of a GPU stay valid."""
         clients, width, start = len(job.client_C), self.network.layout.width, job.start_P
-        if start.device.type != "cuda":
-            return torch.empty(clients, width, dtype=start.dtype)
         if self._matrix is None or len(self._matrix) < clients:
-            aligned = -(-width // 16) * 16  # rows that start at a multiple of 64 bytes are read four numbers at a time
-            self._matrix = torch.empty(clients, aligned, dtype=start.dtype, device=start.device)
+            # on a GPU rows that start at a multiple of 64 bytes are read four numbers at a time
+            stride = -(-width // 16) * 16 if start.is_cuda else width
+            self._matrix = torch.empty(clients, stride, dtype=start.dtype, device=start.device)
         return self._matrix[:clients, :width]
 
     def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
@@ -137,7 +135,7 @@ class Trainer:
                 yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
 
     def _chunk(self, job: Job) -> int:
-        """Clients that advance together; small work stays in one piece: another thread would cost more than it brings."""
+        """Clients that advance together. Small work stays in one piece: a thread of its own would cost more."""
         clients = len(job.client_C)
         if self.fixed or clients * self.cost < _SMALL:
             return self.chunk
