@@ -13,7 +13,7 @@ from turnout.engine.batches import address_batches, steps_per_epoch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import lay_out
-from turnout.engine.losses import cross_entropy, loss_by_hand
+from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.train import Job, Trained, Trainer
 from turnout.local import SGD
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
@@ -46,6 +46,14 @@ def normed_image() -> nn.Module:
     return nn.Sequential(
         nn.BatchNorm2d(1), nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, momentum=0.3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, eps=1e-2), nn.ReLU(), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+def squashed() -> nn.Module:
+    """Softmax as a hidden activation, over channels and over features (paper 002)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.Softmax(dim=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5), nn.Softmax(dim=1),
+        nn.Linear(5, 3),
     )  # fmt: skip
 
 
@@ -120,7 +128,9 @@ def on_cpu(result: Trained) -> Trained:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    "make", [dense, image, lambda: image(0.4), normed, normed_image], ids=["dense", "image", "dropout", "norm", "norms"]
+    "make",
+    [dense, image, lambda: image(0.4), normed, normed_image, squashed],
+    ids=["dense", "image", "dropout", "norm", "norms", "softmax"],
 )
 @pytest.mark.parametrize(
     "changes",
@@ -181,8 +191,24 @@ def test_dropout_of_everything_gives_zeros_as_torch_s_own(kind):
     assert (result.flat_CP[:, -3:] != 0).any()
 
 
+def test_soft_targets_by_hand_equal_the_loop():
+    """Distillation: a probability for each label instead of the label."""
+    given = samples(COUNTS)
+    share = torch.rand(len(given.x), 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    soft = dataclasses.replace(given, y=share / share.sum(1, keepdim=True))
+    oracle = trained(image(), Looped, samples=soft)
+    agree(trained(image(), lambda network: fastest(network, soft_cross_entropy), samples=soft), oracle)
+    agree(trained(image(), Vmapped, samples=soft), oracle)
+
+
 def test_plain_stacks_are_trained_by_hand_and_others_are_not():
-    for model, kind in [(dense(), ByHand), (image(0.1), ByHand), (normed_image(), ByHand), (Residual(), Vmapped)]:
+    for model, kind in [
+        (dense(), ByHand),
+        (image(0.1), ByHand),
+        (normed_image(), ByHand),
+        (squashed(), ByHand),
+        (Residual(), Vmapped),
+    ]:
         assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), cross_entropy), kind)
     model = dense()
     assert isinstance(fastest(Network.of(model, lay_out(model), CROSS_ENTROPY), None), Vmapped)

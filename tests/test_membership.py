@@ -368,10 +368,8 @@ def test_the_test_set_follows_the_objective():
 
 
 def accuracy(prepared, server: Server, clients: list[int]) -> float:
-    from turnout.folder import trained_module
-
     own = prepared.federation.test(torch.tensor(clients), 0)
-    module = trained_module(prepared, server, None).double()
+    module = prepared.module(server, None).double()
     guess = module(own.x[own.row_R].double()).argmax(1)
     return float((guess == own.y[own.row_R]).double().mean())
 

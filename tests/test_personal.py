@@ -49,9 +49,7 @@ class Marked:
 
 
 def own_module(prepared, server, client: int) -> torch.nn.Module:
-    from turnout.folder import trained_module
-
-    return trained_module(prepared, server, client).double()
+    return prepared.module(server, client).double()
 
 
 def test_8_10_all_personal_is_independent_training():

@@ -62,9 +62,8 @@ def _check_terms(algorithm: Algorithm) -> None:
             )
 
 
-def check_experiment(experiment: Experiment, layout: Layout) -> None:
+def check_experiment(experiment: Experiment, algorithm: Algorithm, layout: Layout) -> None:
     """Refuse what does not fit the model: layers that are not there, parts that would have nothing to act on."""
-    algorithm = experiment.algorithm
     if algorithm.personal is not None and layout.personal == 0:
         name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
         raise Mistake(
@@ -72,15 +71,15 @@ def check_experiment(experiment: Experiment, layout: Layout) -> None:
             "plain FedAvg. Its parameters are " + ", ".join(slot.name for slot in layout.slots[:6])
         )
     if experiment.evaluate.activations:
-        _check_activations(experiment, layout)
+        _check_activations(algorithm, layout)
     if layout.shared == 0:
         _check_independent(algorithm)
 
 
-def _check_activations(experiment: Experiment, layout: Layout) -> None:
+def _check_activations(algorithm: Algorithm, layout: Layout) -> None:
     if not any(name.endswith("running_mean") for name in layout.states):
         raise Mistake("evaluate.activations looks at BatchNorm layers, and this model has none")
-    if layout.personal_states and experiment.algorithm.newcomers != "average":
+    if layout.personal_states and algorithm.newcomers != "average":
         raise Mistake(
             "evaluate.activations compares clients' own BatchNorm with the average, which they are not sent: set "
             "algorithm.share_personal and algorithm.newcomers = 'average'"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import Mistake, nearest
-from turnout.kinds import KINDS, ROLE_NAMES, find, imported, settable
+from turnout.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported, settable
 from turnout.models import ModelSpec
 from turnout.settings import Experiment
 from turnout.spelling import OWN_OBJECT, to_table, to_toml
@@ -75,6 +75,8 @@ def _build_role(role: Any, value: Any, path: str) -> Any:
         raise Mistake(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', KINDS[role])}")
     if not isinstance(value, dict):
         return value  # an object given in Python
+    if role in UNSAID:
+        value = {"kind": UNSAID[role]} | value
     if "kind" not in value:
         raise Mistake(f'{path} needs a kind: {path}.kind = "..." {nearest("", KINDS[role])}')
     if not isinstance(value["kind"], str):

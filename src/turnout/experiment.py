@@ -27,7 +27,7 @@ from turnout.record import Evaluation, Records, RoundRecord, export_turnout
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
 from turnout.stopping import Progress, metric_of, reason_to_stop
-from turnout.track import Track, Weights
+from turnout.track import Track
 from turnout.version import __version__
 
 CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
@@ -181,7 +181,7 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     return experiment.but(runtime=runtime)
 
 
-def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Weights:
+def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:
     """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
     refuse_full(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)

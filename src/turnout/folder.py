@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Iterator
@@ -10,17 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from turnout.errors import Mistake
 from turnout.experiment import read_state
 from turnout.prepare import prepare
 from turnout.record import Records
-from turnout.round import Server
 from turnout.settings import Experiment
 from turnout.stopping import Progress, reason_to_stop
-from turnout.track import Weights
 
 try:
     import fcntl
@@ -73,25 +69,13 @@ class Run:
 
     def model(self, client: int | None = None) -> nn.Module:
         """The trained model as an ordinary module; with a client, that client's own (personal parameters included)."""
-        prepared = prepare(self.experiment, self.data_dir)
-        if client is not None and not 0 <= client < prepared.federation.clients:
-            raise Mistake(f"there is no client {client}: they are 0 to {prepared.federation.clients - 1}")
-        found = read_state(prepared, self.folder)
+        track = prepare(self.experiment, self.data_dir)
+        if client is not None and not 0 <= client < track.clients:
+            raise Mistake(f"there is no client {client}: they are 0 to {track.clients - 1}")
+        found = read_state(track, self.folder)
         if found is None:
             raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
-        return trained_module(prepared, prepared.unpack(found.state), client)
-
-
-def trained_module(prepared: Weights, server: Server, client: int | None) -> nn.Module:
-    """The template with the server's weights in it, and one client's personal ones where asked."""
-    flat_P, states = prepared.global_model(server)
-    if client is not None:
-        flat_cP, own = prepared.own_models(server, torch.tensor([client]))(torch.tensor([0]))
-        flat_P, states = flat_cP[0], {name: value[0] for name, value in own.items()}
-    module = copy.deepcopy(prepared.template)
-    weights = prepared.model.layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
-    module.load_state_dict(weights, strict=False)
-    return module.eval()
+        return track.module(track.unpack(found.state), client)
 
 
 def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:

@@ -30,7 +30,8 @@ from turnout.mixing import Common, FedAMP, Mixing
 from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.runtimes.settings import InProcess, RuntimeSpec
-from turnout.settings import DataSpec
+from turnout.scores.settings import Scores, paper_literal
+from turnout.settings import Algorithm, AlgorithmSpec, DataSpec
 from turnout.stale import Stale
 from turnout.ternary import LiteralTernary, SparseTernary, TopK
 from turnout.variates import VRLSGD, FedGATE, Scaffold
@@ -56,7 +57,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
     DataSpec: _table(
         data.Synthetic, data.Digits, data.MNIST, data.FashionMNIST, data.EMNIST, data.CIFAR10, data.CIFAR100,
         data.ImageFolder, data.Characters, data.Sentences, data.Table, data.ClientFiles, data.Own, data.Loader,
-        data.Stream, data.Noisy,
+        data.Stream, data.Noisy, data.Arriving, data.WithPublic,
     ),
     partition.Partition: _table(
         partition.IID, partition.OneLabel, partition.Classes, partition.Shards, partition.Dirichlet,
@@ -74,6 +75,7 @@ KINDS: dict[Any, dict[str, Maker]] = {
         models.mtfl_cifar_cnn, models.vgg11, models.resnet50,
     ),
     task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
+    AlgorithmSpec: {"weights": Algorithm} | _table(Scores, paper_literal),
     local.Optimizer: _table(local.SGD, Adam),
     local.Schedule: _table(local.Constant, local.InverseClock, local.TheoryRate, local.Custom),
     terms.Term: _table(terms.Proximal, Elastic, Scaffold, APFL, MimeLite, **{"vrl-sgd": VRLSGD}, fedgate=FedGATE),
@@ -99,6 +101,7 @@ ROLE_NAMES = {
     selection.Selection: "selection",
     models.ModelSpec: "model",
     task.TaskSpec: "task",
+    AlgorithmSpec: "algorithm",
     local.Optimizer: "optimizer",
     local.Schedule: "schedule",
     terms.Term: "term",
@@ -112,6 +115,9 @@ ROLE_NAMES = {
     Events: "event",
     RuntimeSpec: "runtime",
 }
+
+
+UNSAID = {AlgorithmSpec: "weights"}  # the kind of a table that names none
 
 
 def find(role: Any, kind: str, path: str) -> Maker:

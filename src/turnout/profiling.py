@@ -20,7 +20,8 @@ from rich import box
 from rich.table import Table
 
 from turnout.experiment import Step, rounds_of
-from turnout.track import Weights
+from turnout.scores.track import ScoreTrack
+from turnout.track import Track, Weights
 
 T = TypeVar("T")
 FILE = "profile.json"
@@ -93,9 +94,25 @@ class Stopwatch:
         return copy
 
 
-def profiled(track: Weights, watch: Stopwatch) -> Weights:
+def profiled(track: Track, watch: Stopwatch) -> Track:
     """The same track with its stages timed."""
-    algorithm = track.experiment.algorithm
+    if isinstance(track, Weights):
+        return _profiled_weights(track, watch)
+    timed = watch.timed(track, round="weights", evaluate="evaluate")
+    return _profiled_scores(timed, watch) if isinstance(timed, ScoreTrack) else timed
+
+
+def _profiled_scores(track: ScoreTrack, watch: Stopwatch) -> ScoreTrack:
+    runtime = watch.timed(track.runtime, build="client work", learn="client work")
+    runtime.participation = watch.timed(runtime.participation, fraction="participation")
+    for architecture in runtime.zoo.made.values():
+        architecture.trainer = watch.timed(architecture.trainer, train="local training")
+        architecture.store = watch.timed(architecture.store, gather="client state", scatter="client state")
+    return replace(track, runtime=runtime)
+
+
+def _profiled_weights(track: Weights, watch: Stopwatch) -> Weights:
+    algorithm = track.algorithm
     algorithm = replace(
         algorithm,
         membership=watch.timed(algorithm.membership, begin_round="membership", observe="membership"),
@@ -145,9 +162,9 @@ class Profile:
         (folder / FILE).write_text(text, encoding="utf-8")
 
 
-def profiled_rounds(track: Weights, folder: Path) -> Iterator[Step]:
+def profiled_rounds(track: Track, folder: Path) -> Iterator[Step]:
     """The same as `rounds_of`; what was measured is kept in the folder, also of a run that is interrupted."""
-    watch, rounds = Stopwatch(track.runtime.device), 0
+    watch, rounds = Stopwatch(track.device), 0
     try:
         for step in rounds_of(profiled(track, watch), folder):
             rounds += 1

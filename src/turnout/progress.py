@@ -29,17 +29,13 @@ class Began:
     device: str
     engine: str
     threads: int
-    clients: int
-    parameters: int
+    headline: str
     memory: int
 
     def text(self) -> str:
         went = f", going on after round {self.done}" if self.done else ""
         cores = f" ({self.threads} thread{'s' * (self.threads > 1)})" if self.device == "cpu" else ""
-        return (
-            f"{self.clients:,} clients, {self.parameters:,} shared parameters, {self.engine} on {self.device}{cores}, "
-            f"about {size(self.memory)} of memory{went}"
-        )
+        return f"{self.headline}, {self.engine} on {self.device}{cores}, about {size(self.memory)} of memory{went}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from turnout.quantise import Quantise
 from turnout.randomevents import RandomEvents
 from turnout.running import Run, open_run, run
 from turnout.runtimes.settings import InProcess
+from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
 from turnout.stale import Stale
 from turnout.substitution import Dropout, Unused
@@ -46,8 +47,10 @@ __all__ = [
     "Constants",
     "Custom",
     "Dense",
+    "Distil",
     "DropInactive",
     "Dropout",
+    "EarlyStopping",
     "Elastic",
     "Evaluate",
     "EventLog",
@@ -72,6 +75,7 @@ __all__ = [
     "Regression",
     "Run",
     "Scaffold",
+    "Scores",
     "ServerAdagrad",
     "ServerAdam",
     "ServerYogi",
@@ -84,6 +88,7 @@ __all__ = [
     "TopK",
     "Turnout",
     "Unused",
+    "Uses",
     "WeightedSum",
     "Weighting",
     "World",
@@ -91,6 +96,7 @@ __all__ = [
     "data",
     "models",
     "open_run",
+    "paper_literal",
     "participation",
     "partition",
     "personal",

@@ -17,13 +17,13 @@ import torch
 from turnout.config import to_toml
 from turnout.errors import Mistake
 from turnout.experiment import refuse_full
-from turnout.folder import Run, file_name, new_folder, open_run, trained_module
+from turnout.folder import Run, file_name, new_folder, open_run
 from turnout.progress import Display, Failed, Message
 from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Experiment
 from turnout.sidebyside import Place, in_order, messages_of, side_by_side
 
-__all__ = ["Run", "Task", "new_folder", "open_run", "run", "run_many", "run_tasks", "tasks_of", "trained_module"]
+__all__ = ["Run", "Task", "new_folder", "open_run", "run", "run_many", "run_tasks", "tasks_of"]
 
 
 def run(

@@ -6,11 +6,8 @@ as TOML in config.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from torch import nn
+from typing import Any, Protocol
 
 from turnout.aggregation import Aggregation, Apply, ServerStep, WeightedSum
 from turnout.combining import check_algorithm
@@ -23,7 +20,7 @@ from turnout.events import Events
 from turnout.local import Local
 from turnout.membership import Membership
 from turnout.mixing import Common, Mixing
-from turnout.models import Logistic, ModelSpec
+from turnout.models import Logistic, Model
 from turnout.participation import Always, Participation
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.selection import Everyone, Selection
@@ -32,7 +29,7 @@ from turnout.task import Classification, TaskSpec
 from turnout.terms import Term
 from turnout.weighting import ByWork, Shares, Weighting
 
-Model = ModelSpec | nn.Module | Callable[..., nn.Module]
+PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models: evaluation.summary and .spread
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,23 @@ class World:
             raise Mistake("world.events is a list of Join, Leave, EventLog and RandomEvents")
 
 
+class AlgorithmSpec(Protocol):
+    """What you do about it: federate weights (`Algorithm`), or scores on a public set (`Scores`)."""
+
+    @property
+    def local(self) -> Local: ...
+
+    @property
+    def selection(self) -> Selection: ...
+
+    def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
+        """What is evaluated, by name; the main one first."""
+        ...
+
+
 @dataclass(frozen=True)
 class Algorithm:
-    """What you do about it.
+    """What you do about it: weights are trained by clients and averaged.
 
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
@@ -97,6 +108,20 @@ class Algorithm:
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         check_algorithm(self)
+
+    def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
+        """Those of the global model where the server has all of it, then those of clients' own models."""
+        whole, own = self.personal is None or self.share_personal, self.measures_personal(asked)
+        kinds = (["global"] if whole else []) + (["personal"] if own else [])
+        if not kinds:
+            raise Mistake("the server has no whole model (algorithm.personal), so clients' own must be measured: leave "
+                          "evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
+        known = [f"{kind}_{name}" for kind in kinds for name in {task.main: 0, **task.metrics, "loss": 0}]
+        return known + ([f"personal_{task.main}_{part}" for part in PERSONAL_PARTS] if own else [])
+
+    def measures_personal(self, asked: Evaluate) -> bool:
+        """Whether clients' own models are measured: as asked, else where something is their own."""
+        return self.makes_own if asked.personal is None else asked.personal
 
 
 @dataclass(frozen=True)
@@ -160,7 +185,7 @@ class Experiment:
 
     world: World = field(default_factory=World)
     model: Model = field(default_factory=Logistic)
-    algorithm: Algorithm = field(default_factory=Algorithm)
+    algorithm: AlgorithmSpec = field(default_factory=Algorithm)
     task: TaskSpec = field(default_factory=Classification)
     rounds: int = 100
     seed: int = 0

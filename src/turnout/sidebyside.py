@@ -33,9 +33,9 @@ from turnout.progress import Began, Ended, Failed, Line, Message, Note
 from turnout.runtimes.settings import InProcess
 from turnout.settings import Experiment
 from turnout.stopping import metric_of
-from turnout.track import Weights
+from turnout.track import Track
 
-ENGINE_NAMES = {"ByHand": "by-hand engine", "Vmapped": "vmap engine", "Looped": "plain loop"}
+ENGINE_NAMES = {"by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
 
@@ -61,11 +61,11 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
         yield from (Note(place.name, str(warning.message)) for warning in caught)
-        needed = check_fits(prepared.memory(), free_bytes(prepared.runtime.device), place.side_by_side)
+        needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
         yield from _run(prepared, place, needed, start)
 
 
-def _run(prepared: Weights, place: Place, needed: int, start: float) -> Iterator[Message]:
+def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[Message]:
     with held(place.folder):
         yield _began(prepared, place, needed)
         stopped = yield from _lines(prepared, place)
@@ -93,22 +93,21 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _began(prepared: Weights, place: Place, memory: int) -> Began:
-    trainer = prepared.runtime.trainer
+def _began(prepared: Track, place: Place, memory: int) -> Began:
+    about = prepared.about()
     return Began(
         name=place.name,
         rounds=prepared.experiment.rounds,
         done=rounds_done(place.folder),
-        device=str(prepared.runtime.device),
-        engine=ENGINE_NAMES.get(type(trainer.gradients).__name__, type(trainer.gradients).__name__),
-        threads=trainer.threads,
-        clients=prepared.federation.clients,
-        parameters=prepared.model.layout.shared,
+        device=about["device"],
+        engine=ENGINE_NAMES.get(about["engine"], about["engine"]),
+        threads=about["threads"],
+        headline=prepared.headline(),
         memory=memory,
     )
 
 
-def _lines(prepared: Weights, place: Place) -> Generator[Line, None, str | None]:
+def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
     """A line for each round, but not more than a person can see; returns why the run ended early."""
     metric = metric_of(prepared.experiment)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric), 0.0, None

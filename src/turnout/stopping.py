@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 from turnout.errors import Mistake, nearest
 from turnout.record import Evaluation, Records, RoundRecord
-from turnout.settings import Experiment
-
-PARTS = ("worst", "spread", "noisy", "clean")  # of the clients' own models: evaluation.summary and evaluation.spread
+from turnout.settings import PERSONAL_PARTS, Experiment
 
 
 @dataclass(frozen=True)
@@ -50,30 +48,12 @@ class Progress:
         return progress
 
 
-def measures_global(experiment: Experiment) -> bool:
-    """Whether the server holds a whole model to measure."""
-    return experiment.algorithm.personal is None or experiment.algorithm.share_personal
-
-
-def measures_personal(experiment: Experiment) -> bool:
-    """Whether clients' own models are measured: as asked, else where something is their own."""
-    asked = experiment.evaluate.personal
-    return experiment.algorithm.makes_own if asked is None else asked
-
-
 def metric_of(experiment: Experiment) -> str:
-    """The metric the stop rules watch: the named one, else the main one of the global model, or of clients' own."""
-    task, kinds = experiment.task, []
-    kinds += ["global"] if measures_global(experiment) else []
-    kinds += ["personal"] if measures_personal(experiment) else []
-    if not kinds:
-        raise Mistake("the server has no whole model (algorithm.personal), so clients' own must be measured: leave "
-                      "evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
-    known = [f"{kind}_{name}" for kind in kinds for name in {task.main: 0, **task.metrics, "loss": 0}]
-    more = [f"personal_{task.main}_{part}" for part in PARTS] if "personal" in kinds else []
+    """The metric the stop rules watch: the named one, else the algorithm's main one."""
+    known = experiment.algorithm.metric_names(experiment.task, experiment.evaluate)
     metric = experiment.stop.metric or known[0]
-    if metric not in known + more:
-        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known + more)}")
+    if metric not in known:
+        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
     return metric
 
 
@@ -82,7 +62,7 @@ def higher_is_better(experiment: Experiment) -> bool:
     if metric.endswith("_spread"):
         return False
     kind, _, name = metric.partition("_")
-    for part in PARTS if kind == "personal" else ():
+    for part in PERSONAL_PARTS if kind == "personal" else ():
         name = name.removesuffix(f"_{part}")
     return experiment.task.higher_is_better if name == experiment.task.main else name != "loss"
 

@@ -6,6 +6,7 @@ and so has the same records, checkpoints, stop rules and command line.
 
 from __future__ import annotations
 
+import copy
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from turnout.compression import Dense
 from turnout.data import Federation
+from turnout.engine.layout import Layout
 from turnout.evaluation import Models, measure, measure_clients, measure_own, spread, summary
 from turnout.hindsight import Simulated
 from turnout.kept import central_model, sent_down
@@ -25,8 +27,7 @@ from turnout.roster import Roster
 from turnout.round import Server, run_round
 from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.selection import draw
-from turnout.settings import Experiment
-from turnout.stopping import measures_personal
+from turnout.settings import Algorithm, Experiment
 from turnout.types import State, Tensors
 
 
@@ -41,6 +42,18 @@ class Track(Protocol):
         """Of the data and the model: a checkpoint of another experiment is refused."""
         ...
 
+    @property
+    def clients(self) -> int:
+        """The population."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def headline(self) -> str:
+        """Who federates what: "50 clients, 610 shared parameters"."""
+        ...
+
     def begin(self) -> Any:
         """The state before the first round."""
         ...
@@ -48,6 +61,10 @@ class Track(Protocol):
     def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
 
     def evaluate(self, state: Any, t: int) -> Evaluation: ...
+
+    def module(self, state: Any, client: int | None) -> nn.Module:
+        """The trained model, or one client's own, as an ordinary module."""
+        ...
 
     def pack(self, state: Any) -> State: ...
 
@@ -80,12 +97,27 @@ class Weights:
     server: Server  # before the first round
     fingerprint: str
 
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.runtime.algorithm
+
+    @property
+    def clients(self) -> int:
+        return self.federation.clients
+
+    @property
+    def device(self) -> torch.device:
+        return self.runtime.device
+
+    def headline(self) -> str:
+        return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
+
     def begin(self) -> Server:
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
         hindsight = Simulated(self.runtime) if self.experiment.evaluate.substitution else None
-        return run_round(state, t, self.experiment.seed, self.experiment.algorithm, self.runtime, hindsight)
+        return run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, hindsight)
 
     def pack(self, state: Server) -> State:
         return state.to_state()
@@ -115,7 +147,7 @@ class Weights:
             client_C = self.sample_of(state)
             found = measure_clients(crew, task, *model, federation.test(client_C, t))
             per_client = {f"client_{name}": (client_C, value_C) for name, value_C in found.items()}
-        if measures_personal(self.experiment):
+        if self.algorithm.measures_personal(self.experiment.evaluate):
             personal, own = self.evaluate_personal(state, t)
             values, per_client = values | personal, per_client | own
         return Evaluation(t, values, per_client)
@@ -124,7 +156,7 @@ class Weights:
         """Members' own models on their own test data: means, the main metric's spread, and each one's values."""
         task, noisy_N, client_C = self.experiment.task, self.runtime.federation.noisy(), self.sample_of(state)
         crew, samples = self.runtime.trainer.crew, self.runtime.federation.test(client_C, t)
-        if self.experiment.algorithm.makes_own:
+        if self.algorithm.makes_own:
             found = measure_own(crew, task, self.own_models(state, client_C), samples)
         else:  # everybody's own model is the same one
             found = measure_clients(crew, task, *self.global_model(state), samples)
@@ -138,7 +170,7 @@ class Weights:
 
     def own_models(self, state: Server, client_C: Tensor) -> Models:
         """These clients' models as they would begin the next round: what is shared, with what is their own."""
-        layout, algorithm = self.model.layout, self.experiment.algorithm
+        layout, algorithm = self.model.layout, self.algorithm
         sent, terms = sent_down(state.states, algorithm), [term for term in algorithm.terms if term.personal]
         wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
 
@@ -163,25 +195,27 @@ class Weights:
         own = {name: self.runtime.placed(first.states[name]) for name in layout.personal_states}
         return flat_P, own | {name: state.states[name] for name in layout.shared_states}
 
+    def module(self, state: Server, client: int | None) -> nn.Module:
+        """The template with the server's weights in it, and one client's personal ones where asked."""
+        flat_P, states = self.global_model(state)
+        if client is not None:
+            flat_cP, own = self.own_models(state, torch.tensor([client]))(torch.tensor([0]))
+            flat_P, states = flat_cP[0], {name: value[0] for name, value in own.items()}
+        return filled(self.template, self.model.layout, flat_P, states)
+
     def sample_of(self, state: Server) -> Tensor:
-        """The members that are measured one by one: all, or a fixed sample where there are many."""
-        members, wanted = state.members, self.experiment.evaluate.clients
-        count = min(len(members), wanted)
-        return members.at(draw(count, len(members), 0, self.experiment.seed, "evaluated"))
+        return sample_of(state.members, self.experiment)
 
     def about(self) -> dict[str, Any]:
-        trainer, device = self.runtime.trainer, self.runtime.device
-        on_gpu = device.type == "cuda"
-        return {
-            "device": str(device),
-            "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or "cpu",
+        trainer = self.runtime.trainer
+        return where(self.device) | {
             "engine": trainer.gradients.title,
             "chunk": trainer.chunk,
             "threads": trainer.threads,
         }
 
     def memory(self) -> dict[str, int]:
-        layout, algorithm, runtime = self.model.layout, self.experiment.algorithm, self.runtime
+        layout, algorithm, runtime = self.model.layout, self.algorithm, self.runtime
         clients = len(algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
         width = 8 if runtime.dtype == torch.float64 else 4
         matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
@@ -190,7 +224,7 @@ class Weights:
             "cohort": (matrices * layout.width * width + runtime.store.row_bytes) * clients,
             "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
             "client state": runtime.store.row_bytes * ever,
-            "data": _data_bytes(self.federation),
+            "data": data_bytes(self.federation),
             "stand-ins": algorithm.substitution.memory(ever, layout.shared),
             "models": algorithm.mixing.memory(ever, layout.shared),
         }
@@ -212,6 +246,26 @@ def tested(server: Server) -> dict[str, Members]:
     return found
 
 
-def _data_bytes(federation: Federation) -> int:
+def sample_of(members: Members, experiment: Experiment) -> Tensor:
+    """The members that are measured one by one: all, or a fixed sample where there are many."""
+    count = min(len(members), experiment.evaluate.clients)
+    return members.at(draw(count, len(members), 0, experiment.seed, "evaluated"))
+
+
+def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors) -> nn.Module:
+    """A copy of a module with these weights and buffers in it."""
+    module = copy.deepcopy(template)
+    weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
+    module.load_state_dict(weights, strict=False)
+    return module.eval()
+
+
+def where(device: torch.device) -> dict[str, Any]:
+    """A device, for the record."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+    return {"device": str(device), "device_name": name}
+
+
+def data_bytes(federation: Federation) -> int:
     tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
     return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))

@@ -40,6 +40,18 @@ class Samples:
         rows = self.row_R[start : start + int(self.count_C[i])]
         return self.x[rows], self.y[rows]
 
+    def take(self, place_c: Tensor) -> Samples:
+        """The samples of some of the clients, in the order named; the pool stays.
+
+        >>> both = Samples(torch.zeros(9), torch.zeros(9), torch.tensor([4, 5, 8]), torch.tensor([2, 1]))
+        >>> both.take(torch.tensor([1, 0])).row_R
+        tensor([8, 4, 5])
+        """
+        count_c, start_c = self.count_C[place_c], self.start_C[place_c]
+        shift_R = (start_c - (count_c.cumsum(0) - count_c)).repeat_interleave(count_c)
+        row_R = self.row_R[(shift_R + torch.arange(len(shift_R), device=shift_R.device)).to(self.row_R.device)]
+        return Samples(self.x, self.y, row_R, count_c)
+
     def to(self, device: torch.device) -> Samples:
         """The same samples on another device."""
         return Samples(*(v.to(device) for v in (self.x, self.y, self.row_R, self.count_C)))

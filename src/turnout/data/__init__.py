@@ -5,6 +5,7 @@ gets what, sizes say how much.
 """
 
 from turnout.data import partition
+from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
 from turnout.data.dealt import Dealt, Pool
 from turnout.data.digits import Digits
@@ -13,6 +14,7 @@ from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.idx import EMNIST, MNIST, FashionMNIST
 from turnout.data.images import ImageFolder
+from turnout.data.labels import Means, Public
 from turnout.data.loaders import ClientFiles, Loader, Stream
 from turnout.data.noise import Noisy
 from turnout.data.own import Own
@@ -20,17 +22,20 @@ from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table
 from turnout.data.text import Characters, Sentences
+from turnout.data.withpublic import WithPublic
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
     "EMNIST",
     "MNIST",
+    "Arriving",
     "Characters",
     "ClientData",
     "ClientFiles",
     "Dealt",
     "Digits",
+    "Dip",
     "Equal",
     "FashionMNIST",
     "Federation",
@@ -38,17 +43,20 @@ __all__ = [
     "ImageFolder",
     "Loader",
     "LogNormal",
+    "Means",
     "Noisy",
     "Own",
     "Pareto",
     "Pool",
     "Pooled",
+    "Public",
     "Rows",
     "Sentences",
     "Sizes",
     "Stream",
     "Synthetic",
     "Table",
+    "WithPublic",
     "find_data_dir",
     "partition",
 ]

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from turnout.data.labels import Public
 from turnout.errors import Mistake
 from turnout.members import Members
 from turnout.types import Samples
@@ -39,6 +40,10 @@ class Federation(Protocol):
     def labels(self) -> tuple[str, ...]: ...
     @property
     def names(self) -> tuple[str, ...] | None: ...
+    @property
+    def public(self) -> Public | None:
+        """Samples that everybody may see, and each client's own labels, where scores are to be exchanged."""
+        ...
 
     def examples(self, client_C: Tensor) -> Tensor:
         """How many training samples each of these clients has (int64), at the cost of these clients only."""
@@ -143,6 +148,7 @@ class Pooled:
     cluster_N: Tensor | None = None
     official: bool = False
     noisy_N: Tensor | None = None
+    public: Public | None = None
 
     @property
     def clients(self) -> int:
@@ -196,6 +202,7 @@ class Pooled:
             test_x=moved(self.test_x),
             test_y=moved(self.test_y),
             central=None if self.central is None else (self.central[0].to(device), self.central[1].to(device)),
+            public=None if self.public is None else self.public.to(device),
         )
 
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
+from turnout.data.labels import Public
 from turnout.members import Members
 from turnout.rng import rng
 from turnout.types import Samples
@@ -96,6 +97,7 @@ class Generated:
     changes: bool = False
     central_clients: int = 200
     device: Device = "cpu"
+    public: Public | None = None
     recent: Recent = field(default_factory=lambda: Recent(256 * 2**20), repr=False)
     joined: Recent = field(default_factory=lambda: Recent(0), repr=False)
 
@@ -149,7 +151,8 @@ class Generated:
         return None
 
     def to(self, device: Device) -> Generated:
-        return replace(self, device=device, recent=Recent(self.recent.limit), joined=Recent(0))
+        public = None if self.public is None else self.public.to(device)
+        return replace(self, device=device, public=public, recent=Recent(self.recent.limit), joined=Recent(0))
 
     def fingerprint(self) -> str:
         first, last = self.client(0, 0), self.client(self.clients - 1, 0)

@@ -6,7 +6,7 @@ Shape letters: C clients that were asked for.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,24 @@ from torch import Tensor
 from turnout.data.check import Array, as_samples, check_samples
 from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
+from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, refuse_strangers
 from turnout.data.sizes import check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.rng import rng
 
-Samples = tuple[Array, Array]
+Samples = tuple[Array, Any]  # inputs, and targets: numbers, or names where clients have labels of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class _OnDemand:
-    """What such data has in common; `labels=()` for regression, None to number the classes."""
+    """What such data has in common; `labels=()` for regression, None to number the classes.
+
+    public      samples that everybody may see: (x, y), or a function that gives them; y by name, or by number of
+                `labels`
+    label_sets  which labels each client has, by name: a list, or a function of client and round; a client's targets
+                are then names too, or numbers that the mapping explains
+    mapping     what a client calls otherwise: {"Dog": "dog"}, or a list of `Means`
+    """
 
     clients: int
     input_shape: tuple[int, ...]
@@ -37,6 +45,9 @@ class _OnDemand:
     labels: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
     central_clients: int = 200
+    public: Callable[[], Samples] | Samples | None = None
+    label_sets: Callable[[int, int], Sequence[Said]] | tuple[tuple[Said, ...], ...] | None = None
+    mapping: tuple[Means, ...] | dict[str, str] = ()
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -44,6 +55,32 @@ class _OnDemand:
             raise Mistake(f"{name}: there must be at least 1 client and 1 class")
         if self.names is not None and len(self.names) != self.clients:
             raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
+        if (self.public is None) != (self.label_sets is None):
+            raise Mistake(f"{name}: public samples and each client's labels go together: give public and label_sets")
+        if self.label_sets is not None and not callable(self.label_sets) and len(self.label_sets) != self.clients:
+            raise Mistake(f"{name}: {self.clients} clients and {len(self.label_sets)} label sets; give one each")
+
+    @property
+    def _label_names(self) -> tuple[str, ...]:
+        return tuple(str(i) for i in range(self.classes)) if self.labels is None else tuple(self.labels)
+
+    def _set_of(self, client: int, t: int) -> Tensor:
+        """A client's labels as numbers."""
+        assert self.label_sets is not None
+        said = self.label_sets(client, t) if callable(self.label_sets) else self.label_sets[client]
+        return self._vocabulary().label_set(said, client)
+
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(self._label_names, as_mapping(self.mapping), self.names)
+
+    def _public(self) -> Public | None:
+        if self.public is None:
+            return None
+        x, said = self.public() if callable(self.public) else self.public
+        y = Vocabulary(self._label_names).numbers(said, 0) if _are_names(said) else torch.as_tensor(said)
+        x, y = as_samples(x, y)
+        check_samples(x, y, self.classes, lambda row: f"public sample {row}", self.input_shape)
+        return Public(x, y, self._set_of)
 
     def _federation(self, make: Callable[[int, int], ClientData], **more: Any) -> Generated:
         return Generated(
@@ -51,16 +88,24 @@ class _OnDemand:
             clients=self.clients,
             input_shape=tuple(self.input_shape),
             classes=self.classes,
-            labels=tuple(str(i) for i in range(self.classes)) if self.labels is None else self.labels,
+            labels=self._label_names,
             names=self.names,
             central_clients=self.central_clients,
+            public=self._public(),
             **more,
         )
 
-    def _checked(self, client: int, given: Samples) -> tuple[Tensor, Tensor]:
-        x, y = as_samples(*given)
+    def _checked(self, client: int, given: Samples, t: int = 0) -> tuple[Tensor, Tensor]:
+        x, said = given
+        x, y = as_samples(x, said if self.label_sets is None else self._vocabulary().numbers(said, client))
         check_samples(x, y, self.classes, lambda row: f"client {client}, row {row}", self.input_shape)
+        if self.label_sets is not None:
+            refuse_strangers(y, self._set_of(client, t), self._label_names, f"client {client}, round {t},")
         return x, y
+
+
+def _are_names(said: Any) -> bool:
+    return not isinstance(said, Tensor) and np.asarray(said).dtype.kind == "U"
 
 
 @dataclass(frozen=True)
@@ -113,10 +158,10 @@ class Stream(_OnDemand):
         return self._federation(self._at, changes=True)
 
     def _at(self, client: int, t: int) -> ClientData:
-        x, y = self._checked(client, self.function(client, t))
+        x, y = self._checked(client, self.function(client, t), t)
         if self.test is None:
             return ClientData(x, y, x[:0], y[:0])
-        return ClientData(x, y, *self._checked(client, self.test(client, t)))
+        return ClientData(x, y, *self._checked(client, self.test(client, t), t))
 
 
 @dataclass(frozen=True)

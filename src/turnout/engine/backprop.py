@@ -114,6 +114,18 @@ class Rectify:
 
 
 @dataclass(frozen=True)
+class Softmax:
+    """Over the features of [c, B, i], over the channels of [c, i, B, h, w]: a hidden activation in paper 002."""
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        y = torch.softmax(x, 2 if x.dim() == 3 else 1)
+        return y, y
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+        return saved * (d - (d * saved).sum(2 if d.dim() == 3 else 1, keepdim=True))
+
+
+@dataclass(frozen=True)
 class Pool:
     """Max-pooling of [c, i, B, h, w] over the last two dimensions."""
 
@@ -192,6 +204,8 @@ def _translate(name: str, module: nn.Module) -> Layer | None:
         return Flat() if (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.ReLU):
         return Rectify()
+    if isinstance(module, nn.Softmax):
+        return Softmax() if module.dim == 1 else None
     if isinstance(module, AddressedDropout):
         return Drop(f"{name}.key", module.p, module.whole_channels)
     return Normalise.of(name, module)

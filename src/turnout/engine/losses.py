@@ -36,6 +36,19 @@ def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
     return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
 
 
+def soft_cross_entropy(
+    logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for targets that are a probability for each class [c, B, classes], with the sum 1: distillation."""
+    log_q = logits.log_softmax(2)
+    loss_cB = -(y * log_q).sum(2)
+    d = log_q.exp_().sub_(y)
+    if mask_cB is None:
+        return loss_cB.mean(1), d.mul_(gain / y.shape[1])
+    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
+    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
+
+
 def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
     """The same for the squared error, a mean over a sample's outputs.
 

@@ -11,7 +11,7 @@ from turnout.models.convolutional import (
     pfl_cifar_cnn,
     vgg11,
 )
-from turnout.models.layers import ModelSpec
+from turnout.models.layers import Model, ModelSpec
 from turnout.models.plain import MLP, Logistic
 from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
 from turnout.models.residual import ResNet, resnet50
@@ -21,6 +21,7 @@ __all__ = [
     "MLP",
     "CharacterLSTM",
     "Logistic",
+    "Model",
     "ModelSpec",
     "ResNet",
     "SentenceLSTM",

@@ -37,6 +37,9 @@ class ModelSpec(Protocol):
         ...
 
 
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # what a person may give as a model
+
+
 def sequential(layers: Layers) -> nn.Sequential:
     """Named layers as one plain `nn.Sequential`."""
     return nn.Sequential(OrderedDict(layers))

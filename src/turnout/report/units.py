@@ -13,7 +13,7 @@ Unit = Literal["number", "percent", "bytes", "seconds"]
 _LOWER = ("loss", "error", "perplexity", "mse", "mae", "seconds", "bytes")
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _FIRST = (
-    "global_accuracy", "personal_accuracy", "client_accuracy", "accuracy",
+    "global_accuracy", "consensus_accuracy", "personal_accuracy", "client_accuracy", "accuracy",
     "global_loss", "personal_loss", "client_loss", "loss",
 )  # fmt: skip
 

@@ -93,22 +93,11 @@ class InProcessRuntime:
         self._total: int | None = None
 
     def _trainer(self, settings: InProcess, task: TaskSpec) -> Trainer:
-        gradients = pick_gradients(settings.engine, self.network, loss_by_hand(task))
         sample = self.federation.train(torch.tensor([_first_with_data(self.federation)]), 0)
         x, y = sample.of(0)
         size = self.algorithm.local.batch_size
         x = x[:size].to(self.dtype) if x.is_floating_point() else x[:size]
-        if not isinstance(gradients, Looped):
-            gradients = checked_gradients(gradients, self.network, x, y[:size])
-        cost = client_bytes(self.network, x, y[:size])
-        on_gpu = self.device.type == "cuda"
-        threads = 1 if on_gpu else settings.threads or cores()
-        if on_gpu:
-            room = torch.cuda.mem_get_info(self.device)[0] // 2
-        else:
-            room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
-        chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
-        return Trainer(self.network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
+        return make_trainer(settings, self.network, loss_by_hand(task), x, y[:size])
 
     def placed(self, value: Tensor) -> Tensor:
         """A tensor on this runtime's device, floats in its precision."""
@@ -263,6 +252,22 @@ def turn_out(
     return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C)), steps_C
 
 
+def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor) -> Trainer:
+    """A trainer for a network, its chunks measured on a batch like those it will see."""
+    gradients = pick_gradients(settings.engine, network, loss)
+    if not isinstance(gradients, Looped):
+        gradients = checked_gradients(gradients, network, x, y)
+    cost = client_bytes(network, x, y)
+    on_gpu = x.device.type == "cuda"
+    threads = 1 if on_gpu else settings.threads or cores()
+    if on_gpu:
+        room = torch.cuda.mem_get_info(x.device)[0] // 2
+    else:
+        room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
+    chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
+    return Trainer(network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
+
+
 def pick_device(name: str) -> torch.device:
     """The device meant by a setting."""
     if name == "auto":
@@ -285,8 +290,8 @@ def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradient
     gradients = fastest(network, loss)
     if engine == "by-hand" and isinstance(gradients, Vmapped):
         raise Mistake(
-            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Flatten "
-            "and Dropout layers under the classification or regression task: use 'auto'"
+            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
+            "Flatten and Dropout layers under the classification or regression task: use 'auto'"
         )
     return gradients
 

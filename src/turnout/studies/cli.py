@@ -26,6 +26,7 @@ from turnout.studies import (
     friend_discovery,
     friends,
     gradients,
+    labels,
     low_participation,
     noniid,
     participation,
@@ -38,6 +39,7 @@ from turnout.studies.tables import markdown, show
 PAPERS = (
     (participation, bias, arrivals, departures),  # 000
     (elastic, noniid, low_participation, bmta, bytes),  # 001
+    (labels,),  # 002
     (friends, friend_discovery, friend_cost),  # 003
     (adam, personal, gradients, activations),  # 004
 )

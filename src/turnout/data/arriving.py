@@ -1,0 +1,222 @@
+"""`Arriving`: new samples for every client in every round, of labels of its own, beside a public set (paper 002).
+
+The samples of a labelled set are divided label by label: some are public, the rest is private and divided among the
+clients that have the label. In every round each client sees a fresh draw of its own.
+
+Shape letters: C clients asked for, L labels, l labels of one client, R rows, S samples of the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnout.data.federation import DataSpec, Device, digest
+from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping
+from turnout.errors import Mistake
+from turnout.members import Members
+from turnout.rng import key, rng
+from turnout.types import Samples
+
+
+@dataclass(frozen=True)
+class Dip:
+    """In one round a client has only a share of its samples."""
+
+    client: int
+    round: int
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or self.round < 0 or self.client < 0:
+            raise Mistake(f"{self}: a share is above 0 and at most 1, a round and a client at least 0")
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Clients with labels of their own, new private samples every round, and a public set (paper 002).
+
+    data       a labelled set that is read from files; its own test samples are used like the others
+    labels     each client's labels, by name
+    per_label  private samples of each label in a round; drawn again from round to round
+    public     samples of each label that everybody may see
+    mix        how unequal a client's labels are from round to round: proportions ~ Dirichlet(mix); None: equal
+    dips       clients that have less for once
+    mapping    what a client calls otherwise: {"Dog": "dog"}, or a list of `Means`
+
+    >>> from turnout.data import Digits
+    >>> found = Arriving(Digits(), labels=(("3", "5"), ("5", "8")), per_label=4, public=20).load(seed=0)
+    >>> found.labels, found.train(torch.tensor([1]), t=7).count_C, len(found.public.x)
+    (('3', '5', '8'), tensor([8]), 60)
+    """
+
+    data: DataSpec
+    labels: tuple[tuple[Said, ...], ...]
+    per_label: int = 500
+    public: int = 500
+    mix: float | None = None
+    dips: tuple[Dip, ...] = ()
+    mapping: tuple[Means, ...] | dict[str, str] = ()
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(tuple(own) for own in self.labels))
+        object.__setattr__(self, "mapping", as_mapping(self.mapping))
+        if not self.labels:
+            raise Mistake("Arriving: say which labels each client has: labels = [['cat', 'dog'], ['dog', 'sheep']]")
+        if min(self.per_label, self.public) < 1:
+            raise Mistake(f"Arriving: per_label and public are at least 1, not {self.per_label} and {self.public}")
+        if self.mix is not None and not self.mix > 0:
+            raise Mistake(f"Arriving: mix must be above 0, not {self.mix}; leave it out for equal parts")
+        if self.names is not None and len(self.names) != len(self.labels):
+            raise Mistake(f"Arriving: {len(self.labels)} clients and {len(self.names)} names; give one name each")
+        for dip in self.dips:
+            if dip.client >= len(self.labels):
+                raise Mistake(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
+
+    def read(self, data_dir: Path | None = None) -> Any:
+        """The samples of the set it deals, to see whether its files are there."""
+        if not hasattr(self.data, "read"):
+            kind = type(self.data).__name__
+            raise Mistake(f"Arriving deals the samples of a labelled set (Digits, ImageFolder, ...), not of {kind}")
+        return self.data.read(data_dir)
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Arrivals:
+        pool = self.read(data_dir)
+        if not pool.labels:
+            raise Mistake("Arriving needs data with labels: these targets are numbers to be predicted")
+        known = Vocabulary(pool.labels, as_mapping(self.mapping), self.names)
+        sets = [known.label_set(own, client) for client, own in enumerate(self.labels)]
+        used_L = torch.cat(sets).unique()
+        x, y = pool.x, pool.y
+        if pool.test is not None:
+            x, y = torch.cat([x, pool.test[0]]), torch.cat([y, pool.test[1]])
+        own = tuple(torch.searchsorted(used_L, set_l) for set_l in sets)
+        names = tuple(pool.labels[i] for i in used_L.tolist())
+        open_R, private = self._divided([(y == i).nonzero().squeeze(1) for i in used_L.tolist()], own, names, seed)
+        number_S = torch.searchsorted(used_L, y).clamp(max=len(used_L) - 1)
+        return Arrivals(self, seed, x, number_S, names, own, private, Public(x[open_R], number_S[open_R], _Fixed(own)))
+
+    def _divided(
+        self, rows: list[Tensor], own: tuple[Tensor, ...], names: tuple[str, ...], seed: int
+    ) -> tuple[Tensor, dict[tuple[int, int], Tensor]]:
+        """The public rows, and each client's private rows of each of its labels."""
+        open_: list[Tensor] = []
+        private: dict[tuple[int, int], Tensor] = {}
+        for label, row_S in enumerate(rows):
+            holders = [c for c, set_l in enumerate(own) if label in set_l.tolist()]
+            if len(row_S) < self.public + len(holders):
+                raise Mistake(
+                    f"Arriving: there are {len(row_S)} samples of {names[label]!r}, too few for {self.public} public "
+                    f"ones and some for each of its {len(holders)} clients: lower world.data.public"
+                )
+            mixed_S = row_S[torch.randperm(len(row_S), generator=rng(seed, "arriving", names[label]))]
+            open_.append(mixed_S[: self.public])
+            parts = mixed_S[self.public :].tensor_split(len(holders))
+            private |= {(client, label): part for client, part in zip(holders, parts, strict=True)}
+        return torch.cat(open_), private
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """The same label set in every round. (An object: it travels to other processes.)"""
+
+    sets: tuple[Tensor, ...]
+
+    def __call__(self, client: int, t: int) -> Tensor:
+        return self.sets[client]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """The federation of `Arriving`: one pool, a draw of rows for each client and round."""
+
+    spec: Arriving
+    seed: int
+    x: Tensor
+    y: Tensor
+    labels: tuple[str, ...]
+    own: tuple[Tensor, ...]  # each client's labels
+    private: dict[tuple[int, int], Tensor]  # (client, label) -> rows
+    public: Public
+
+    @property
+    def clients(self) -> int:
+        return len(self.own)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.spec.names
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return torch.tensor([self.spec.per_label * len(self.own[c]) for c in client_C.tolist()], device=client_C.device)
+
+    def train(self, client_C: Tensor, t: int) -> Samples:
+        rows = [self._rows(client, t) for client in client_C.tolist()]
+        row_R = torch.cat([torch.empty(0, dtype=torch.int64), *rows])
+        return Samples(self.x, self.y, row_R, torch.tensor([len(own_R) for own_R in rows]))
+
+    def _rows(self, client: int, t: int) -> Tensor:
+        counts = self._counts(client, t)
+        drawn = [self._draw(client, label, t, n) for label, n in zip(self.own[client].tolist(), counts, strict=True)]
+        return torch.cat(drawn)
+
+    def _counts(self, client: int, t: int) -> list[int]:
+        """How many samples of each of its labels a client has in a round."""
+        labels = len(self.own[client])
+        total = self.spec.per_label * labels
+        dip = next((d.share for d in self.spec.dips if (d.client, d.round) == (client, t)), 1.0)
+        part_l = np.full(labels, 1 / labels)
+        if self.spec.mix is not None:
+            draws = np.random.default_rng(key(self.seed, "mix", client, t) & (2**63 - 1))
+            part_l = draws.dirichlet(np.full(labels, self.spec.mix))
+        ends = np.round(np.cumsum(part_l) * total).astype(int)
+        count_l = np.diff(ends, prepend=0)
+        return [max(1, round(dip * int(n))) for n in count_l]
+
+    def _draw(self, client: int, label: int, t: int, count: int) -> Tensor:
+        """Random rows of a label, each once; where there are too few, all of them again and again."""
+        rows, g = self.private[client, label], rng(self.seed, "arriving", client, label, t)
+        often = -(-count // len(rows))
+        return torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(often)])[:count]
+
+    def test(self, client_C: Tensor, t: int) -> Samples:
+        """Nobody keeps samples for testing: that is what the public set is for."""
+        none = torch.empty(0, dtype=torch.int64)
+        return Samples(self.x, self.y, none, torch.zeros(len(client_C), dtype=torch.int64))
+
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
+        """The public samples whose label a member has."""
+        ids = range(self.clients) if members is None else members.ids().tolist()
+        held = [self.own[c] for c in ids]
+        if not held:
+            return None
+        kept_R = torch.isin(self.public.y_R, torch.cat(held).to(self.public.y_R.device))
+        return self.public.x[kept_R], self.public.y_R[kept_R]
+
+    def groups(self) -> Tensor | None:
+        return None
+
+    def noisy(self) -> Tensor | None:
+        return None
+
+    def to(self, device: Device) -> Arrivals:
+        return replace(self, x=self.x.to(device), y=self.y.to(device), public=self.public.to(device))
+
+    def fingerprint(self) -> str:
+        sampled = torch.linspace(0, len(self.x) - 1, min(len(self.x), 256)).long().to(self.x.device)
+        rows = [self.private[cell] for cell in sorted(self.private)]
+        return digest(repr((self.clients, tuple(self.x.shape), self.labels)), self.x[sampled], self.y[sampled], *rows)

@@ -1,0 +1,121 @@
+"""Labels are names: what each client calls a label, and which label of the public set is meant by it.
+
+Clients number their labels as they like, so a number means nothing to another client. What a client says is looked up
+among the public set's names. What is not there is a mistake that names the nearest, unless a `Means` explains it.
+
+Shape letters: R public samples, S samples of a client, l labels of one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+
+Said = str | int  # how a client names a label
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """Samples that everybody may see, and which labels each client has: numbers of the federation's label names."""
+
+    x: Tensor
+    y_R: Tensor
+    label_set: Callable[[int, int], Tensor]  # (client, round) -> its labels, sorted
+
+    def to(self, device: torch.device | str) -> Public:
+        return Public(self.x.to(device), self.y_R.to(device), self.label_set)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a client says, and the public label that it means; for all clients, or for one."""
+
+    said: Said
+    label: str
+    client: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The public set's label names, and what clients mean by other words.
+
+    >>> Vocabulary(("cat", "dog"), (Means("Dog", "dog"),)).number("Dog", client=3)
+    1
+    """
+
+    labels: tuple[str, ...]
+    mapping: tuple[Means, ...] = ()
+    names: tuple[str, ...] | None = None  # of clients
+
+    def __post_init__(self) -> None:
+        for means in self.mapping:
+            if means.label not in self.labels:
+                hint = nearest(means.label, self.labels)
+                raise Mistake(f"the mapping of {means.said!r} leads to {means.label!r}, which is no label: {hint}")
+            if means.client is not None and self.names and means.client not in {*self.names, *range(len(self.names))}:
+                hint = nearest(str(means.client), self.names)
+                raise Mistake(f"the mapping of {means.said!r} speaks of client {means.client!r}: {hint}")
+
+    def number(self, said: Said, client: int) -> int:
+        """The number of the label a client means, or a mistake."""
+        meant = {means.said: means.label for means in self.mapping if means.client is None}
+        meant |= {means.said: means.label for means in self.mapping if means.client in self._called(client)}
+        label = meant.get(said, meant.get(str(said), str(said)))
+        if label in self.labels:
+            return self.labels.index(label)
+        what = f"a label {said!r}" if isinstance(said, str) else f"the number {said} for a label"
+        first = "" if isinstance(said, str) else "numbers mean something else to every client, so labels are names; "
+        raise Mistake(
+            f"{self._who(client)} has {what}, and the public set has no label of that name: {first}"
+            f"{nearest(str(said).casefold(), self.labels)}; rename it, or say what it means: "
+            f"mapping = {{{str(said)!r}: '...'}}"
+        )
+
+    def label_set(self, said: Iterable[Said], client: int) -> Tensor:
+        """A client's labels as sorted numbers; a single one is refused."""
+        numbers = [self.number(label, client) for label in said]
+        if len(set(numbers)) < len(numbers):
+            raise Mistake(f"{self._who(client)} names a label twice: {list(said)}")
+        if len(numbers) < 2:
+            raise Mistake(
+                f"{self._who(client)} has {len(numbers)} label{'' if len(numbers) == 1 else 's'}: scores over one are "
+                "1 whatever the sample, so give it at least two (such as one for everything else)"
+            )
+        return torch.tensor(sorted(numbers))
+
+    def numbers(self, said: object, client: int) -> Tensor:
+        """The labels of a client's samples [S], by what it calls them: names, or numbers that a mapping explains."""
+        words = np.asarray(said.cpu() if isinstance(said, Tensor) else said)
+        found, place_S = np.unique(words, return_inverse=True)
+        known = [self.number(word if isinstance(word, str) else int(word), client) for word in found.tolist()]
+        return torch.tensor(known, dtype=torch.int64)[torch.from_numpy(place_S.reshape(-1))]
+
+    def _called(self, client: int) -> tuple[int | str, ...]:
+        return (client,) if self.names is None else (client, self.names[client])
+
+    def _who(self, client: int) -> str:
+        return f"client {client}" if self.names is None else f"client {self.names[client]!r}"
+
+
+Mapped = Sequence[Means] | Mapping[str, str]
+
+
+def as_mapping(given: Mapped) -> tuple[Means, ...]:
+    """A mapping as a person may write it: {"Dog": "dog"}, or a list of `Means`."""
+    if isinstance(given, Mapping):
+        return tuple(Means(said, label) for said, label in given.items())
+    return tuple(given)
+
+
+def refuse_strangers(y_S: Tensor, set_l: Tensor, labels: Sequence[str], who: str) -> None:
+    """A sample whose label its client does not have is a mistake."""
+    strange_S = ~torch.isin(y_S, set_l.to(y_S.device))
+    if bool(strange_S.any()):
+        label, own = labels[int(y_S[strange_S][0])], ", ".join(labels[i] for i in set_l.tolist())
+        raise Mistake(f"{who} holds a sample of {label!r}, which is not among its labels ({own}): add it there")

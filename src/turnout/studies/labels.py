@@ -1,0 +1,307 @@
+"""Study `labels`: paper 002, Table 3, Figures 2 and 3 (with Table 2's model changes), and Table 4.
+
+Three users with two of four labels each, of which neighbours share one, exchange scores on a public set. Four readings
+of the update rule; a control in which the algorithm is shown the public labels in another order; dips, rounds in which
+one user has 5 % of its data; and distillation. Accuracies are on the half of the public set whose labels only they see,
+among a user's own labels, averaged over the rounds as in Table 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from turnout.data import Dip
+from turnout.folder import Run
+from turnout.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
+from turnout.report.charts import Series, line_chart, sheet
+from turnout.report.style import CHART_CSS
+from turnout.settings import Experiment
+from turnout.studies.claims import BySeed, Claim, above, better, difference, mean_over
+from turnout.studies.drawing import band, over_rounds, picture
+from turnout.studies.published import TABLE_3_LABELS, TABLE_4_LABELS
+from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
+
+PERMUTED, DISTILLED = "literal, labels permuted", "distilled"
+DIPS = {"User_2": 10, "User_1": 8}  # Figure 2: the iterations the paper's text speaks of
+LOCAL, GLOBAL, TAUGHT = "local_accuracy", "consensus_accuracy", "distilled_accuracy"
+
+
+@dataclass(frozen=True)
+class Size:
+    animals: bool
+    rounds: int
+    seeds: int
+    other_seeds: int  # of what no claim is about
+
+
+SIZES = {"smoke": Size(False, 3, 2, 1), "small": Size(False, ROUNDS, 5, 2), "paper": Size(True, ROUNDS, 5, 5)}
+
+
+def plan(scale: str) -> Plan:
+    size = SIZES[scale]
+    variants = {name: _experiment(size, name) for name in READINGS}
+    variants[PERMUTED] = _experiment(size, "literal", permuted=True)
+    variants[DISTILLED] = _experiment(size, "average", distil=True)
+    for user in DIPS:
+        dip = Dip(USERS.index(user), dip_round(scale, user), share=0.05)
+        variants[dipped(user)] = three_users(reading("average"), size.animals, size.rounds, dips=(dip,))
+    others = {name: variants.pop(name) for name in ("sum", "labelled average", dipped("User_1"))}
+    return Plan([Part("table3", variants, size.seeds), Part("others", others, size.other_seeds)], notes(scale))
+
+
+def _experiment(size: Size, name: str, permuted: bool = False, distil: bool = False) -> Experiment:
+    scores = replace(reading(name), permuted=permuted)
+    return three_users(scores, size.animals, size.rounds, distil)
+
+
+def dipped(user: str) -> str:
+    return f"dip of {user}"
+
+
+def dip_round(scale: str, user: str) -> int:
+    """The paper's iteration as a round, at the same part of a shorter run."""
+    return round((DIPS[user] - 1) * SIZES[scale].rounds / ROUNDS)
+
+
+def notes(scale: str) -> list[str]:
+    found = [
+        "local: a user's model of the round alone; global: the global scores of its labels after the round's update; "
+        "both on the half of the public set that is held out, mean over the rounds",
+        "average: every user scores every public sample and overlapping labels are averaged by β; literal: only "
+        "samples whose label the user has, summed, as printed; the public labels then leak into the scores",
+        "labels permuted: the algorithm is shown the public labels in another order, accuracies use the true ones",
+        "assumed, as the paper does not say: 3x3 kernels and a 2x2 pool after each convolution, early stopping on a "
+        "tenth of a round's samples with patience 2, label mix ~ Dirichlet(5) a round, fresh weights every round",
+    ]
+    if scale == "paper":
+        return [*found, "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"]
+    shrunk = "shrunk: digits 3, 5, 8, 9 instead of cat, dog, sheep, elephant; 60 samples a user and round, 320 public; "
+    return [f"{shrunk}Adam with lr 0.01, batches of 2; {SIZES[scale].rounds} rounds", *found]
+
+
+# -- numbers
+
+
+def look(run: Run) -> Look:
+    """Each user's accuracies round by round, and what a round cost."""
+    with run.records() as records:
+        seen, rounds = records.clients(), records.rounds()
+    found = {
+        f"{name} {user}": seen[name][seen["client"] == i].astype(np.float64)
+        for name in (LOCAL, GLOBAL, TAUGHT)
+        for i, user in enumerate(USERS)
+        if name in seen
+    }
+    sent = rounds["bytes_up"] + rounds["bytes_down"]
+    cost = {name: rounds[name] for name in ("weight_bytes", "epoch_seconds", "inference_seconds")}
+    return found | {"bytes": sent.astype(np.float64)} | cost
+
+
+def mean_of(name: str) -> Callable[[Look], float]:
+    return lambda look: float(np.mean(look[name]))
+
+
+def points(curves: Curves, variant: str, name: str, user: str) -> dict[int, float]:
+    """A user's accuracy in percent, mean over the rounds."""
+    return curves.seen(variant, lambda look: 100 * float(np.mean(look[f"{name} {user}"])))
+
+
+def over_users(curves: Curves, variant: str, name: str) -> dict[int, float]:
+    return mean_over([points(curves, variant, name, user) for user in USERS])
+
+
+def gain(curves: Curves, variant: str, user: str) -> dict[int, float]:
+    return difference(points(curves, variant, GLOBAL, user), points(curves, variant, LOCAL, user))
+
+
+def fall(scale: str, curves: Curves, user: str, name: str) -> dict[int, float]:
+    """What a dip costs in its own round, in points: the same round of the same seed without it, less that with it."""
+    t = dip_round(scale, user)
+
+    def there(look: Look) -> float:
+        return 100 * float(look[f"{name} {user}"][t])
+
+    with_dip = curves.seen(dipped(user), there)
+    return difference({seed: v for seed, v in curves.seen("average", there).items() if seed in with_dip}, with_dip)
+
+
+# -- rows
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = [r for name in (*READINGS, PERMUTED) for r in _reading_rows(name, curves)]
+    return found + _dip_rows(scale, curves) + _distilled_rows(curves) + _cost_rows(curves)
+
+
+def _reading_rows(name: str, curves: Curves) -> list[Row]:
+    found = []
+    for user in USERS:
+        case, (local, glob) = f"{name}, {user}", TABLE_3_LABELS[user]
+        if not curves.has(name):
+            found += [not_run(case, "local", local), not_run(case, "global", glob)]
+            continue
+        found.append(row(case, "local", points(curves, name, LOCAL, user), local))
+        found.append(row(case, "global", points(curves, name, GLOBAL, user), glob))
+        found.append(row(case, "increase", gain(curves, name, user), round(glob - local, 2)))
+    if not curves.has(name):
+        return [*found, not_run(f"{name}, all four labels", "global, last round")]
+    return [*found, row(f"{name}, all four labels", "global, last round", curves.each(name, last))]
+
+
+def last(curve: Curve) -> float:
+    return 100 * float(curve.value_T[-1])
+
+
+def _dip_rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for user in DIPS:
+        names = {"local falls by": LOCAL, "global falls by": GLOBAL}
+        if curves.has("average", dipped(user)):
+            found += [row(dipped(user), word, fall(scale, curves, user, name)) for word, name in names.items()]
+        else:
+            found += [not_run(dipped(user), word) for word in names]
+    return found
+
+
+def _distilled_rows(curves: Curves) -> list[Row]:
+    found = []
+    for user in USERS:
+        case = f"{DISTILLED}, {user}"
+        if not curves.has("average", DISTILLED):
+            found.append(not_run(case, "own model"))
+            continue
+        alone, taught = points(curves, "average", LOCAL, user), points(curves, DISTILLED, TAUGHT, user)
+        found += [row(case, "local", alone), row(case, "own model", taught)]
+        found.append(row(case, "increase", difference(taught, alone)))
+    return found
+
+
+def _cost_rows(curves: Curves) -> list[Row]:
+    case, seconds = "cost", {"s an epoch": 1.0, "ms an inference": 1000.0}
+    if not curves.has("average"):
+        return [not_run(case, name, TABLE_4_LABELS[name]) for name in seconds]
+    columns = ("epoch_seconds", "inference_seconds")
+    found = []
+    for (name, factor), column in zip(seconds.items(), columns, strict=True):
+        spent = {seed: factor * value for seed, value in curves.seen("average", mean_of(column)).items()}
+        found.append(row(case, name, spent, TABLE_4_LABELS[name]))
+    for name, column in (("scores, kB a round", "bytes"), ("weights, kB a round", "weight_bytes")):
+        sent = {seed: value / 1000 for seed, value in curves.seen("average", mean_of(column)).items()}
+        found.append(row(case, name, sent))
+    return found
+
+
+# -- claims
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    return [
+        *_global_claims(curves),
+        _dip_claim(scale, curves),
+        *_leak_claims(curves),
+        _distilled_claim(curves),
+    ]
+
+
+def _global_claims(curves: Curves) -> list[Claim]:
+    words = {user: f"{user}: the global update's accuracy is above the local one" for user in USERS}
+    most = "the user with two overlapping labels (User_2) gains most"
+    if not curves.has("average"):
+        return [Claim(claim, False, curves.why_missing("average")) for claim in (*words.values(), most)]
+    gains = {user: gain(curves, "average", user) for user in USERS}
+    others = {seed: max(gains["User_1"][seed], gains["User_3"][seed]) for seed in gains["User_1"]}
+    found = [above(words[user], gains[user], unit="points") for user in USERS]
+    return [*found, better(most, gains["User_2"], others, "points")]
+
+
+def _dip_claim(scale: str, curves: Curves) -> Claim:
+    claim = "a dip (User_2 trained once on 5 % of its data) lowers the global accuracy less than the local one"
+    if not curves.has("average", dipped("User_2")):
+        return Claim(claim, False, curves.why_missing("average", dipped("User_2")))
+    local, shared = (fall(scale, curves, "User_2", name) for name in (LOCAL, GLOBAL))
+    return better(claim, local, shared, "points")
+
+
+def _leak_claims(curves: Curves) -> list[Claim]:
+    words = (
+        "the literal reading's global accuracy is higher than the average's, mean over users",
+        "it comes from the public labels: permute them and it falls",
+    )
+    if not curves.has("average", "literal", PERMUTED):
+        return [Claim(claim, False, curves.why_missing("average", "literal", PERMUTED)) for claim in words]
+    literal = over_users(curves, "literal", GLOBAL)
+    pairs: Mapping[str, BySeed] = {words[0]: over_users(curves, "average", GLOBAL)}
+    pairs = {**pairs, words[1]: over_users(curves, PERMUTED, GLOBAL)}
+    return [better(claim, literal, other, "points") for claim, other in pairs.items()]
+
+
+def _distilled_claim(curves: Curves) -> Claim:
+    claim = "distillation raises clients' accuracy on unseen data, mean over users"
+    if not curves.has("average", DISTILLED):
+        return Claim(claim, False, curves.why_missing("average", DISTILLED))
+    return better(claim, over_users(curves, DISTILLED, TAUGHT), over_users(curves, "average", LOCAL), "points")
+
+
+# -- pictures
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Figure 2: each user's local and global accuracy; Figure 3: all four labels; the dips; distillation."""
+    if not curves.has("average"):
+        return {}
+    two = [_chart(f"{name}, {user}", _lines(curves, name, user)) for name in ("average", "literal") for user in USERS]
+    three = [("global accuracy over all four labels", "round", over_rounds(curves, {n: n for n in READINGS}))]
+    dips = [_chart(dipped(user), _dip_lines(curves, user)) for user in DIPS]
+    taught = [_chart(f"distilled, {user}", _taught(curves, user)) for user in USERS]
+    return {
+        "figure2.svg": sheet(two, CHART_CSS),
+        "figure3.svg": picture(three, "percent"),
+        "dips.svg": sheet(dips, CHART_CSS),
+        "distilled.svg": sheet(taught, CHART_CSS),
+    }
+
+
+def _chart(title: str, series: list[Series]) -> str:
+    return line_chart(series, title, "round", "percent")
+
+
+def _line(curves: Curves, variant: str, name: str, user: str, label: str, colour: int) -> Series:
+    by_seed = {seed: look[f"{name} {user}"] for seed, look in curves.looks[variant].items()}
+    rounds = range(1, min(map(len, by_seed.values())) + 1)
+    return band(label, list(rounds), [{s: float(v[t - 1]) for s, v in by_seed.items()} for t in rounds], colour)
+
+
+def _lines(curves: Curves, variant: str, user: str, colour: int = 0, word: str = "") -> list[Series]:
+    names = {"local": LOCAL, "global": GLOBAL}
+    return [
+        _line(curves, variant, name, user, f"{label} {word}".strip(), colour + i)
+        for i, (label, name) in enumerate(names.items())
+    ]
+
+
+def _dip_lines(curves: Curves, user: str) -> list[Series]:
+    plain, dip = _lines(curves, "average", user, 0, "without"), _lines(curves, dipped(user), user, 2, "with the dip")
+    return [*plain, *dip]
+
+
+def _taught(curves: Curves, user: str) -> list[Series]:
+    return [
+        _line(curves, "average", LOCAL, user, "model alone", 0),
+        _line(curves, DISTILLED, TAUGHT, user, "model after distillation", 1),
+        _line(curves, DISTILLED, GLOBAL, user, "global scores", 2),
+    ]
+
+
+STUDY = Study(
+    name="labels",
+    reproduces="paper 002, Table 3, Figures 2 and 3, Table 4: users with labels and models of their own",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    look=look,
+)
