@@ -31,6 +31,7 @@ from turnout.studies import (
     noniid,
     participation,
     personal,
+    together,
 )
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.study import Study
@@ -42,6 +43,7 @@ PAPERS = (
     (labels,),  # 002
     (friends, friend_discovery, friend_cost),  # 003
     (adam, personal, gradients, activations),  # 004
+    (together,),  # all of them
 )
 STUDIES = {module.STUDY.name: module.STUDY for modules in PAPERS for module in modules}
 NARROW = 140  # columns where the output is no terminal

@@ -1,0 +1,115 @@
+"""All papers in one round, in a world that spares nobody: label skew, traces, absences, joins and leaves.
+
+Clients come in clusters with classes of their own. They go up and down for rounds on end; who is up finishes what its
+trace says, sometimes nothing. Two join late and two leave. What a method does about it is made of a few pieces, and
+a variant is a choice of pieces:
+
+    B            scheme B instead of A: unfinished work counts as it is
+    C            scheme C instead: it is scaled up                        paper 000
+    fast-reboot  a newcomer's share weighs more at first                  paper 000
+    elastic      the Fisher term, its largest entries every five rounds   paper 001
+    ternary      sparse ternary messages, both ways                       paper 001
+    friends      a missing share goes to the most similar client present  paper 003
+    personal     BatchNorm layers stay home, their average is shared      paper 004
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import combinations
+from typing import Any
+
+from turnout import models
+from turnout.data import CIFAR10, MNIST, Digits
+from turnout.data.partition import Clustered
+from turnout.elastic import Elastic
+from turnout.events import Join, Leave
+from turnout.friends import Friends
+from turnout.local import SGD, Local
+from turnout.membership import Membership
+from turnout.participation import OnOff, Traces
+from turnout.personal import batch_norm
+from turnout.runtimes.settings import InProcess
+from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.ternary import SparseTernary
+from turnout.weighting import ByShare, ByWork, CompleteOnly
+
+PAPERS = {
+    "000": ("C", "fast-reboot"),
+    "001": ("C", "elastic", "ternary"),
+    "003": ("B", "friends"),  # papers 003 and 004 say nothing of unfinished work
+    "004": ("B", "personal"),
+}
+PIECES = ("C", "fast-reboot", "elastic", "ternary", "friends", "personal")
+PLAIN, ALL = "plain", "all"
+
+
+def all_but(*pieces: str) -> str:
+    return f"{ALL} but {' and '.join(pieces)}"
+
+
+def together(clients: int = 30, rounds: int = 60, keep: float = 0.05) -> dict[str, Experiment]:
+    """Plain FedAvg with scheme A, each paper alone, in pairs, and all, on the embedded digits; no downloads."""
+    data = Digits(clients=clients, partition=Clustered(), test_share=0.3)
+    made = variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), 0.1, keep, rounds)
+    return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in made.items()}
+
+
+def mnist_together(clients: int = 100, rounds: int = 200, keep: float = 0.01) -> dict[str, Experiment]:
+    """The same on MNIST with paper 004's 2NN."""
+    data = MNIST(clients=clients, partition=Clustered(), local_test="official")
+    return variants(world(data, clients, rounds), models.MLP(200, 200, batch_norm=True), 0.05, keep, rounds)
+
+
+def cifar_together(clients: int = 100, rounds: int = 300, keep: float = 0.01) -> dict[str, Experiment]:
+    """The same on CIFAR-10 with paper 004's CNN."""
+    data = CIFAR10(clients=clients, partition=Clustered(), local_test="official")
+    return variants(world(data, clients, rounds), models.mtfl_cifar_cnn(), 0.05, keep, rounds)
+
+
+def world(data: DataSpec, clients: int, rounds: int) -> World:
+    """The first of the third cluster joins after a third of the rounds, the last of all soon after; two leave."""
+    middle, last = clients // 2, clients - 1
+    joins = (Join(middle, rounds // 3), Join(last, rounds // 3 + max(1, rounds // 20)))
+    leaves = (Leave(1, rounds // 2), Leave(middle - 2, 2 * rounds // 3))
+    return World(data, OnOff(4.0, 2.0, when_up=Traces(first=8)), (*joins, *leaves))
+
+
+def variants(world: World, model: Model, lr: float, keep: float, rounds: int) -> dict[str, Experiment]:
+    """What is compared: schemes A and B, one paper, two, all; and all but some pieces (without C it is scheme B)."""
+    plain = Experiment(
+        world,
+        model,
+        Algorithm(
+            Local(SGD(lr=lr), epochs=5, batch_size=10),
+            weighting=CompleteOnly(),
+            membership=Membership(join="vanilla"),
+            nonfinite="absent",
+        ),
+        rounds=rounds,
+        evaluate=Evaluate(every=max(1, rounds // 60), personal=True),
+    )
+    chosen: dict[str, Collection[str]] = {PLAIN: (), f"{PLAIN} B": ("B",), **PAPERS}
+    chosen |= {f"{a}+{b}": {*PAPERS[a], *PAPERS[b]} for a, b in combinations(PAPERS, 2)}
+    without = [(piece,) for piece in PIECES] + [("elastic", "ternary")]
+    chosen |= {ALL: PIECES} | {all_but(*out): {"B", *PIECES} - {*out} for out in without}
+    return {name: plain.but(**changes(pieces, keep)) for name, pieces in chosen.items()}
+
+
+def changes(pieces: Collection[str], keep: float) -> dict[str, Any]:
+    """The settings that some pieces are."""
+    fisher = Elastic(0.03, samples=16, reduce="mean", fisher_every=5, fisher_keep=keep)
+    settings: dict[str, dict[str, Any]] = {
+        "B": {"algorithm.weighting": ByShare()},
+        "C": {"algorithm.weighting": ByWork()},
+        "fast-reboot": {"algorithm.membership.join": "fast-reboot"},
+        "elastic": {"algorithm.terms": (fisher,)},
+        "ternary": {"algorithm.compression": SparseTernary(keep)},
+        "friends": {"algorithm.substitution": Friends()},
+        "personal": {
+            "algorithm.personal": batch_norm,
+            "algorithm.share_personal": True,
+            "algorithm.newcomers": "average",
+        },
+    }
+    return {path: value for piece in settings if piece in pieces for path, value in settings[piece].items()}

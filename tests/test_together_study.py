@@ -1,0 +1,107 @@
+"""Study `together`: its numbers by hand, its claims on made-up curves, and end to end at smoke scale."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import turnout as to
+from turnout.recipes.together import ALL, PAPERS, PIECES, PLAIN, all_but, together
+from turnout.studies import together as study
+from turnout.studies.running import run_study
+from turnout.studies.study import Curve, Curves
+
+CASE = study.SIZES["small"][0]
+
+
+def made_up(better: dict[str, float], size: dict[str, float]) -> Curves:
+    """Flat curves: 50 points everywhere, more or less by name; bytes a round likewise. Seeds differ a little."""
+    rounds = np.arange(-1, CASE.rounds)
+
+    def curve(name: str, seed: int) -> Curve:
+        return Curve(rounds, np.full(len(rounds), 0.5 + 0.001 * seed + better.get(name, 0.0) / 100))
+
+    def look(name: str, seed: int) -> study.Look:
+        spent = np.cumsum(np.full(CASE.rounds, size.get(name, 1e5)))
+        return {"round": rounds[1:].astype(float), "accuracy": curve(name, seed).value_T[1:], "bytes": spent}
+
+    names = {CASE.variant(name): name for name in together()}
+    curves = {v: {seed: curve(n, seed) for seed in range(5)} for v, n in names.items()}
+    looks = {v: {seed: look(n, seed) for seed in range(5)} for v, n in names.items()}
+    return Curves(curves, more={study.PERSONAL: Curves(curves), study.WORST: Curves(curves)}, looks=looks)
+
+
+def test_variants_are_choices_of_pieces():
+    made = together()
+    assert {piece for pieces in PAPERS.values() for piece in pieces} == {*PIECES, "B"}
+    assert len(made) == 2 + 4 + 6 + 1 + len(PIECES) + 1
+    everything, plain = made[ALL].algorithm, made[PLAIN].algorithm
+    assert plain.weighting == to.CompleteOnly()
+    assert (plain.compression, plain.substitution, plain.terms) == (to.Dense(), to.Unused(), ())
+    assert plain.membership.join == "vanilla"
+    assert everything.weighting == to.ByWork()
+    assert everything.membership.join == "fast-reboot"
+    assert isinstance(everything.compression, to.SparseTernary)
+    assert everything.substitution == to.Friends()
+    assert everything.personal is to.personal.batch_norm
+    assert [term.name for term in everything.terms] == ["elastic"]
+    assert made[all_but("C")].algorithm.weighting == to.ByShare()
+    assert made["003"].algorithm.weighting == to.ByShare()
+    assert made["000+003"].algorithm.weighting == to.ByWork()
+    assert all(e.world == made[PLAIN].world for e in made.values())
+
+
+def test_numbers_by_hand():
+    look = {"round": np.array([0.0, 2.0, 4.0]), "accuracy": np.array([0.2, 0.6, 0.9]), "bytes": np.arange(1.0, 7.0)}
+    assert study.reached(0.6)(look) == (3.0, 3.0)
+    assert math.isnan(study.reached(0.95)(look)[0])
+    assert study.within_budget(4.5)(look) == pytest.approx(60.0)
+    assert study.within_budget(0.5)(look) == 0.0
+    curve = Curve(np.arange(-1, 10), np.linspace(0, 1, 11))
+    assert study.last(curve) == pytest.approx(95.0)  # rounds 8 and 9
+    assert study.soon_after(3, 2)(curve) == pytest.approx(45.0)  # rounds 3 and 4
+
+
+def test_claims_follow_the_numbers():
+    worth = {ALL: 5.0, all_but("elastic"): 5.0} | {all_but(p): 3.0 for p in PIECES if p not in ("elastic", "ternary")}
+    dense = {all_but("ternary"): 6.0, all_but("elastic", "ternary"): 6.0}
+    size = {ALL: 1e4, all_but("elastic"): 4e3}
+    found = study.claims("small", made_up(worth | dense, size))
+    held = {claim.claim: claim.holds for claim in found}
+    assert len(found) == 10
+    assert [claim for claim, holds in held.items() if not holds] == [
+        "Digits, all: with them at least 20 times fewer bytes travel"  # ten times
+    ]
+    found = study.claims("small", made_up({"001": 9.0, ALL: 5.0, all_but("friends"): 5.0}, size))
+    failed = [claim.claim for claim in found if not claim.holds]
+    assert "Digits: friends improves all the others together, in accuracy" in failed
+    assert "Digits: all together are at least as good as the best single paper (001), in accuracy" in failed
+
+
+def test_without_its_data_a_claim_is_not_decided():
+    (claim,) = study.claims("small", Curves({}))
+    assert not claim.holds
+    assert "not run" in claim.evidence
+
+
+def test_small_enough_and_the_paper_s_data_at_paper_scale():
+    assert [part.name for part in study.plan("paper").parts] == ["MNIST", "CIFAR-10"]
+    assert sum(len(part.variants) * part.seeds for part in study.plan("small").parts) == 100
+    for experiment in study.plan("paper").parts[0].variants.values():
+        assert experiment.world.data.clients == 100
+
+
+def test_smoke_end_to_end(tmp_path: Path):
+    findings = run_study(study.STUDY, "smoke", tmp_path, seeds=1, jobs=1, quiet=True)
+    cases = {row.case for row in findings.rows}
+    assert cases == {f"Digits: {name}" for name in together()}
+    assert len(findings.claims) == 10
+    assert all("cannot decide with 1 seed" in claim.evidence for claim in findings.claims)
+    plain, everything = (
+        {row.metric: row.ours for row in findings.rows if row.case == f"Digits: {name}"} for name in (PLAIN, ALL)
+    )
+    assert plain.keys() == everything.keys()
+    assert "<svg" in (tmp_path / "together.svg").read_text()
