@@ -27,10 +27,10 @@ from turnout.accounting import wire_bytes
 from turnout.compression import Sending
 from turnout.engine.layout import Slot
 from turnout.errors import Mistake
+from turnout.exchange import Download, Server
 from turnout.experiment import begin, read_state, rounds_of
 from turnout.prepare import prepare
 from turnout.record import RoundRecord, same
-from turnout.round import Download, Server
 from turnout.track import Weights
 from turnout.types import Replies, Tensors, Turnout, flatten
 

@@ -16,9 +16,9 @@ from turnout.compression import Sending, dense_bytes
 from turnout.downlink import Downlink
 from turnout.engine.layout import Slot
 from turnout.errors import Mistake
+from turnout.exchange import Server
 from turnout.folder import open_run
 from turnout.record import same
-from turnout.round import Server
 from turnout.studies.bytes import overshoot
 from turnout.track import Weights
 from turnout.types import Message

@@ -11,8 +11,8 @@ from torch import Tensor
 import turnout as to
 from turnout.departure import Bounds, should_exclude
 from turnout.errors import Mistake
+from turnout.exchange import Server
 from turnout.members import Members
-from turnout.round import Server
 from worlds import local_updates, play, ready, world
 
 COUNTS = [8, 12, 4, 16]

@@ -15,10 +15,10 @@ from torch.func import functional_call
 import turnout as to
 from turnout.compression import Dense
 from turnout.engine.batches import address_batches
+from turnout.exchange import Server
 from turnout.experiment import begin, rounds_of
 from turnout.prepare import prepare
 from turnout.record import RoundRecord
-from turnout.round import Server
 from turnout.track import Weights
 from turnout.types import Samples
 

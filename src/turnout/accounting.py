@@ -17,7 +17,7 @@ from turnout.terms import Term
 from turnout.types import Replies, Tensors, Turnout
 
 if TYPE_CHECKING:
-    from turnout.round import Served
+    from turnout.exchange import Served
 
 
 _COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # of a report: what has columns of its own

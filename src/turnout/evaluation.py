@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from turnout.engine.crew import Crew
-from turnout.engine.gradients import Gradients, Network
+from turnout.engine.gradients import Gradients
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 
@@ -59,20 +59,25 @@ def _means(value_R: Tensor, owner_R: Tensor, count_C: Tensor) -> Tensor:
     return torch.where(count_C > 0, total_C / count_C, float("nan"))
 
 
-def objective_gradient(network: Network, flat_P: Tensor, states: Tensors, samples: Samples, share_C: Tensor) -> Tensor:
+def objective_gradient(crew: Crew, flat_P: Tensor, states: Tensors, samples: Samples, share_C: Tensor) -> Tensor:
     """∇ Σ_c share_c F_c, F_c the mean loss of a client's own samples, in evaluation mode."""
     count_C = samples.count_C.to(share_C.device)
-    weight_R = (share_C / count_C.clamp(min=1)).repeat_interleave(count_C)
-    row_R, total_P = samples.row_R, torch.zeros_like(flat_P)
-    network.module.eval()
-    for start in range(0, len(row_R), BATCH):
-        rows, weights = row_R[start : start + BATCH].to(samples.x.device), weight_R[start : start + BATCH].to(flat_P)
-        features = samples.x[rows].to(flat_P.dtype) if samples.x.is_floating_point() else samples.x[rows]
-        point_P = flat_P.detach().clone().requires_grad_()
-        output = functional_call(network.module, {**network.layout.unpack(point_P), **states}, (features,))
-        loss = (network.loss(output, samples.y[rows]) * weights).sum()
-        total_P += torch.autograd.grad(loss, point_P)[0]
-    return total_P
+    weight_R, row_R = (share_C / count_C.clamp(min=1)).repeat_interleave(count_C), samples.row_R
+
+    def part(gradients: Gradients, place_R: Tensor) -> Tensor:
+        network, total_P = gradients.network, torch.zeros_like(flat_P)
+        network.module.eval()
+        for place_B in place_R.split(BATCH):
+            row_B, weight_B = row_R[place_B].to(samples.x.device), weight_R[place_B].to(flat_P)
+            features = samples.x[row_B].to(flat_P.dtype) if samples.x.is_floating_point() else samples.x[row_B]
+            point_P = flat_P.detach().clone().requires_grad_()
+            output = functional_call(network.module, {**network.layout.unpack(point_P), **states}, (features,))
+            loss = (network.loss(output, samples.y[row_B]) * weight_B).sum()
+            total_P += torch.autograd.grad(loss, point_P)[0]
+        return total_P
+
+    parts = torch.arange(len(row_R), device=row_R.device).tensor_split(crew.threads)
+    return torch.stack(crew.map(part, [place_R for place_R in parts if len(place_R)])).sum(0)
 
 
 def measure_own(crew: Crew, task: TaskSpec, models: Models, samples: Samples) -> Tensors:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.compression import Sending
-from turnout.round import Download, Served
+from turnout.exchange import Download, Served
 from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.terms import Extra
 from turnout.types import Replies, Turnout

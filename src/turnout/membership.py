@@ -27,7 +27,7 @@ from turnout.selection import draw
 from turnout.types import State, Turnout
 
 if TYPE_CHECKING:
-    from turnout.round import Runtime, Server
+    from turnout.exchange import Runtime, Server
     from turnout.settings import Algorithm
 
 JOINS = ("fast-reboot", "vanilla")

@@ -20,9 +20,9 @@ from turnout.data import Federation
 from turnout.engine.layout import Layout, lay_out
 from turnout.errors import Mistake
 from turnout.events import Setting, calendar_of
+from turnout.exchange import Server
 from turnout.kept import initial_moments, initial_shared
 from turnout.members import Members
-from turnout.round import Server
 from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.runtimes.settings import InProcess
 from turnout.scores.prepare import prepare_scores

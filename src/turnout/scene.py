@@ -23,7 +23,7 @@ from turnout.terms import Reform
 from turnout.types import Tensors
 
 if TYPE_CHECKING:
-    from turnout.round import Runtime, Server
+    from turnout.exchange import Runtime, Server
     from turnout.settings import Algorithm
 
 Held = dict[str, Tensors]  # by term

@@ -19,12 +19,13 @@ from turnout.compression import Dense
 from turnout.data import Federation
 from turnout.engine.layout import Layout
 from turnout.evaluation import Models, measure, measure_clients, measure_own, spread, summary
+from turnout.exchange import Server
 from turnout.hindsight import Simulated
 from turnout.kept import central_model, sent_down
 from turnout.members import Members
 from turnout.record import Evaluation, RoundRecord
 from turnout.roster import Roster
-from turnout.round import Server, run_round
+from turnout.round import run_round
 from turnout.runtimes.inprocess import InProcessRuntime, Model
 from turnout.selection import draw
 from turnout.settings import Algorithm, Experiment

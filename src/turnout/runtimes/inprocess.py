@@ -28,12 +28,13 @@ from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.evaluation import measure_clients, objective_gradient
 from turnout.events import Calendar, Event
+from turnout.exchange import ClientWork, Download, Server
 from turnout.kept import Kept, initial_rows, kept_from
 from turnout.local import Local
 from turnout.members import Members
 from turnout.memory import keep_freed_memory
 from turnout.participation import Participation
-from turnout.round import ClientWork, Download, Server, client_work
+from turnout.round import client_work
 from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Algorithm, Evaluate
 from turnout.store import ClientStore
@@ -172,7 +173,7 @@ class InProcessRuntime:
         if not len(client_C):
             return None
         samples = self.federation.train(client_C, t)
-        return objective_gradient(self.network, flat_P, states, samples, share_C / share_C.sum())
+        return objective_gradient(self.trainer.crew, flat_P, states, samples, share_C / share_C.sum())
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Draw who turns up, train those whose work is used, keep what they keep."""
