@@ -64,11 +64,12 @@ def objective_gradient(crew: Crew, flat_P: Tensor, states: Tensors, samples: Sam
     count_C = samples.count_C.to(share_C.device)
     weight_R, row_R = (share_C / count_C.clamp(min=1)).repeat_interleave(count_C), samples.row_R
 
-    def part(gradients: Gradients, place_R: Tensor) -> Tensor:
+    def part(gradients: Gradients, rows: range) -> Tensor:
         network, total_P = gradients.network, torch.zeros_like(flat_P)
         network.module.eval()
-        for place_B in place_R.split(BATCH):
-            row_B, weight_B = row_R[place_B].to(samples.x.device), weight_R[place_B].to(flat_P)
+        for some in (rows[i : i + BATCH] for i in range(0, len(rows), BATCH)):
+            row_B, weight_B = (value_R[some.start : some.stop] for value_R in (row_R, weight_R))
+            row_B, weight_B = row_B.to(samples.x.device), weight_B.to(flat_P)
             features = samples.x[row_B].to(flat_P.dtype) if samples.x.is_floating_point() else samples.x[row_B]
             point_P = flat_P.detach().clone().requires_grad_()
             output = functional_call(network.module, {**network.layout.unpack(point_P), **states}, (features,))
@@ -76,8 +77,9 @@ def objective_gradient(crew: Crew, flat_P: Tensor, states: Tensors, samples: Sam
             total_P += torch.autograd.grad(loss, point_P)[0]
         return total_P
 
-    parts = torch.arange(len(row_R), device=row_R.device).tensor_split(crew.threads)
-    return torch.stack(crew.map(part, [place_R for place_R in parts if len(place_R)])).sum(0)
+    each = max(1, -(-len(row_R) // crew.threads))
+    parts = crew.map(part, [range(i, min(i + each, len(row_R))) for i in range(0, len(row_R), each)])
+    return torch.stack(parts).sum(0) if parts else torch.zeros_like(flat_P)
 
 
 def measure_own(crew: Crew, task: TaskSpec, models: Models, samples: Samples) -> Tensors:
