@@ -65,11 +65,15 @@ def test_fedamp_is_the_formula(weighting):
 
 
 def test_without_attention_clients_train_alone():
-    prepared, alone = ready(amp(to.FedAMP(alpha=0.0))), ready(amp(to.Common(), personal=to.personal.everything))
+    """Without the proximal term: it acts on shared columns, and alone nothing is shared (and it is refused)."""
+    without = {"algorithm.terms": ()}
+    prepared, alone = (
+        ready(amp(to.FedAMP(alpha=0.0))),
+        ready(amp(to.Common(), personal=to.personal.everything), **without),
+    )
     server, _ = play(prepared, 4)
     play(alone, 4)
-    # Proximal acts on shared columns, and alone nothing is shared.
-    free = ready(amp(to.FedAMP(alpha=0.0)), **{"algorithm.terms": ()})
+    free = ready(amp(to.FedAMP(alpha=0.0)), **without)
     after, _ = play(free, 4)
     torch.testing.assert_close(own(free, after), alone.runtime.store.gather(torch.arange(4))["personal"])
     assert not torch.allclose(own(prepared, server), own(free, after))

@@ -1,8 +1,8 @@
 """What makes no sense together, in one place: why, and what to use instead, before the first round.
 
-A part checks its own settings when it is made. Here is what only shows when parts meet: one another
-(`check_algorithm`, when an algorithm is made) and the model (`check_experiment`, when it is prepared). How parts that do
-make sense together meet is the round's business (docs/which-part-when.md).
+A part checks its own settings when it is made. Here is what only shows when parts meet: one another (`check_algorithm`,
+when an algorithm is made) and the model (`check_experiment`, when it is prepared). How parts meet that do make sense
+together is the round's business (docs/which-part-when.md).
 """
 
 from __future__ import annotations
