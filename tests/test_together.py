@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
+from turnout.config import from_table
+from turnout.errors import Mistake
 from turnout.friends import similarity
 from turnout.types import flatten
 from worlds import Given, blobs, local_updates, play, ready, world
@@ -227,8 +229,9 @@ def test_rules_26_and_28_what_a_share_is_of():
 
 
 def test_rule_27_the_score_track_has_no_substitution():
-    """Similarity of users by shared label columns is in no paper: what is not built is not offered."""
-    assert not hasattr(to.Experiment(), "scores") or not hasattr(to.Experiment().scores, "substitution")
+    """Similarity of users by shared label columns is in no paper: what is not built is refused, with what there is."""
+    with pytest.raises(Mistake, match="substitution"):
+        from_table({"algorithm": {"kind": "scores", "substitution": "friends"}})
 
 
 # -- §7.4

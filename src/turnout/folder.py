@@ -12,7 +12,6 @@ from pathlib import Path
 from torch import nn
 
 from turnout.errors import Mistake
-from turnout.exchange import Server
 from turnout.experiment import read_state
 from turnout.prepare import prepare
 from turnout.record import Records

@@ -29,6 +29,7 @@ FILE = "profile.json"
 STAGES = {
     "membership": "who joins and leaves",
     "selection": "whom to ask",
+    "mixing": "what each client starts from",
     "participation": "who turns up",
     "client state": "what clients keep: read and written back",
     "client work": "samples, replies, and what is not listed below",
@@ -118,6 +119,7 @@ def _profiled_weights(track: Weights, watch: Stopwatch) -> Weights:
         membership=watch.timed(algorithm.membership, begin_round="membership", observe="membership"),
         selection=watch.timed(algorithm.selection, choose="selection"),
         substitution=watch.timed(algorithm.substitution, hints="similarity", observe="similarity", lend="substitution"),
+        mixing=watch.timed(algorithm.mixing, starts="mixing", observe="mixing"),
         compression=watch.timed(
             algorithm.compression, encode="encode", decode="decode", catch_up="broadcast", broadcast="broadcast"
         ),
