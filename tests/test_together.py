@@ -166,8 +166,8 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
             sums.append(update_P.clone())
             return super().step(update_P, state)
 
-    watched = dataclasses.replace(prepared, experiment=prepared.experiment.but(**{"algorithm.server": Watched(0.5)}))
-    second, _ = watched.round(first, 1)
+    prepared.runtime.algorithm = dataclasses.replace(prepared.algorithm, server=Watched(0.5))
+    second, _ = prepared.round(first, 1)
     moved = second.shared_P - first.shared_P
     torch.testing.assert_close(moved + second.parts["compression"]["left_P"], kept_back + 0.5 * sums[0])
 
