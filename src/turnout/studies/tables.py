@@ -94,9 +94,11 @@ def markdown(findings: Findings, plan: Plan) -> str:
     notes = [f"- {note}" for note in plan.notes]
     claims = [["yes" if c.holds else "no" if c.ran else NOT_RUN, c.claim, c.evidence] for c in findings.claims]
     title = f"## `{findings.study}`, {findings.scale} scale"
+    command = f"`turnout study run {findings.study} --scale {findings.scale}`"
+    made = f"{command}: {tally(findings)} ({findings.seconds:.0f} s)."
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["holds", "claim", "evidence"], claims)
-    return "\n".join([title, "", *notes, "", columns, "", *_grid(head, lines), "", *decided, ""])
+    return "\n".join([title, "", made, "", *notes, "", columns, "", *_grid(head, lines), "", *decided, ""])
 
 
 def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
