@@ -374,3 +374,17 @@ def test_an_option_without_effect_is_a_mistake():
         to.stopping.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
     with pytest.raises(Mistake, match="own must be measured"):
         to.stopping.metric_of(personal_world().but(**{"evaluate.personal": False}))
+
+
+def test_a_chunk_of_one_client_with_layers_of_its_own_is_no_common_start():
+    """It starts from one row, as chunks of a common start do, whose dense layers may be followed (engine/trail.py)."""
+    few = to.Local(to.SGD(lr=0.1), steps=1, batch_size=2)
+    plain = world([8, 12, 4], local=few, personal=to.personal.Named("output.*"))
+    experiment = dataclasses.replace(plain, model=to.models.MLP(40))
+    found = []
+    for chunk in (1, 3):
+        prepared = ready(experiment, **{"runtime.chunk": chunk})
+        server, _ = play(prepared, 2)
+        found.append((server.shared_P, prepared.runtime.store.gather(torch.arange(3))["personal"]))
+    for alone, together in zip(*found, strict=True):
+        torch.testing.assert_close(alone, together)

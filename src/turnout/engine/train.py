@@ -64,9 +64,11 @@ class Job:
 
     @property
     def followed(self) -> int:
-        """How many samples' gradients make up a client's update at most; 0 where it is more than their sum."""
+        """How many samples' gradients make up a client's update at most; 0 where it is more than their sum, or where
+        clients start from different weights (a chunk of one of them looks like a common start)."""
         plain = self.fused and isinstance(self.optimizer, SGD) and not self.optimizer.weight_decay
-        return int(self.steps_C.max()) * self.batch_size if plain and len(self.steps_C) else 0
+        common = plain and self.start_P.dim() == 1
+        return int(self.steps_C.max()) * self.batch_size if common and len(self.steps_C) else 0
 
 
 @dataclass
@@ -139,7 +141,7 @@ class Trainer:
         clients = len(job.client_C)
         if self.fixed or clients * self.cost < _SMALL:
             return self.chunk
-        trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.start_P.dim() == 1 else 0
+        trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.followed else 0
         most = max(self.chunk, _TRAILS // trail) if trail else self.chunk
         return min(most, -(-clients // self.crew.threads))
 
