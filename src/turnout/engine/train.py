@@ -143,7 +143,8 @@ class Trainer:
             return self.chunk
         trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.followed else 0
         most = max(self.chunk, _TRAILS // trail) if trail else self.chunk
-        return min(most, -(-clients // self.crew.threads))
+        turns = -(-clients // (most * self.crew.threads))  # every thread has as many chunks, of the same size
+        return -(-clients // (turns * self.crew.threads))
 
 
 def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
