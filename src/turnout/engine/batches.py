@@ -144,10 +144,13 @@ class Feed:
         return x_cB[rows, :width], y_cB[rows, :width], mask_cB
 
     def _gather(self, step: int) -> None:
-        row_JcB = self.batches.row_cJB[:, step : step + self.window].transpose(0, 1)
-        # A short batch is filled up with its own first sample: a mask of 0 would not hide another client's NaN.
-        flat = torch.where(row_JcB < 0, row_JcB[..., :1], row_JcB).reshape(-1).clamp(min=0)
         x, y = self.samples.x, self.samples.y
-        self.x = x.index_select(0, flat).view(*row_JcB.shape, *x.shape[1:]).unbind()  # each step in one piece
-        self.y = y.index_select(0, flat).view(*row_JcB.shape, *y.shape[1:]).unbind()
+        rows = self.batches.row_cJB[:, step : step + self.window]
+        at = 1  # where the steps are
+        if not x.is_cuda:  # each step in one piece of memory: products over all clients need no copy
+            rows, at = rows.transpose(0, 1), 0
+        # A short batch is filled up with its own first sample: a mask of 0 would not hide another client's NaN.
+        flat = torch.where(rows < 0, rows[..., :1], rows).reshape(-1).clamp(min=0)
+        self.x = x.index_select(0, flat).view(*rows.shape, *x.shape[1:]).unbind(at)
+        self.y = y.index_select(0, flat).view(*rows.shape, *y.shape[1:]).unbind(at)
         self.first = step
