@@ -1,49 +1,67 @@
 """Three devices with different labels and different models improve each other, and never send a weight.
 
-A camera knows 3 and 5, a phone 5 and 8, a watch 8 and 9. Every round each sees a few new digits of its own, trains its
-own kind of model, and sends its scores on a public set. What comes back is everybody's opinion on its labels; with
-distillation its model learns from it, and is better on pictures that nobody has trained on.
+A camera tells 3, 5 and 8 apart, a phone 5, 8 and 9, a watch 8, 9 and 3. Every round each sees a few new digits of its
+own, trains its own kind of model, and sends its scores on a public set. What comes back is everybody's opinion on its
+labels; with distillation its model learns from it, and is better on pictures that nobody has trained on.
+
+Scores add up over rounds, so a device would get better without the others too: each is also run alone.
 
 python examples/three_devices.py
 """
 
+from pathlib import Path
+
 import turnout as to
 
 DEVICES = {
-    "camera": (("3", "5"), to.models.CNN((8, 16), kernel=3, padding=1)),
-    "phone": (("5", "8"), to.models.MLP(32)),
-    "watch": (("8", "9"), to.models.Logistic()),
+    "camera": (("3", "5", "8"), to.models.CNN((8, 16), kernel=3, padding=1)),
+    "phone": (("5", "8", "9"), to.models.MLP(32)),
+    "watch": (("8", "9", "3"), to.models.Logistic()),
 }
 
 
-def experiment() -> to.Experiment:
+def experiment(alone: str | None = None, seed: int = 0) -> to.Experiment:
+    """All three, or one of them after the others have left."""
     labels, models = zip(*DEVICES.values(), strict=True)
     arriving = to.data.Arriving(to.data.Digits(), labels, per_label=4, public=60, names=tuple(DEVICES))
+    gone = [to.Leave(device, 0) for device in DEVICES if alone not in (None, device)]
     return to.Experiment(
-        world=to.World(arriving),
+        world=to.World(arriving, events=gone),
         algorithm=to.Scores(
             local=to.Local(to.Adam(lr=0.01, beta1=0.9, beta2=0.999), epochs=5, batch_size=4),
             models=dict(zip(DEVICES, models, strict=True)),
+            early=None,  # a dozen samples leave none to judge by
             distil=to.Distil(epochs=10, batch_size=20),
         ),
-        rounds=8,
+        rounds=4,
+        seed=seed,
         runtime=to.InProcess(device="cpu", threads=1),
     )
 
 
-def gains(run: to.Run) -> dict[str, tuple[float, float, float]]:
-    """Of each device, mean over the rounds: its model alone, the scores it gets back, its model after learning them."""
+def accuracies(run: to.Run, device: str) -> list[float]:
+    """Means over the rounds: of its model, of the scores it gets back, and of its model after learning them."""
     with run.records() as records:
         seen = records.clients()
+    own = seen["client"] == list(DEVICES).index(device)
     columns = ("local_accuracy", "consensus_accuracy", "distilled_accuracy")
-    return {
-        device: tuple(float(seen[name][seen["client"] == i].mean()) for name in columns)
-        for i, device in enumerate(DEVICES)
-    }
+    return [float(seen[name][own].mean()) for name in columns]
+
+
+def compare(folder: Path, seeds: int = 1) -> dict[str, tuple[list[float], list[float]]]:
+    """Each device with the others, and alone; means over seeds."""
+    found: dict[str, tuple[list[float], list[float]]] = {device: ([0.0] * 3, [0.0] * 3) for device in DEVICES}
+    for seed in range(seeds):
+        runs = {w: to.run(experiment(w, seed), folder / f"{w or 'all'}-{seed}", quiet=True) for w in (None, *DEVICES)}
+        for device, totals in found.items():
+            for total, run in zip(totals, (runs[None], runs[device]), strict=True):
+                for i, value in enumerate(accuracies(run, device)):
+                    total[i] += value / seeds
+    return found
 
 
 if __name__ == "__main__":
-    run = to.run(experiment())
-    for device, (alone, together, taught) in gains(run).items():
-        print(f"{device}: alone {alone:.1%}, everybody's scores {together:.1%}, its own model after that {taught:.1%}")
-    print(run.model(client=1))
+    for device, (together, alone) in compare(to.folder.new_folder("three-devices")).items():
+        print(f"{device}: its model of a round {together[0]:.1%}")
+        print(f"  scores it gets back {together[1]:.1%}, alone {alone[1]:.1%}")
+        print(f"  its model after learning them {together[2]:.1%}, alone {alone[2]:.1%}")

@@ -42,6 +42,7 @@ def curves(**changes) -> Curves:
         labels.DISTILLED: lambda s: look(s, 0.65, honest, taught=0.7),
         "dip of User_2": lambda s: look(s, 0.65, honest, dip=dip),
         "dip of User_1": lambda s: look(s, 0.65, honest),
+        **{f"{user} alone": lambda s: look(s, 0.65, (0.7, 0.7, 0.7)) for user in USERS},
     } | changes
     flat = Curve(np.arange(15), np.full(15, 0.7))
     looks = {name: {seed: make(seed) for seed in SEEDS} for name, make in made.items()}
@@ -69,6 +70,7 @@ def test_rows_stand_beside_the_published_numbers():
     assert found["literal, User_1", "increase"].published == 17.36
     assert found["average, User_2", "increase"].published == 23.17
     assert found["cost", "s an epoch"].published == 1.8
+    assert round(found["User_3 alone", "increase"].ours) == 5
     assert round(found["dip of User_2", "local falls by"].ours) == 15
     assert round(found["dip of User_2", "global falls by"].ours) == 1
 
@@ -76,7 +78,8 @@ def test_rows_stand_beside_the_published_numbers():
 def test_the_plan_is_the_papers():
     plan = labels.plan("paper")
     variants = {name: e for part in plan.parts for name, e in part.variants.items()}
-    assert len(variants) == 8
+    assert len(variants) == 11
+    assert [e.client for e in variants["User_2 alone"].world.events] == ["User_1", "User_3"]
     dip = variants["dip of User_2"].world.data.dips
     assert [(d.client, d.round, d.share) for d in dip] == [(1, 9, 0.05)]
     assert variants[labels.PERMUTED].algorithm.permuted

@@ -13,6 +13,7 @@ from pathlib import Path
 from turnout import models
 from turnout.adaptive import Adam
 from turnout.data import Arriving, Digits, Dip, ImageFolder
+from turnout.events import Leave
 from turnout.local import Local
 from turnout.models import Model
 from turnout.runtimes.settings import InProcess
@@ -56,13 +57,19 @@ def reading(name: str) -> Scores:
 
 
 def three_users(
-    scores: Scores, animals: bool = False, rounds: int = ROUNDS, distil: bool = False, dips: tuple[Dip, ...] = ()
+    scores: Scores,
+    animals: bool = False,
+    rounds: int = ROUNDS,
+    distil: bool = False,
+    dips: tuple[Dip, ...] = (),
+    alone: str | None = None,
 ) -> Experiment:
-    """Tables 1 and 2 around one way of federating scores."""
+    """Tables 1 and 2 around one way of federating scores; `alone`: the one user that stays."""
+    gone = tuple(Leave(user, 0) for user in USERS if alone not in (None, user))
     local, taught = work(animals), Distil(batch_size=32 if animals else 16) if distil else None
     users = replace(scores, local=local, models=schedule(animals, rounds), distil=taught)
     return Experiment(
-        world=World(data(animals, dips)),
+        world=World(data(animals, dips), events=gone),
         model=network(animals, 16, 32),
         algorithm=users,
         rounds=rounds,
