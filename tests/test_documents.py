@@ -13,6 +13,7 @@ from turnout.config import from_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+STUDIES = ROOT / "docs" / "studies.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -46,3 +47,17 @@ def test_the_page_of_parts_is_the_code_s():
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_first_page_leads_to_every_other():
+    first = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in first, f"README.md does not say that docs/{page.name} is there"
+
+
+def test_the_list_of_studies_says_what_their_pages_say():
+    listed = dict(re.findall(r"\| \[[\w-]+\]\(studies/([\w-]+\.md)\) \| (\d+ of \d+) \|", STUDIES.read_text("utf-8")))
+    pages = {page.name: page.read_text("utf-8") for page in (ROOT / "docs" / "studies").glob("*.md")}
+    assert listed.keys() == pages.keys()
+    for name, text in pages.items():
+        assert f": {listed[name]} claims hold" in text, f"studies.md says {listed[name]} of {name}"
