@@ -352,3 +352,29 @@ def test_sparkline_keeps_its_width_and_ends() -> None:
     line = sparkline([float(i) for i in range(1000)], width=10)
     assert (len(line), line[0], line[-1]) == (10, "▁", "█")
     assert sparkline([]) == ""
+
+
+def test_what_is_counted_has_whole_ticks_and_no_share_is_above_all_of_it() -> None:
+    assert make_axis(1, 3, 0, 100, "count").ticks == (1.0, 2.0, 3.0)
+    assert value_axis(29, 30, 0, 100, "count").labels == ("29", "30")
+    assert make_axis(2, 2, 0, 100, "count").ticks == (1.0, 2.0, 3.0)
+    assert value_axis(1.0, 1.0, 0, 100, "percent").high == 1.0
+    chart = charts.line_chart([Series("a", np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.4, 0.5]))], "loss")
+    assert ">2</text>" in chart
+    assert ">1.5</text>" not in chart
+
+
+def test_equal_curves_are_one_line_and_kinds_are_said_once(tmp_path: Path) -> None:
+    for variant in ("x", "y"):
+        folder = make_run(tmp_path / variant / "seed-0", [0.1, 0.5])
+        models = '[[algorithm.models]]\nmodel = {kind = "cnn"}\n' * 3
+        (folder / "experiment.toml").write_text('[world.data]\nkind = "digits"\n' + models)
+    page = write_report(tmp_path).read_text()
+    assert "Global accuracy, all variants" in page
+    assert page.count("<i>model</i> cnn") == 1
+
+
+def test_variants_that_cannot_be_ranked_have_no_number_in_front(tmp_path: Path) -> None:
+    make_run(tmp_path / "x" / "seed-0", [0.1, 0.5])
+    make_run(tmp_path / "y" / "seed-0", [math.nan, math.nan])
+    assert "<span>global accuracy" not in write_report(tmp_path).read_text()

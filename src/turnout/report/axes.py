@@ -36,13 +36,14 @@ class Axis:
         return np.asarray(self.start + (v - low) / (high - low) * (self.end - self.start))
 
 
-def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten within a range.
+def round_ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten within a range; whole numbers where things are counted.
 
-    >>> round_ticks(0, 1), round_ticks(3, 97)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [20.0, 40.0, 60.0, 80.0])
+    >>> round_ticks(0, 1), round_ticks(3, 97), round_ticks(29, 30, whole=True)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [20.0, 40.0, 60.0, 80.0], [29.0, 30.0])
     """
     step = _step(high - low, about)
+    step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
@@ -71,9 +72,10 @@ def make_axis(
 ) -> Axis:
     """An axis for data in a range."""
     if not high > low:
-        pad = abs(low) * 0.1 or 1.0
-        low, high = (low / 2, low * 2) if log else (low - pad, high + pad)
-    ticks = log_ticks(low, high) if log else round_ticks(low, high, about)
+        pad = 1.0 if unit == "count" else abs(low) * 0.1 or 1.0
+        most = 1.0 if unit == "percent" and high <= 1 else math.inf  # nobody does more than all of the work
+        low, high = (low / 2, low * 2) if log else (low - pad, min(high + pad, most))
+    ticks = log_ticks(low, high) if log else round_ticks(low, high, about, unit == "count")
     return Axis(low, high, start, end, tuple(ticks), tuple(tick_labels(ticks, unit)), log)
 
 
@@ -84,7 +86,7 @@ def value_axis(low: float, high: float, start: float, end: float, unit: Unit = "
     if 0 < low < 0.4 * high:
         low = 0.0
     if high > low:
-        step = _step(high - low, 5)
+        step = max(_step(high - low, 5), 1.0 if unit == "count" else 0.0)
         low = math.floor(low / step + 1e-6) * step
         high = math.ceil(high / step - 1e-6) * step
     return make_axis(low, high, start, end, unit)

@@ -59,6 +59,7 @@ def line_chart(
     named = _legend([(s.name, s.colour) for s in lines]) if len(lines) > 1 else ("", 0)
     top = 36 + named[1]
     xs = np.concatenate([s.x for s in lines])
+    x_unit = "count" if x_unit == "number" and bool((xs == np.round(xs)).all()) else x_unit  # rounds have no halves
     ys = np.concatenate([v for s in lines for v in (s.y, s.low, s.high) if v is not None])
     limit = 1.0 if unit == "percent" and max(s.y.max() for s in lines) <= 1 else np.inf
     x = make_axis(xs.min(), xs.max(), LEFT, WIDTH - RIGHT, x_unit, log_x, about=6)
@@ -103,7 +104,7 @@ def histogram(
         return ""
     count, edge = np.histogram(v, bins=30, range=ends)
     x = make_axis(edge[0], edge[-1], LEFT, WIDTH - RIGHT, unit, about=6)
-    y = value_axis(0.0, float(count.max()), HEIGHT - BOTTOM, 34)
+    y = value_axis(0.0, float(count.max()), HEIGHT - BOTTOM, 34, "count")
     edges = np.quantile(v, [0.1, 0.9])
     parts = []
     for n, left, right in zip(count, edge[:-1], edge[1:], strict=True):
@@ -239,7 +240,7 @@ def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit,
         shown = [show(float(v), unit) for v in s.y]
         if deviation[0] is not None:
             shown = [f"{w} ± {show(float(d), unit)}" for w, d in zip(shown, deviation[0], strict=True)]
-        at = [show(float(v), x_unit) if x_unit != "number" else f"{v:.0f}" for v in s.x]
+        at = [show(float(v), x_unit) if x_unit not in ("number", "count") else f"{v:.0f}" for v in s.x]
         places = [np.round(axis.place(v), 1).tolist() for axis, v in ((x, s.x), (y, s.y))]
         rows.append({"n": s.name, "c": _style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
     return json.dumps({"label": x_label, "rows": rows}, separators=(",", ":"))

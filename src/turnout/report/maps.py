@@ -33,7 +33,7 @@ def turnout_section(runs: Runs) -> str:
     if body:
         lines = [
             column_chart(runs, "work", "Mean work of the asked", "percent"),
-            column_chart(runs, "answered", "Clients that answered"),
+            column_chart(runs, "answered", "Clients that answered", "count"),
         ]
         body += grid(lines)
     return section("Who turned up when", body)

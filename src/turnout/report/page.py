@@ -69,8 +69,9 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
         main = runs.metrics[0]
         finals = {name: spread([r.final(main) for r in found_], unit_of(main)) for name, found_ in variants.items()}
         leading = sections.results(runs).leading
-        name = list(finals)[leading or 0]
-        found.append((title_of(main).lower() + (f", {name}" if leading is not None else ""), finals[name]))
+        if len(finals) == 1 or leading is not None:  # several that cannot be ranked have no one number
+            name = list(finals)[leading or 0]
+            found.append((title_of(main).lower() + (f", {name}" if leading is not None else ""), finals[name]))
     found.append(("turnout", show(float(sum(run.mean("work") for run in every)) / len(every), "percent")))
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
@@ -117,7 +118,7 @@ def _skipped(runs: Runs) -> str:
 
 def _common_kinds(runs: Runs) -> list[tuple[str, str]]:
     """(part, kind) pairs that the experiment files of all variants share."""
-    lists = [_kinds(found[0].settings()) for found in runs.variants.values()]
+    lists = [list(dict.fromkeys(_kinds(found[0].settings()))) for found in runs.variants.values()]
     return [pair for pair in lists[0] if all(pair in other for other in lists)][:14]
 
 

@@ -60,8 +60,8 @@ def metric_charts(runs: Runs) -> list[str]:
     """One chart per evaluated metric, and one of the training loss."""
     shown = []
     for metric in runs.metrics:
-        series = _series(runs, partial(runs.curve, metric=metric))
-        shown.append(charts.line_chart(series, title_of(metric), "rounds trained", unit_of(metric)))
+        lines, title = _joint(runs, _series(runs, partial(runs.curve, metric=metric)), title_of(metric))
+        shown.append(charts.line_chart(lines, title, "rounds trained", unit_of(metric)))
     return [*shown, column_chart(runs, "train_loss", "Training loss")]
 
 
@@ -75,9 +75,7 @@ def column_chart(runs: Runs, name: str, title: str, unit: Unit = "number", total
     series = [s for s in _series(runs, line) if np.any(s.y != 0)]
     ends = [float(s.y[-1]) for s in series] or [1.0]
     apart = total and min(ends) > 0 and max(ends) / min(ends) > 20
-    lines = _merged(series)
-    if len(lines) == 1 and len(runs.variants) > 1:
-        title += ", all variants" if len(series) == len(runs.variants) else f", {lines[0].name}"
+    lines, title = _joint(runs, series, title)
     return charts.line_chart(lines, title, "round", unit, log_y=apart if total else None)
 
 
@@ -200,6 +198,15 @@ def _series(runs: Runs, line: Callable[[str], tuple[Floats, Floats, Floats]]) ->
         low, high = (mean - deviation, mean + deviation) if band else (None, None)
         found.append(Series(variant, x, mean, i, low, high))
     return found
+
+
+def _joint(runs: Runs, series: list[Series], title: str) -> tuple[list[Series], str]:
+    """The lines that differ; where there is but one, the title says whose it is."""
+    known = [s for s in series if np.isfinite(s.y).any()]
+    lines = _merged(known)
+    if len(lines) == 1 and len(runs.variants) > 1:
+        title += ", all variants" if len(known) == len(runs.variants) else f", {lines[0].name}"
+    return lines, title
 
 
 def _merged(series: list[Series]) -> list[Series]:

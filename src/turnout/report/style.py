@@ -44,7 +44,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:8px;font-size:14px;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
 tr:first-child>th{border-top:0}th{font-weight:600;font-size:13px;color:var(--soft);vertical-align:bottom;white-space:normal}
 th:first-child,td:first-child,.words td,.words th{text-align:left}
-table:not(.words) td:first-child{min-width:120px;white-space:normal}tr.leading td{font-weight:650}
+table:not(.words) td:first-child{min-width:140px;white-space:normal}tr.leading td{font-weight:650}
 .words td{white-space:normal;overflow-wrap:anywhere}td i{display:inline-block;width:11px;height:11px;border-radius:3px;
 background:currentColor;margin-right:8px;vertical-align:-1px}td i+b{font-weight:inherit}
 figure p{margin:8px 0 0;font-size:13px}

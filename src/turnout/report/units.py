@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-Unit = Literal["number", "percent", "bytes", "seconds"]
+Unit = Literal["number", "count", "percent", "bytes", "seconds"]
 
 _LOWER = ("loss", "error", "perplexity", "mse", "mae", "seconds", "bytes")
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -24,6 +24,8 @@ def unit_of(metric: str) -> Unit:
     >>> unit_of("personal_accuracy"), unit_of("global_loss"), unit_of("bytes_up")
     ('percent', 'number', 'bytes')
     """
+    if metric == "members":
+        return "count"
     if "bytes" in metric:
         return "bytes"
     if metric.endswith("seconds"):
