@@ -218,7 +218,7 @@ def test_mistyped_commands_are_explained(arguments: str, capsys: Capture) -> Non
 def test_a_folder_with_something_in_it(capsys: Capture) -> None:
     assert turnout("run", "small.toml", "--out", "out", "-q") == 0
     assert turnout("run", "small.toml", "--out", "out", "-q") == 2
-    assert "out is not empty: choose another --out folder, or add --resume" in capsys.readouterr().err
+    assert "out is not empty: choose another folder, or go on with what is in it: --resume" in capsys.readouterr().err
     assert turnout("run", "small.toml", "--out", "out", "-q", "--resume", "--set", "algorithm.local.epochs=3") == 2
     assert "other settings (algorithm.local.epochs)" in capsys.readouterr().err
 
@@ -374,3 +374,29 @@ def test_python_m_turnout_is_the_same_program() -> None:
     done = subprocess.run([sys.executable, "-m", "turnout", "--version"], capture_output=True, text=True)
     assert done.stdout == f"turnout {to.__version__}\n"
     assert done.returncode == 0
+
+
+def test_resume_needs_a_folder_and_a_missing_file_can_be_written(capsys: Capture) -> None:
+    assert turnout("run", "small.toml", "--resume") == 2
+    assert "--out DIR --resume" in capsys.readouterr().err
+    assert turnout("run", "none.toml", "--out", "out") == 2
+    assert "turnout init none.toml" in capsys.readouterr().err
+
+
+def test_the_seeds_of_a_variant_are_several_runs(capsys: Capture) -> None:
+    few = ["--grid", "algorithm.weighting=A,C", "--seeds", 2, "--jobs", 1, "--quiet"]
+    assert turnout("run", "small.toml", *few, "--out", "out") == 0
+    assert turnout("export", "out/algorithm.weighting=C", "--model", "m.safetensors") == 2
+    assert "holds several runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "list", "report", "export", "init", "data", "trace record"])
+def test_every_command_has_examples(command: str, capsys: Capture) -> None:
+    assert turnout(*command.split(), "--help") == 0
+    assert f"\n  turnout {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "run", "show"])
+def test_every_command_about_studies_has_examples(command: str, capsys: Capture) -> None:
+    assert turnout("study", command, "--help") == 0
+    assert f"\n  turnout study {command}" in capsys.readouterr().out

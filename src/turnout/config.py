@@ -30,7 +30,8 @@ def load(path: str | Path) -> Experiment:
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise Mistake(f"cannot read the experiment file {path}: {error.strerror}") from error
+        hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
+        raise Mistake(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not valid TOML: {error}") from error
     return from_table(table)

@@ -15,8 +15,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("tarces", ["always", "traces"])
     "did you mean 'traces'? (known: always, traces)"
+    >>> nearest("xyz", ["always", "traces"])
+    'known are always, traces'
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    hint = "did you mean " + " or ".join(repr(n) for n in close) + "? " if close else ""
-    return f"{hint}(known: {', '.join(names)})"
+    if not close:
+        return f"known are {', '.join(names)}"
+    return f"did you mean {' or '.join(repr(n) for n in close)}? (known: {', '.join(names)})"

@@ -202,5 +202,5 @@ def refuse_full(folder: Path, resume: bool) -> None:
         raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise Mistake(
-            f"{folder} is not empty: choose another --out folder, or add --resume to go on with what is in it"
+            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
         )

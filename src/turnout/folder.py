@@ -83,7 +83,7 @@ def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment:
     from turnout.config import load
 
     path = Path(folder)
-    if (path / "runs.json").is_file():
+    if (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml")):
         raise Mistake(f"{path} holds several runs: name one of the folders in it")
     if not (path / "experiment.toml").is_file():
         raise Mistake(f"{path} is not a run folder: it has no experiment.toml")

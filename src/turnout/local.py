@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.fitting import check_part
 from turnout.types import Tensors
 
 
@@ -168,6 +169,8 @@ class Local:
     growing_batch: bool = False
 
     def __post_init__(self) -> None:
+        check_part("algorithm.local.optimizer", self.optimizer, Optimizer, "SGD(lr=0.1)")
+        check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
         if self.epochs is not None and self.steps is not None:
             raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         if self.full_work < 1:

@@ -15,8 +15,9 @@ from turnout.compression import Compression, Dense
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
 from turnout.engine.layout import Predicate
-from turnout.errors import Mistake
+from turnout.errors import Mistake, nearest
 from turnout.events import Events
+from turnout.fitting import check_part
 from turnout.local import Local
 from turnout.membership import Membership
 from turnout.mixing import Common, Mixing
@@ -41,6 +42,8 @@ class World:
     events: tuple[Events, ...] = ()
 
     def __post_init__(self) -> None:
+        check_part("world.data", self.data, DataSpec, "data.Digits(clients=20)")
+        check_part("world.participation", self.participation, Participation, "participation.Dropout(0.3)")
         listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
         object.__setattr__(self, "events", listed)
         if not all(hasattr(entry, "events") for entry in listed):
@@ -98,7 +101,7 @@ class Algorithm:
         return self.personal is not None or self.mixing.personal or any(term.personal for term in self.terms)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", tuple(self.terms))
+        check_parts(self)
         if self.scale_at not in ("client", "server"):
             raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
         if self.nonfinite not in ("stop", "absent"):
@@ -122,6 +125,36 @@ class Algorithm:
     def measures_personal(self, asked: Evaluate) -> bool:
         """Whether clients' own models are measured: as asked, else where something is their own."""
         return self.makes_own if asked.personal is None else asked.personal
+
+
+ALGORITHM_PARTS: dict[str, tuple[type, str]] = {
+    "local": (Local, "Local(SGD(lr=0.1), epochs=5)"),
+    "mixing": (Mixing, "FedAMP()"),
+    "compression": (Compression, "SparseTernary(keep=0.01)"),
+    "substitution": (Substitution, "Friends()"),
+    "weighting": (Weighting, "ByWork()"),
+    "shares": (Shares, "Shares(by='uniform')"),
+    "aggregation": (Aggregation, "WeightedSum()"),
+    "server": (ServerStep, "ServerAdam()"),
+    "selection": (Selection, "selection.Fraction(0.5)"),
+    "membership": (Membership, "Membership(leave='decide')"),
+}
+
+
+def check_parts(algorithm: Algorithm) -> None:
+    """Every part of an algorithm plays the role it is given."""
+    for name, (role, example) in ALGORITHM_PARTS.items():
+        check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
+    if not isinstance(algorithm.terms, list | tuple):
+        raise Mistake(f"algorithm.terms is a list, not {algorithm.terms!r}: write terms=[{algorithm.terms!r}]")
+    for term in algorithm.terms:
+        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
+    object.__setattr__(algorithm, "terms", tuple(algorithm.terms))
+    if algorithm.personal is not None and not callable(algorithm.personal):
+        raise Mistake(
+            f"algorithm.personal = {algorithm.personal!r} is no rule for what stays home: give personal.batch_norm, "
+            "personal.Named('head.*'), or a function of a name and the model"
+        )
 
 
 @dataclass(frozen=True)
@@ -196,6 +229,15 @@ class Experiment:
     title: str = ""
 
     def __post_init__(self) -> None:
+        check_part("world", self.world, World, "World(data.Digits(clients=20))")
+        check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
+        check_part("task", self.task, TaskSpec, "Classification()")
+        check_part("evaluate", self.evaluate, Evaluate, "Evaluate(every=5)")
+        check_part("stop", self.stop, Stop, "Stop(target=0.9)")
+        check_part("runtime", self.runtime, RuntimeSpec, "InProcess(device='cpu')")
+        for name in ("rounds", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise Mistake(f"{name} must be a whole number, not {getattr(self, name)!r}")
         if self.rounds < 1:
             raise Mistake(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
         if self.seed < 0:
@@ -215,6 +257,7 @@ class Experiment:
 
 def _with(thing: Any, path: list[str], value: Any) -> Any:
     if not hasattr(thing, path[0]):
-        raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}")
+        known = getattr(thing, "__dataclass_fields__", ())
+        raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})

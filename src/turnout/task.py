@@ -66,7 +66,8 @@ class Classification:
         if len(output_shape) != 2 or target.ndim != 1:
             raise Mistake(
                 "classification compares scores [samples, labels] with labels [samples], but the model gives "
-                f"{tuple(output_shape)} and the data {tuple(target.shape)}: for text use NextCharacter"
+                f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
+                "Regression, for text NextCharacter"
             )
         _check_batch(output_shape, target)
         _check_labels(output_shape[1], target)

@@ -221,6 +221,8 @@ def _locally(
     blank = term.mine(start_P)
     mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
     grad = term.correct(grad_cP[rows].clone(), at, down, mine)
+    shape = tuple(at.x_cP.shape)
+    _expect(grad.shape == at.x_cP.shape, f"correct: gives a gradient of {tuple(grad.shape)}, it was given {shape}")
     term.settle(at, down, mine)
     up, kept = term.after(at, down, mine)
     for name, value in {**up, **kept}.items():

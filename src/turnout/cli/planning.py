@@ -47,6 +47,8 @@ def make_plan(
     resume: bool,
 ) -> Plan:
     """The runs that were asked for; `--resume --out DIR` alone means those that the folder holds."""
+    if resume and out is None:
+        raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
     if source is None and resume and out is not None and _holds_runs(out):
         if grid or seeds is not None:
             raise Mistake(

@@ -64,7 +64,11 @@ def console_for(stderr: bool) -> Console:
 
 @app.command("list")
 def list_studies() -> None:
-    """The studies and what they reproduce."""
+    """The studies and what they reproduce.
+
+    \b
+    turnout study list
+    """
     table = Table("name", "reproduces", "runs at small scale", box=box.SIMPLE)
     for study in STUDIES.values():
         runs = sum(len(part.variants) * part.seeds for part in planned(study, "small").parts)
@@ -82,9 +86,17 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Run a study: ours beside the published numbers, and whether the paper's claims hold."""
+    """Run a study, and decide what it claims.
+
+    Prints our numbers beside the published ones, and which of the paper's claims hold.
+
+    \b
+    turnout study run participation --scale smoke
+    turnout study run participation --scale small --out runs/participation --json participation.json
+    turnout study run participation --scale small --out runs/participation --resume
+    """
     study = find_study(name)
     plan = planned(study, scale, seeds)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():  # found now, not after the runs
@@ -105,7 +117,12 @@ def show_command(
     file: Annotated[Path, typer.Argument(help="What `study run --json` wrote, or a study's study.json.")],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As a section of a Markdown page.")] = False,
 ) -> None:
-    """Show what a study found, without running it."""
+    """Show what a study found, without running it.
+
+    \b
+    turnout study show participation.json
+    turnout study show participation.json --markdown > participation.md
+    """
     if not file.is_file():
         raise Mistake(f"there is no file {file}: give one that `turnout study run --json` wrote")
     findings = Findings.from_json(file.read_text(encoding="utf-8"), str(file))

@@ -30,7 +30,8 @@ def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def cell(row: Row) -> str:
     ours = row.ours if isinstance(row.ours, str) else number(row.ours)
-    spread = "" if row.spread is None else f" ± {number(row.spread)}"
+    tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
+    spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # equal but for rounding
     published = "" if row.published is None else f" ({row.published})"
     return ours + spread + published
 

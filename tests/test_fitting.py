@@ -1,0 +1,55 @@
+"""What is no part is refused where it is given, with a sentence: texts, classes, parts of another role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import turnout as to
+from turnout.errors import nearest
+from turnout.terms import Stateless
+from turnout.testing import check_term
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a text": (lambda: to.Algorithm(weighting="C"), r"algorithm\.weighting is the text 'C'.*ByWork\(\)"),
+    "a class": (lambda: to.Algorithm(substitution=to.Friends), r"algorithm\.substitution is the class Friends"),
+    "another role": (lambda: to.Algorithm(weighting=to.Friends()), r"algorithm\.weighting is an object of class Frie"),
+    "the optimizer": (lambda: to.Algorithm(to.SGD(0.1)), r"algorithm\.local is an object of class SGD.*Local\(SGD"),
+    "torch's": (lambda: to.Local(torch.optim.SGD), r"algorithm\.local\.optimizer is the class SGD"),
+    "one term": (lambda: to.Algorithm(terms=to.Proximal(0.1)), r"write terms=\[Proximal"),
+    "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.Stateless"),
+    "a pattern": (lambda: to.Algorithm(personal="head.*"), r"personal = 'head\.\*' .*personal\.Named"),
+    "data": (lambda: to.World((torch.zeros(2, 3), torch.zeros(2))), r"world\.data is an object of class tuple"),
+    "a spelling": (lambda: to.World(participation="dropout"), r"world\.participation is the text"),
+    "no world": (lambda: to.Experiment(to.data.Digits()), r"world is an object of class Digits.*World\("),
+    "half a round": (lambda: to.Experiment(rounds=2.5), "rounds must be a whole number, not 2.5"),
+    "a setting": (lambda: to.Experiment().but(**{"algorithm.local.epoch": 2}), "did you mean 'epochs'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_no_part_is_refused_where_it_is_given(name: str) -> None:
+    make, sentence = MISTAKES[name]
+    with pytest.raises(to.Mistake, match=sentence):
+        make()
+
+
+def test_a_name_like_none_is_answered_with_all() -> None:
+    assert nearest("xyz", ["b", "a"]) == "known are a, b"
+
+
+@dataclass(frozen=True)
+class Shapeless(Stateless):
+    name: str = "shapeless"
+
+    def correct(self, grad_cP, at, down, mine):
+        return grad_cP.sum(1)
+
+
+def test_a_gradient_of_another_shape_is_found_by_the_check() -> None:
+    with pytest.raises(AssertionError, match="correct"):
+        check_term(Shapeless())
