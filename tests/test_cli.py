@@ -103,7 +103,7 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
     assert turnout("run", "small.toml", *grid, "--seeds", 1, "--jobs", 2, "--out", "out", "--json", "-", "-q") == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [run["variant"] for run in runs] == [
-        f"algorithm.weighting={scheme}, algorithm.local.epochs={epochs}" for scheme in "AC" for epochs in (2, 3)
+        f"weighting={scheme}, epochs={epochs}" for scheme in "AC" for epochs in (2, 3)
     ]
     settings = to.open_run(runs[3]["folder"]).experiment.algorithm
     assert (settings.weighting, settings.local.epochs) == (to.ByWork(), 3)
@@ -111,7 +111,7 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
 
 def test_a_recipes_variants_are_crossed_with_the_grid() -> None:
     plan = make_plan("participation", [], ["algorithm.local.epochs=2,5"], 1, None, False)
-    assert [task.variant for task in plan.tasks][:2] == ["A, algorithm.local.epochs=2", "A, algorithm.local.epochs=5"]
+    assert [task.variant for task in plan.tasks][:2] == ["A, epochs=2", "A, epochs=5"]
     assert len(plan.tasks) == 6
 
 
@@ -142,8 +142,8 @@ def test_one_bad_value_of_a_grid_does_not_lose_the_others(capsys: Capture) -> No
     grid = ["--grid", "algorithm.selection.clients=3,99", "--set", "algorithm.selection=count"]
     assert turnout("run", "small.toml", *grid, "--seeds", 1, "--jobs", 1, "--out", "out", "-q") == 1
     out, err = capsys.readouterr()
-    assert "algorithm.selection.clients=3" in out
-    assert err.startswith("1 of 2 runs failed. algorithm.selection.clients=99 seed 0: ")
+    assert "clients=3" in out
+    assert err.startswith("1 of 2 runs failed. clients=99 seed 0: ")
     assert "Traceback" not in err
 
 
@@ -386,7 +386,7 @@ def test_resume_needs_a_folder_and_a_missing_file_can_be_written(capsys: Capture
 def test_the_seeds_of_a_variant_are_several_runs(capsys: Capture) -> None:
     few = ["--grid", "algorithm.weighting=A,C", "--seeds", 2, "--jobs", 1, "--quiet"]
     assert turnout("run", "small.toml", *few, "--out", "out") == 0
-    assert turnout("export", "out/algorithm.weighting=C", "--model", "m.safetensors") == 2
+    assert turnout("export", "out/weighting=C", "--model", "m.safetensors") == 2
     assert "holds several runs" in capsys.readouterr().err
 
 

@@ -120,7 +120,7 @@ def test_what_clients_keep_survives_a_kill(tmp_path: Path, start: Start) -> None
 def test_runs_side_by_side_end_with_their_parent_and_go_on_from_the_folder_alone(tmp_path: Path, start: Start) -> None:
     file = experiment(tmp_path, 100)
     grid = ["--grid", "algorithm.weighting=A,C", "--seeds", 1]
-    out, names = tmp_path / "killed", [f"algorithm.weighting={scheme}/seed-0/records.sqlite" for scheme in "AC"]
+    out, names = tmp_path / "killed", [f"weighting={scheme}/seed-0/records.sqlite" for scheme in "AC"]
     process = start(file, *grid, "--jobs", 2, "--out", out)
     wait_for(process, out / names[1], 1)
     kill_after(process, out / names[0], 5)
@@ -133,7 +133,7 @@ def test_runs_side_by_side_end_with_their_parent_and_go_on_from_the_folder_alone
 def test_ctrl_c_ends_the_children_and_says_how_to_go_on(tmp_path: Path, start: Start) -> None:
     file, out = experiment(tmp_path, 1_000_000), tmp_path / "run"
     process = start(file, "--grid", "algorithm.weighting=A,C", "--seeds", 1, "--jobs", 2, "--out", out)
-    records = [out / f"algorithm.weighting={scheme}" / "seed-0" / "records.sqlite" for scheme in "AC"]
+    records = [out / f"weighting={scheme}" / "seed-0" / "records.sqlite" for scheme in "AC"]
     for path in records:
         wait_for(process, path, 2)
     process.send_signal(signal.SIGINT)

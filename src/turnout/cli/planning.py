@@ -86,6 +86,7 @@ def with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:
     """Every variant with every combination of the grid's values, named after them."""
     axes = [parse_axis(axis) for axis in grid]
+    named = short_names([path for path, _ in axes])
     if not axes:
         return dict(variants)
     found: dict[str, Experiment] = {}
@@ -93,9 +94,19 @@ def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[s
         words = [name] if len(variants) > 1 else []
         for (path, _), value in zip(axes, values, strict=True):
             experiment = with_value(experiment, path, parse_value(value))
-            words.append(f"{path}={value}")
+            words.append(f"{named[path]}={value}")
         found[", ".join(words)] = experiment
     return found
+
+
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """The last word of each path, where no other ends in the same.
+
+    >>> short_names(["algorithm.weighting", "algorithm.local.epochs"])
+    {'algorithm.weighting': 'weighting', 'algorithm.local.epochs': 'epochs'}
+    """
+    last = [path.rpartition(".")[2] for path in paths]
+    return {path: word if last.count(word) == 1 else path for path, word in zip(paths, last, strict=True)}
 
 
 def parse_axis(axis: str) -> tuple[str, list[str]]:
