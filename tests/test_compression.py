@@ -378,7 +378,7 @@ def test_resumed_is_uninterrupted(compression: str, tmp_path: Path):
     [
         (lambda: to.SparseTernary(0), "keep is a share above 0"),
         (lambda: to.SparseTernary(0.1, 1.5), "keep_down is a share above 0"),
-        (lambda: to.TopK(0.1, scope="layer"), "known: model, tensor"),
+        (lambda: to.TopK(0.1, scope="layer"), "known are model, tensor"),
         (lambda: to.TopK(0.1, directions="down"), "directions is 'down'"),
         (lambda: to.TopK(0.1, residual_decay=1.5), "residual_decay is in"),
         (lambda: to.TopK(0.1, reset_after=0), "reset_after is at least 1"),
