@@ -165,7 +165,7 @@ def test_mlp_sizes_may_be_positions_or_a_list_and_replace_works() -> None:
         (lambda: Logistic().build((4,), 0), "classes"),
         (lambda: Logistic().build((), 2), "holds no features"),
         (lambda: ResNet(blocks=()), "blocks is empty"),
-        (lambda: ResNet(stem="tiny"), "known: large, small"),
+        (lambda: ResNet(stem="tiny"), "known are large, small"),
         (lambda: ResNet().build((784,), 10), r"shape \(784,\)"),
         (lambda: CharacterLSTM(layers=0), "layers has 0"),
         (lambda: CharacterLSTM().build((1, 28, 28), 10), r"takes characters.*\(1, 28, 28\)"),
