@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from turnout.adaptive import Adam
+from turnout.engine.backprop import Pool
 from turnout.engine.batches import address_batches, steps_per_epoch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import lay_out
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
+from turnout.engine.sinks import Sink
 from turnout.engine.train import Job, Trained, Trainer
 from turnout.local import SGD
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
@@ -255,6 +257,22 @@ def test_chunks_and_threads_do_not_matter(make):
     whole = trained(make(), None)
     for chunk, threads in [(1, 1), (2, 2), (3, 2)]:
         agree(trained(make(), None, chunk, threads), whole)
+
+
+@pytest.mark.parametrize("size", [6, 16, 24])
+def test_pooling_is_torch_s_own_also_where_neighbours_are_equal(size: int) -> None:
+    g = torch.Generator().manual_seed(size)
+    x = torch.randint(0, 3, (2, 3, 4, size, size), generator=g).double()  # ties everywhere
+    pool = Pool((2, 2), (2, 2))
+    y, saved = pool.forward(x, {})
+    d = torch.randn(y.shape, generator=g, dtype=torch.float64)
+    leaf = x.flatten(0, 1).clone().requires_grad_()
+    expected = nn.functional.max_pool2d(leaf, 2)
+    expected.backward(d.flatten(0, 1))
+    assert torch.equal(y.flatten(0, 1), expected)
+    sink = Sink({}, 0.0, 1.0, 1.0)
+    assert leaf.grad is not None
+    assert torch.equal(pool.backward(d, saved, {}, sink, first=False).flatten(0, 1), leaf.grad)
 
 
 def wide() -> nn.Module:
