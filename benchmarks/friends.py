@@ -119,7 +119,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     device = prepared.runtime.device
     prepared.runtime.trainer.train = training.on(prepared.runtime.trainer.train, device)  # type: ignore[method-assign]
     timed = Timed(part, keeping, device)
-    prepared = replace(prepared, experiment=prepared.experiment.but(**{"algorithm.substitution": timed}))
+    prepared.runtime.algorithm = replace(prepared.algorithm, substitution=timed)
     rows = list(rounds_of(prepared, training, keeping, args.rounds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"rows": rows, "peak": peak, "parameters": prepared.model.layout.shared}
