@@ -11,6 +11,7 @@ Shape letters: C replies, P shared parameters.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,7 +45,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lossy:
+class Lossy(ABC):
     """A compression made of a codec for each direction.
 
     feedback        what is left out is kept and goes with the next message
@@ -67,9 +68,9 @@ class Lossy:
         if self.reset_after is not None and self.reset_after < 1:
             raise Mistake(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
 
+    @abstractmethod
     def codec(self, way: str, sending: Sending) -> Codec:
         """How messages go "up" or "down" in these circumstances."""
-        raise NotImplementedError
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         """What is left out so far, and the round of the last message: the model is held as of its beginning."""
