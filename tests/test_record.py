@@ -193,17 +193,19 @@ def test_a_reader_sees_whole_rounds_while_a_run_writes_and_after_it_is_killed(tm
         assert records.db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
-def test_ten_thousand_clients_in_fifty_milliseconds(tmp_path: Path) -> None:
-    C = 10_000
-    columns = {name: torch.rand(C) for name in ("work", "share", "weight", "loss", "examples", "bytes_up")}
-    columns["client"] = torch.arange(C)
-    spent = []
-    with Records.open(tmp_path / "records.sqlite") as records:
-        for t in range(8):
-            start = time.process_time()  # what it costs us, not what else the machine does
-            records.add_round(RoundRecord(round=t, clients=columns))
-            spent.append(time.process_time() - start)
-    assert min(spent) < 0.050
+def test_a_record_costs_what_its_clients_cost(tmp_path: Path) -> None:
+    def spent(C: int) -> float:
+        columns = {name: torch.rand(C) for name in ("work", "share", "weight", "loss", "examples", "bytes_up")}
+        columns["client"] = torch.arange(C)
+        found = []
+        with Records.open(tmp_path / f"{C}.sqlite") as records:
+            for t in range(8):
+                start = time.process_time()  # what it costs us, not what else the machine does
+                records.add_round(RoundRecord(round=t, clients=columns))
+                found.append(time.process_time() - start)
+        return min(found)
+
+    assert spent(10_000) < 30 * spent(1_000)
 
 
 def test_foreign_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
