@@ -239,6 +239,14 @@ def test_changed_messages_are_decoded_or_refused(codec, seed, cut, flips, more):
         assert all((got[0, p.start : p.start + p.size] != 0).sum() <= p.keep for p in pieces)
 
 
+@pytest.mark.parametrize("step", [math.nan, math.inf, -1e-9, 1e37])
+def test_a_step_that_cannot_be_sent_is_refused(step):
+    """1e37 is a number, 127 times it is none in float32."""
+    message = struct.pack("<4f", 0.5, step, 0.5, 0.5) + bytes(sum(SIZES))
+    with pytest.raises(Mistake, match="a step is too large or negative"):
+        Byte().read(Coded.of([message], Byte().longest(SLOTS)), SLOTS, torch.float32)
+
+
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_every_shorter_and_longer_message_is_refused(codec):
     (whole,) = codec.write(rows(9, clients=1), SLOTS).rows()

@@ -69,7 +69,8 @@ class Byte:
         refuse(coded.length_C != length, f"it has not {length} bytes")
         head = 4 * len(slots)
         step_CS = floats_of(coded.byte_CB[:, :head])
-        refuse((~torch.isfinite(step_CS) | torch.signbit(step_CS)).any(1), "a step is not finite or negative")
+        largest_CS = step_CS * LEVELS  # a finite step can still make an infinite entry
+        refuse((~torch.isfinite(largest_CS) | torch.signbit(step_CS)).any(1), "a step is too large or negative")
         x_CP = coded.byte_CB[:, head:length].view(torch.int8).to(dtype)
         refuse((x_CP < -LEVELS).any(1), "an entry is below the lowest")
         for i, slot in enumerate(slots):
