@@ -46,9 +46,13 @@ class Dense:
     bias: str | None
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
-        W_T = weights[self.weight].transpose(1, 2)
-        y = torch.bmm(x, W_T) if self.bias is None else torch.baddbmm(weights[self.bias].unsqueeze(1), x, W_T)
-        return y, x
+        W_coi, b_co = weights[self.weight], None if self.bias is None else weights[self.bias]
+        if W_coi.shape[1] <= x.shape[1] and not x.is_cuda:  # W xᵀ, laid out by output: twice as fast for few outputs
+            x_T = x.transpose(1, 2)
+            y_T = torch.bmm(W_coi, x_T) if b_co is None else torch.baddbmm(b_co.unsqueeze(2), W_coi, x_T)
+            return y_T.transpose(1, 2), x
+        W_T = W_coi.transpose(1, 2)
+        return torch.bmm(x, W_T) if b_co is None else torch.baddbmm(b_co.unsqueeze(1), x, W_T), x
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
         dx = d if first else torch.bmm(d, weights[self.weight])  # before the weights move

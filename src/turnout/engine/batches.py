@@ -48,6 +48,21 @@ class _Places:
     from_R: Tensor  # where the owner's rows begin
     kept_R: Tensor | None  # those that are trained on, where not all are
     target_R: Tensor  # places in the table of rows, for those kept
+    cell_R: Tensor | None  # places in a table with a line for each owner; None where most of it would be empty
+    lines: int
+    cells: int
+
+    def shuffled(self, value_R: Tensor) -> Tensor:
+        """The numbers of each owner's samples, in the order of their values (of 44 bits); equal ones as they stand.
+
+        Many short lines are sorted in a quarter of the time of everything at once, with the owner in the top bits.
+        """
+        if self.cell_R is None:
+            return self.sample_R[torch.sort((self.owner_R << 44) | value_R, stable=True).indices]
+        full = len(self.cell_R) == self.cells
+        table = value_R if full else value_R.new_full((self.cells,), 1 << 44).index_copy_(0, self.cell_R, value_R)
+        number = torch.sort(table.view(self.lines, -1), dim=1, stable=True).indices.flatten()
+        return number if full else number[self.cell_R]  # what fills a line up is behind its samples
 
 
 def _places(
@@ -62,8 +77,12 @@ def _places(
     kept_R = (batch_R < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
     longest = int(steps_c.max())
     target_R = (owner_R * longest + step_R) * batch_size + sample_R % batch_size
-    everything = bool(kept_R.all())
-    return _Places(owner_R, sample_R, start_c[owner_R], None if everything else kept_R, target_R[kept_R])
+    everything, longest_line = bool(kept_R.all()), int(count_h.max()) if len(here) else 0
+    cells = len(here) * longest_line
+    line_R = torch.arange(len(here)).repeat_interleave(count_h)
+    cell_R = line_R * longest_line + sample_R if 0 < cells <= 2 * len(owner_R) else None
+    targets = (None if everything else kept_R, target_R[kept_R])
+    return _Places(owner_R, sample_R, start_c[owner_R], *targets, cell_R, len(here), cells)
 
 
 class Layouts:
@@ -106,9 +125,7 @@ def address_batches(
     places = (layouts or Layouts()).places(block, samples, steps_c, batch_size, drop_single)
     for epoch, place in enumerate(places):
         hash_R = keys(keys(client_key_c, torch.tensor(epoch))[place.owner_R], place.sample_R)
-        # one flat sort: the client in the top bits, the hash below it, so that owners stay together
-        order_R = torch.sort((place.owner_R << 44) | ((hash_R >> 20) & (2**44 - 1)), stable=True).indices
-        rows_R = samples.row_R[place.from_R + place.sample_R[order_R]]
+        rows_R = samples.row_R[place.from_R + place.shuffled((hash_R >> 20) & (2**44 - 1))]
         row_cJB.view(-1)[place.target_R] = rows_R if place.kept_R is None else rows_R[place.kept_R]
     return Batches(row_cJB, (row_cJB >= 0).sum(2))
 
