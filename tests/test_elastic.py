@@ -468,3 +468,21 @@ def test_as_a_file():
 def test_mistakes_are_sentences(options, words):
     with pytest.raises(Mistake, match=words):
         to.Elastic(**options)
+
+
+def test_the_rows_of_u_and_v_are_in_the_estimate_of_memory():
+    """Two more numbers a client and shared parameter; three for each of a tenth that is kept."""
+    plain, full, kept = (
+        ready(elastic_world(term=term)) for term in (to.Proximal(0.1), to.Elastic(), to.Elastic(fisher_keep=0.1))
+    )
+    row = plain.model.layout.shared * len(COUNTS) * 8
+    assert full.memory()["cohort"] - plain.memory()["cohort"] == 2 * row
+    assert 0.29 * row <= kept.memory()["cohort"] - plain.memory()["cohort"] <= 0.3 * row
+
+
+def test_a_term_that_sends_more_than_it_says_is_caught():
+    class Silent(to.Elastic):
+        sends = 0
+
+    with pytest.raises(AssertionError, match="sends 13 numbers, `sends` says 0 each"):
+        testing.check_term(Silent())

@@ -197,6 +197,9 @@ def test_7_3_rule_19_newcomers_begin_with_initial_values_or_the_average(newcomer
     expected = server.states["personal/norm1.running_var"] if newcomers == "average" else torch.ones(6).double()
     torch.testing.assert_close(states["norm1.running_var"][0], expected)
     assert torch.equal(flat[1, shared:], prepared.runtime.store.gather(torch.tensor([0]))["personal"][0])
+    prepared.runtime.forget(torch.tensor([0]))  # excluded for good, and back again
+    returned, _ = prepared.own_models(server, torch.tensor([0]))(torch.tensor([0]))
+    torch.testing.assert_close(returned[0, shared:], flat[0, shared:])
 
 
 def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.checkpoint import NAME, Checkpoint, read_checkpoint, rounds_done, write_checkpoint
 from turnout.errors import Mistake
 from turnout.store import ClientStore
 
@@ -30,6 +30,28 @@ def test_rows_by_id_and_initial_values_for_strangers():
     assert len(s) == 2
     s.forget(7)
     assert s.gather(torch.tensor([7]))["a"].tolist() == [[1.0, 2.0]]
+    assert s.knows(torch.tensor([7, 900_000])).tolist() == [False, True]
+    assert len(s) == 1
+
+
+def test_a_forgotten_client_is_new_also_after_a_restart_and_its_room_is_used_again(tmp_path: Path):
+    s = store()
+    s.scatter(torch.arange(200), rows(*range(200)))
+    files = s.save(tmp_path, "0", [])
+    s.forget(1)
+    s.forget(2)
+    s.scatter(torch.tensor([900, 2]), rows(9.0, -2.0))  # 2 came back at once
+    files = s.save(tmp_path, "1", files)
+    again = store()
+    again.load(tmp_path, files)
+    for one in (s, again):
+        assert one.knows(torch.tensor([0, 1, 2, 3, 900])).tolist() == [True, False, True, True, True]
+        assert one.gather(torch.tensor([0, 1, 2, 3, 900]))["a"].tolist() == [
+            [0.0, -0.0], [1.0, 2.0], [-2.0, 2.0], [3.0, -3.0], [9.0, -9.0]
+        ]  # fmt: skip
+    assert len(s) == len(again) == 200
+    s.forget(900)
+    assert len(s.save(tmp_path, "2", files)) == 3, "to have forgotten somebody is a change"
 
 
 def test_rows_on_disk_are_the_same(tmp_path: Path):
@@ -76,3 +98,16 @@ def test_a_checkpoint_comes_back_and_a_damaged_or_foreign_one_is_refused(tmp_pat
     path.write_bytes(b"not a checkpoint at all")
     with pytest.raises(Mistake, match="damaged"):
         read_checkpoint(path, "abc", state)
+
+
+def test_how_far_a_run_got_is_read_from_the_head_alone(tmp_path: Path):
+    assert rounds_done(tmp_path) == 0
+    path = tmp_path / NAME
+    write_checkpoint(path, Checkpoint(6, {"w": torch.zeros(100_000)}, "f", []))
+    assert rounds_done(tmp_path) == 7
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2000])
+    assert rounds_done(tmp_path) == 7, "the numbers behind it do not matter"
+    for damaged in (b"", whole[:40], b"\xff" * 40, whole[:8] + b"[]" * 200):
+        path.write_bytes(damaged)
+        assert rounds_done(tmp_path) == 0

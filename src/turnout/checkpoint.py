@@ -19,6 +19,7 @@ from turnout.errors import Mistake
 from turnout.types import State, Tensors, flatten, unflatten
 
 FORMAT = "turnout-checkpoint-1"
+NAME = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,19 @@ def _apart(tensors: Tensors) -> Tensors:
         result[name] = own.clone() if shared else own
         seen.add(result[name].untyped_storage().data_ptr())
     return result
+
+
+def rounds_done(folder: Path) -> int:
+    """How many rounds a run's checkpoint stands for; 0 without one that can be read.
+
+    Reads the head of the file and nothing else, through one handle: the run may replace the file meanwhile.
+    """
+    try:
+        with open(folder / NAME, "rb") as file:
+            head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return int(json.loads(head["__metadata__"]["turnout"])["round"]) + 1
+    except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:

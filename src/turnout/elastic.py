@@ -95,6 +95,11 @@ class Elastic(Stateless):
     def remembers(self) -> bool:
         return self.memory and self.strength > 0
 
+    @property
+    def sends(self) -> float:
+        """u and v, and the places of what is kept."""
+        return 0 if self.strength == 0 else 2 if self.fisher_keep is None else 3 * self.fisher_keep
+
     def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
         if not self._keeps:
             return None

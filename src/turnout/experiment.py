@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from turnout.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from turnout.config import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.prepare import prepare
@@ -109,7 +109,7 @@ def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
 
 def read_state(track: Track, folder: Path) -> Checkpoint | None:
     """The checkpoint of a run folder, with what clients keep put back in its place; None where there is none yet."""
-    path = folder / "checkpoint.safetensors"
+    path = folder / NAME
     if not path.exists():
         return None
     found = read_checkpoint(path, track.fingerprint, track.pack(track.begin()))
@@ -123,21 +123,12 @@ def read_state(track: Track, folder: Path) -> Checkpoint | None:
     return found
 
 
-def rounds_done(folder: Path) -> int:
-    """How many rounds a run's checkpoint stands for; 0 without one that can be read."""
-    try:
-        with safe_open(folder / "checkpoint.safetensors", "pt") as file:
-            return int(json.loads(file.metadata()["turnout"])["round"]) + 1
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return 0
-
-
 def _save(track: Track, state: Any, folder: Path, t: int, files: list[str]) -> list[str]:
     """Client rows first, then the checkpoint that names them, then the files nothing names any more."""
     clients = folder / "clients"
     files = track.save_clients(clients, f"{t:07d}", files)
     checkpoint = Checkpoint(t, track.pack(state), track.fingerprint, files)
-    write_checkpoint(folder / "checkpoint.safetensors", checkpoint)
+    write_checkpoint(folder / NAME, checkpoint)
     for path in clients.glob("*.safetensors"):
         if path.name not in files:
             path.unlink()

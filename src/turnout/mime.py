@@ -35,6 +35,10 @@ class MimeLite(Stateless):
         if not 0 <= self.beta < 1:
             raise Mistake(f"MimeLite's beta must be in [0, 1), not {self.beta}")
 
+    @property
+    def sends(self) -> float:
+        return 1
+
     def down(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}
 

@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 
+from turnout.checkpoint import rounds_done
 from turnout.errors import Mistake
-from turnout.experiment import begin, rounds_done, rounds_of
+from turnout.experiment import begin, rounds_of
 from turnout.folder import held
 from turnout.memory import check_fits, free_bytes
 from turnout.profiling import profiled_rounds

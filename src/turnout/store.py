@@ -32,7 +32,9 @@ class ClientStore:
     def clear(self) -> None:
         """Forget every client."""
         self._slot: dict[int, int] = {}
+        self._free: list[int] = []  # slots of clients that were forgotten
         self._touched: set[int] = set()
+        self._forgotten: set[int] = set()
         self._rows: Tensors = {name: value.new_empty(0, *value.shape) for name, value in self.initial.items()}
 
     def __len__(self) -> int:
@@ -68,17 +70,20 @@ class ClientStore:
             return
         clients = client_C.tolist()
         for c in clients:
-            self._slot.setdefault(c, len(self._slot))
-        self._grow(len(self._slot))
+            if c not in self._slot:
+                self._slot[c] = self._free.pop() if self._free else len(self._slot)
+        self._grow(len(self._slot) + len(self._free))
         where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
         for name, value in rows.items():
             self._rows[name].index_copy_(0, where, value.detach().to("cpu", self.initial[name].dtype))
         self._touched.update(clients)
 
     def forget(self, client: int) -> None:
-        """A client has left for good: its row goes back to the initial values."""
+        """A client has left for good: if it comes back it is new."""
         if client in self._slot:
-            self.scatter(torch.tensor([client]), {name: value[None] for name, value in self.initial.items()})
+            self._free.append(self._slot.pop(client))
+            self._touched.discard(client)
+            self._forgotten.add(client)
 
     def _grow(self, needed: int) -> None:
         for name, value in self._rows.items():
@@ -103,7 +108,7 @@ class ClientStore:
 
         Files are valid only when the checkpoint that lists them is in place, so a kill in between loses nothing.
         """
-        if not self.initial or not (self._touched or not files):
+        if not self.initial or (files and not self._touched and not self._forgotten):
             return files
         folder.mkdir(parents=True, exist_ok=True)
         written = sum((folder / f).stat().st_size for f in files)
@@ -111,8 +116,10 @@ class ClientStore:
         clients = sorted(self._slot if whole else self._touched)
         name = f"clients-{mark}.safetensors"
         ids = torch.tensor(clients, dtype=torch.int64)
-        save_file({"client": ids, **{n: v.contiguous() for n, v in self.gather(ids).items()}}, folder / name)
+        about = {"client": ids, "forgotten": torch.tensor(sorted(self._forgotten), dtype=torch.int64)}
+        save_file(about | {n: v.contiguous() for n, v in self.gather(ids).items()}, folder / name)
         self._touched.clear()
+        self._forgotten.clear()
         return [name] if whole else [*files, name]
 
     def load(self, folder: Path, files: list[str]) -> None:
@@ -120,5 +127,8 @@ class ClientStore:
         self.clear()
         for file in files:
             rows = load_file(folder / file)
+            for client in rows.pop("forgotten").tolist():
+                self.forget(client)
             self.scatter(rows.pop("client"), rows)
         self._touched.clear()
+        self._forgotten.clear()

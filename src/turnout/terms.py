@@ -111,6 +111,11 @@ class Term(Protocol):
         """Whether it takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
         ...
 
+    @property
+    def sends(self) -> float:
+        """Numbers that `after` sends for each shared parameter: for the estimate of memory."""
+        ...
+
     def down(self, start_P: Tensor) -> Tensors:
         """What the server holds before the first round, given the first weights."""
         ...
@@ -168,6 +173,10 @@ class Stateless:
     """The defaults: a term that neither sends nor keeps anything."""
 
     personal: ClassVar[bool] = False
+
+    @property
+    def sends(self) -> float:
+        return 0
 
     @property
     def remembers(self) -> bool:

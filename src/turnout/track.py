@@ -220,9 +220,10 @@ class Weights:
         clients = len(algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
         width = 8 if runtime.dtype == torch.float64 else 4
         matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
+        beside = sum(term.sends for term in algorithm.terms) * layout.shared
         trainer, ever = runtime.trainer, min(self.federation.clients, clients * self.experiment.rounds)
         return {
-            "cohort": (matrices * layout.width * width + runtime.store.row_bytes) * clients,
+            "cohort": (int(matrices * layout.width + beside) * width + runtime.store.row_bytes) * clients,
             "training": min(trainer.chunk * trainer.threads, clients) * trainer.cost,
             "client state": runtime.store.row_bytes * ever,
             "data": data_bytes(self.federation),

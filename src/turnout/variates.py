@@ -49,6 +49,10 @@ class Scaffold(Stateless):
     def by_path(self) -> bool:
         return self.option == 2
 
+    @property
+    def sends(self) -> float:
+        return 1
+
     def down(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
 
