@@ -228,7 +228,8 @@ def _locally(
     for name, value in {**up, **kept}.items():
         _expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
     numbers = sum(value[0].numel() for value in up.values())
-    _expect(numbers <= term.sends * x_cP.shape[1] + 2, f"after: sends {numbers} numbers, `sends` says {term.sends} each")
+    most = term.sends * x_cP.shape[1] + 2
+    _expect(numbers <= most, f"after: sends {numbers} numbers, `sends` says {term.sends} each")
     _expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
     return [grad, at.x_cP, *up.values(), *kept.values(), term.own(at.x_cP, kept)], up, kept
 
