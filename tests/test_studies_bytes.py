@@ -12,6 +12,7 @@ from turnout.recipes import cook
 from turnout.studies import bytes as study
 from turnout.studies.running import run_study
 from turnout.studies.study import Curve, Curves
+from turnout.studies.traffic import WAYS
 
 CASE = study.SIZES["smoke"][0]
 PLAIN, TERNARY, LITERAL = (CASE.variant(way) for way in ("dense", CASE.ternary, study.PRINTED))
@@ -20,7 +21,7 @@ PLAIN, TERNARY, LITERAL = (CASE.variant(way) for way in ("dense", CASE.ternary, 
 def made_up(lost: float, times: float, literal: float) -> Curves:
     """Three seeds of dense and ternary, two as printed."""
     curves: dict = {PLAIN: {}, TERNARY: {}, LITERAL: {}}
-    looks: dict = {PLAIN: {}, TERNARY: {}, LITERAL: {}}
+    bytes_: dict = {PLAIN: {}, TERNARY: {}, LITERAL: {}}
     for seed in range(3):
         values = {PLAIN: 0.9, TERNARY: 0.9 - lost + 0.0001 * seed, LITERAL: literal + 0.0001 * seed}
         for name, value in values.items():
@@ -28,8 +29,8 @@ def made_up(lost: float, times: float, literal: float) -> Curves:
                 continue
             curves[name][seed] = Curve(np.arange(5), np.array([0.0] * 4 + [value]))
             bytes_T = np.full(5, 100.0 / (times + 0.01 * seed if name == TERNARY else 1))
-            looks[name][seed] = {"bytes_up": bytes_T, "bytes_down": bytes_T}
-    return Curves(curves, {}, looks=looks)
+            bytes_[name][seed] = Curve(np.arange(5), bytes_T)
+    return Curves(curves, more=dict.fromkeys(WAYS, Curves(bytes_)))
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,14 @@ def test_fewer_comparisons_and_an_accuracy_within_a_point() -> None:
 
     def claims(lost: float, pairs: float) -> list[bool]:
         curves = {plain: {}, reduced: {}}
-        looks: dict = {plain: {}, reduced: {}}
+        compared_T: dict = {plain: {}, reduced: {}}
         for seed in range(3):
             curves[plain][seed] = curve(*[0.9 + 0.01 * seed] * 5)
             curves[reduced][seed] = curve(*[0.9 + 0.01 * seed - lost + 0.0001 * seed] * 5)
-            looks[plain][seed] = {"pairs_compared": np.array([100.0] * 5)}
-            looks[reduced][seed] = {"pairs_compared": np.array([100.0] * 4 + [pairs])}
-        return [c.holds for c in friend_cost.claims("smoke", Curves(curves, {}, looks=looks))]
+            compared_T[plain][seed] = curve(*[100.0] * 5)
+            compared_T[reduced][seed] = curve(*[100.0] * 4, pairs)
+        found = Curves(curves, more={friend_cost.PAIRS: Curves(compared_T)})
+        return [c.holds for c in friend_cost.claims("smoke", found)]
 
     assert claims(lost=0.005, pairs=60.0) == [True, True]
     assert claims(lost=0.02, pairs=100.0) == [False, False]

@@ -13,6 +13,7 @@ from turnout.recipes.together import ALL, PAPERS, PIECES, PLAIN, all_but, togeth
 from turnout.studies import together as study
 from turnout.studies.running import run_study
 from turnout.studies.study import Curve, Curves
+from turnout.studies.traffic import WAYS, reached, within
 
 CASE = study.SIZES["small"][0]
 
@@ -24,14 +25,14 @@ def made_up(better: dict[str, float], size: dict[str, float]) -> Curves:
     def curve(name: str, seed: int) -> Curve:
         return Curve(rounds, np.full(len(rounds), 0.5 + 0.001 * seed + better.get(name, 0.0) / 100))
 
-    def look(name: str, seed: int) -> study.Look:
-        spent = np.cumsum(np.full(CASE.rounds, size.get(name, 1e5)))
-        return {"round": rounds[1:].astype(float), "accuracy": curve(name, seed).value_T[1:], "bytes": spent}
+    def sent(name: str) -> Curve:
+        return Curve(rounds[1:], np.full(CASE.rounds, size.get(name, 1e5) / 2))
 
     names = {CASE.variant(name): name for name in together()}
     curves = {v: {seed: curve(n, seed) for seed in range(5)} for v, n in names.items()}
-    looks = {v: {seed: look(n, seed) for seed in range(5)} for v, n in names.items()}
-    return Curves(curves, more={study.PERSONAL: Curves(curves), study.WORST: Curves(curves)}, looks=looks)
+    way = Curves({v: {seed: sent(n) for seed in range(5)} for v, n in names.items()})
+    own = Curves(curves)
+    return Curves(curves, more={study.PERSONAL: own, study.WORST: own} | dict.fromkeys(WAYS, way))
 
 
 def test_variants_are_choices_of_pieces():
@@ -55,11 +56,11 @@ def test_variants_are_choices_of_pieces():
 
 
 def test_numbers_by_hand():
-    look = {"round": np.array([0.0, 2.0, 4.0]), "accuracy": np.array([0.2, 0.6, 0.9]), "bytes": np.arange(1.0, 7.0)}
-    assert study.reached(0.6)(look) == (3.0, 3.0)
-    assert math.isnan(study.reached(0.95)(look)[0])
-    assert study.within_budget(4.5)(look) == pytest.approx(60.0)
-    assert study.within_budget(0.5)(look) == 0.0
+    measured, spent_T = Curve(np.array([-1, 0, 2, 4]), np.array([0.7, 0.2, 0.6, 0.9])), np.arange(1.0, 7.0)
+    assert reached(measured, spent_T, 0.6) == (3.0, 3.0), "what was there before training does not count"
+    assert math.isnan(reached(measured, spent_T, 0.95)[0])
+    assert within(measured, spent_T, 4.5) == pytest.approx(0.6)
+    assert within(measured, spent_T, 0.5) == 0.0
     curve = Curve(np.arange(-1, 10), np.linspace(0, 1, 11))
     assert study.last(curve) == pytest.approx(95.0)  # rounds 8 and 9
     assert study.soon_after(3, 2)(curve) == pytest.approx(45.0)  # rounds 3 and 4

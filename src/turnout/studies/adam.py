@@ -6,7 +6,6 @@ three times as much a round, so bytes to the target are compared beside the roun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from turnout.studies.drawing import band, picture
 from turnout.studies.published import TABLE_1_ADAM
 from turnout.studies.student import sign_test
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.traffic import WAYS, spent
 
 METHODS = ("FedAvg", "FedAdam")
 TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on
@@ -182,11 +182,10 @@ class Spent:
 
 
 def bytes_by_seed(curves: Curves, case: Case, what: str) -> dict[int, Spent]:
-    name, found = variant(case, what), {}
+    by_round, found = spent(curves, variant(case, what)), {}
     for seed, rounds in rounds_by_seed(curves, case, what).items():
-        up, down = (curves.of(metric).curves[name][seed] for metric in ("bytes_up", "bytes_down"))
-        spent = sum(int(c.value_T[c.round_T < (rounds or math.inf)].sum()) for c in (up, down))
-        found[seed] = Spent(spent, rounds is not None)
+        until = by_round[seed][:rounds]  # all of them where the target was not reached
+        found[seed] = Spent(int(until[-1]) if len(until) else 0, rounds is not None)
     return found
 
 
@@ -268,6 +267,6 @@ STUDY = Study(
     rows=rows,
     claims=claims,
     pictures=pictures,
-    more=("bytes_up", "bytes_down"),
+    more=WAYS,
     then=judged,
 )

@@ -15,13 +15,13 @@ import torch
 from turnout.compression import Compression, Sending
 from turnout.elastic import Elastic
 from turnout.engine.layout import Slot
-from turnout.folder import Run
 from turnout.recipes import compression as recipes
-from turnout.report.charts import Series, line_chart, sheet
+from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
 from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
-from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.traffic import WAYS, by_bytes, megabytes, total
 from turnout.ternary import LiteralTernary, SparseTernary
 
 MARGIN = 2.0  # points of accuracy
@@ -108,26 +108,14 @@ def notes(scale: str) -> list[str]:
     return found if scale == "paper" else ["shrunk: 8x8 digits and a small CNN", *found]
 
 
-def look(run: Run) -> Look:
-    """Bytes up and down of every round."""
-    with run.records() as records:
-        columns = records.rounds()
-    return {name: np.asarray(columns[name], np.float64) for name in ("bytes_up", "bytes_down")}
-
-
-def total(look: Look) -> float:
-    return float(look["bytes_up"].sum() + look["bytes_down"].sum())
-
-
 def accuracy(curve: Curve) -> float:
     """In points: the mean over the last fifth of the rounds."""
-    rounds = int(curve.round_T[-1]) + 1
-    return 100 * curve.mean(after=rounds - max(1, rounds // 5) - 1)
+    return 100 * curve.end(5).mean()
 
 
 def fewer(curves: Curves, plain: str, other: str) -> dict[int, float]:
     """How many times fewer bytes, seed by seed."""
-    ours, theirs = curves.seen(other, total), curves.seen(plain, total)
+    ours, theirs = total(curves, other), total(curves, plain)
     return {seed: theirs[seed] / ours[seed] for seed in ours if seed in theirs}
 
 
@@ -169,8 +157,7 @@ def _rows(case: Case, way: str, curves: Curves) -> list[Row]:
         return [not_run(name, "accuracy")]
     return [
         row(name, "accuracy", curves.each(name, accuracy)),
-        row(name, "MB up", curves.seen(name, lambda look: float(look["bytes_up"].sum()) / 1e6)),
-        row(name, "MB down", curves.seen(name, lambda look: float(look["bytes_down"].sum()) / 1e6)),
+        *(row(name, f"MB {way.removeprefix('bytes_')}", megabytes(total(curves, name, (way,)))) for way in WAYS),
         row(name, "times fewer bytes than dense", fewer(curves, plain, name)),
     ]
 
@@ -210,21 +197,10 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for case in SIZES[scale]:
         names = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
         if curves.has(*names.values()):
-            lines = [_line(curves, way, name, i) for i, (way, name) in enumerate(names.items())]
+            lines = [by_bytes(curves, name, way, i) for i, (way, name) in enumerate(names.items())]
             title = f"{case.data}: accuracy by bytes, up and down"
             drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
     return {"bytes.svg": sheet(drawn, CHART_CSS)}
-
-
-def _line(curves: Curves, way: str, name: str, colour: int) -> Series:
-    """Means over seeds of accuracy and of bytes so far, at the evaluated rounds."""
-    by_seed = curves.curves[name]
-    round_T = next(iter(by_seed.values())).round_T
-    shown_T = round_T >= 0
-    spent = [np.cumsum(look["bytes_up"] + look["bytes_down"]) for look in curves.looks[name].values()]
-    bytes_T = np.mean([total_T[round_T[shown_T]] for total_T in spent], 0)
-    value_T = np.mean([curve.value_T[shown_T] for curve in by_seed.values()], 0)
-    return Series(way, bytes_T, value_T, colour)
 
 
 STUDY = Study(
@@ -235,5 +211,5 @@ STUDY = Study(
     rows=rows,
     claims=claims,
     pictures=pictures,
-    look=look,
+    more=WAYS,
 )

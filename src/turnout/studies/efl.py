@@ -6,11 +6,10 @@ all methods. EFL is scheme C with the elastic term; with ternary messages both w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from turnout import models
 from turnout.data import CIFAR10, CIFAR100, MNIST, Characters, Digits, Equal, Sentences
@@ -137,19 +136,15 @@ def methods_notes(settings: Sequence[Setting]) -> list[str]:
 
 def accuracy(curve: Curve) -> float:
     """Percent, mean over the last fifth of the rounds."""
-    return 100 * float(last_fifth(curve).mean())
+    return 100 * curve.end(5).mean()
 
 
 def spread(curve: Curve) -> float:
     """Points: the standard deviation over the last fifth of the rounds."""
-    return 100 * float(last_fifth(curve).std(ddof=1)) if len(last_fifth(curve)) > 1 else float("nan")
+    value_T = curve.end(5).value_T
+    return 100 * float(value_T.std(ddof=1)) if len(value_T) > 1 else math.nan
 
 
 def best(curve: Curve) -> float:
     """Percent, the best of all rounds."""
     return 100 * float(curve.value_T[curve.round_T >= 0].max())
-
-
-def last_fifth(curve: Curve) -> Any:
-    rounds = int(curve.round_T[-1]) + 1
-    return np.asarray(curve.value_T)[curve.round_T >= rounds - max(1, rounds // 5)]

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from turnout.folder import Run
 from turnout.friends import Candidates, Friends
 from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
 from turnout.studies.claims import Claim, above, difference, no_worse
-from turnout.studies.drawing import band, over_rounds
+from turnout.studies.drawing import over_rounds
 from turnout.studies.friends import Setting, accuracy, experiment
-from turnout.studies.study import Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
 
 ALPHA = 0.5
 MARGIN = 1.0  # points of accuracy
 WITHOUT = "without reduction"
+PAIRS = "pairs_compared"
 
 
 @dataclass(frozen=True)
@@ -69,15 +67,9 @@ def notes(scale: str) -> list[str]:
     return found if scale == "paper" else ["shrunk as study `friends`: Digits instead of CIFAR-10", *found]
 
 
-def look(run: Run) -> Look:
-    with run.records() as records:
-        return {"pairs_compared": records.curve("pairs_compared")[1]}
-
-
-def comparisons(look: Look) -> float:
+def comparisons(curves: Curves, variant: str) -> dict[int, float]:
     """Pairs compared a round, mean over the last fifth."""
-    values = look["pairs_compared"]
-    return float(values[-max(1, len(values) // 5) :].mean())
+    return curves.of(PAIRS).each(variant, lambda curve: curve.end(5).mean())
 
 
 def rows(scale: str, curves: Curves) -> list[Row]:
@@ -88,7 +80,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
             if not curves.has(name):
                 found.append(not_run(name, "comparisons a round"))
                 continue
-            found.append(row(name, "comparisons a round", curves.seen(name, comparisons)))
+            found.append(row(name, "comparisons a round", comparisons(curves, name)))
             found.append(row(name, "accuracy", curves.each(name, accuracy)))
     return found
 
@@ -108,7 +100,7 @@ def _claims(compared: Comparison, theta_scale: float, curves: Curves) -> list[Cl
     words = f"{label}: accuracy is no worse by more than {MARGIN:g} point", f"{label}: comparisons fall"
     if not curves.has(plain, reduced):
         return [Claim(claim, False, curves.why_missing(plain, reduced)) for claim in words]
-    fewer = difference(curves.seen(plain, comparisons), curves.seen(reduced, comparisons))
+    fewer = difference(comparisons(curves, plain), comparisons(curves, reduced))
     return [
         no_worse(words[0], curves.each(reduced, accuracy), curves.each(plain, accuracy), MARGIN, "points"),
         above(words[1], fewer, unit="pairs a round"),
@@ -123,13 +115,8 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         names |= {f"theta_scale {s}": compared.variant(s) for s in compared.scales}
         if not curves.has(*names.values()):
             continue
-        series = []
-        for i, (label, name) in enumerate(names.items()):
-            by_seed = [look["pairs_compared"] for look in curves.looks[name].values()]
-            rounds = np.arange(1, min(map(len, by_seed)) + 1)
-            values = [{s: float(v[k - 1]) for s, v in enumerate(by_seed)} for k in rounds]
-            series.append(band(label, rounds.tolist(), values, i))
-        drawn.append(line_chart(series, f"{compared.name}: comparisons a round", "round", "number"))
+        pairs = over_rounds(curves.of(PAIRS), names)
+        drawn.append(line_chart(pairs, f"{compared.name}: comparisons a round", "round", "number"))
         drawn.append(line_chart(over_rounds(curves, names), f"{compared.name}: accuracy", "round", "percent"))
     return {"figure4.svg": sheet(drawn, CHART_CSS)}
 
@@ -142,5 +129,5 @@ STUDY = Study(
     rows=rows,
     claims=claims,
     pictures=pictures,
-    look=look,
+    more=(PAIRS,),
 )

@@ -174,8 +174,7 @@ def notes(scale: str) -> list[str]:
 
 def accuracy(curve: Curve) -> float:
     """Percent, mean over the last fifth of the rounds."""
-    rounds = int(curve.round_T[-1]) + 1
-    return 100 * curve.mean(after=rounds - max(1, rounds // 5) - 1)
+    return 100 * curve.end(5).mean()
 
 
 @dataclass(frozen=True)

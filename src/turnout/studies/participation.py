@@ -134,8 +134,7 @@ def notes(scale: str) -> list[str]:
 
 def accuracy(curve: Curve) -> float:
     """Percent, mean over the last tenth of the rounds."""
-    rounds = int(curve.round_T[-1]) + 1
-    return 100 * curve.mean(after=rounds - max(1, rounds // 10) - 1)
+    return 100 * curve.end(10).mean()
 
 
 def unrest(curve: Curve) -> float:

@@ -83,8 +83,7 @@ def plan(scale: str) -> Plan:
 
 def accuracy(curve: Curve) -> float:
     """In points: the mean over the last tenth of the rounds."""
-    rounds = int(curve.round_T[-1]) + 1
-    return 100 * curve.mean(after=rounds - max(1, rounds // 10) - 1)
+    return 100 * curve.end(10).mean()
 
 
 def quarter(which: int) -> Callable[[Curve], float]:

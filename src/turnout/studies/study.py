@@ -52,10 +52,16 @@ class Curve:
     round_T: NDArray[np.int64]
     value_T: NDArray[np.float64]
 
-    def mean(self, after: float, upto: float = math.inf) -> float:
+    def mean(self, after: float = -math.inf, upto: float = math.inf) -> float:
         """Mean of the values of rounds in (after, upto]; NaN where there are none."""
         chosen_T = self.value_T[(self.round_T > after) & (self.round_T <= upto)]
         return float(chosen_T.mean()) if len(chosen_T) else math.nan
+
+    def end(self, part: int) -> Curve:
+        """The last fifth (5), tenth (10), ... of the rounds; at least the last one."""
+        rounds = int(self.round_T[-1]) + 1
+        late_T = self.round_T >= rounds - max(1, rounds // part)
+        return Curve(self.round_T[late_T], self.value_T[late_T])
 
 
 Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name

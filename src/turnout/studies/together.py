@@ -11,17 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from turnout.folder import Run
 from turnout.recipes import together as recipes
 from turnout.recipes.together import ALL, PAPERS, PLAIN, all_but
-from turnout.report.charts import Series, line_chart, sheet
+from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
 from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds
-from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.traffic import WAYS, by_bytes, megabytes, reached, spent, total, within
 
 PERSONAL, WORST = "personal_accuracy", "personal_accuracy_worst"
 MARGIN = 1.0  # points by which "at least as good" may miss
@@ -84,52 +82,14 @@ def notes(scale: str) -> list[str]:
     return found if scale == "paper" else ["shrunk: 8x8 digits and one hidden layer of 50", *found]
 
 
-def look(run: Run) -> Look:
-    """Bytes of every round, and accuracy where it was measured."""
-    with run.records() as records:
-        columns, (round_T, value_T) = records.rounds(), records.curve("global_accuracy")
-    spent = np.cumsum(np.asarray(columns["bytes_up"], np.float64) + np.asarray(columns["bytes_down"], np.float64))
-    shown_T = round_T >= 0
-    return {"round": round_T[shown_T].astype(np.float64), "accuracy": value_T[shown_T], "bytes": spent}
-
-
 def last(curve: Curve) -> float:
     """In points: the mean over the last fifth of the rounds."""
-    rounds = int(curve.round_T[-1]) + 1
-    return 100 * curve.mean(after=rounds - max(1, rounds // 5) - 1)
+    return 100 * curve.end(5).mean()
 
 
 def soon_after(start: int, length: int) -> Callable[[Curve], float]:
     """In points: the mean over the rounds after somebody has joined."""
     return lambda curve: 100 * curve.mean(after=start - 1, upto=start + length - 1)
-
-
-def total(look: Look) -> float:
-    return float(look["bytes"][-1])
-
-
-def reached(target: float) -> Callable[[Look], tuple[float, float]]:
-    """The first measured round at the target and the bytes until then; NaN where it is never reached."""
-
-    def found(look: Look) -> tuple[float, float]:
-        there = np.flatnonzero(look["accuracy"] >= target)
-        if not len(there):
-            return math.nan, math.nan
-        t = int(look["round"][there[0]])
-        return t + 1.0, float(look["bytes"][t])
-
-    return found
-
-
-def within_budget(allowed: float) -> Callable[[Look], float]:
-    """In points: the accuracy of the last measured round before the budget is spent."""
-
-    def found(look: Look) -> float:
-        spent_T = look["bytes"][look["round"].astype(int)]
-        affordable = look["accuracy"][spent_T <= allowed]
-        return 100 * float(affordable[-1]) if len(affordable) else 0.0
-
-    return found
 
 
 def rows(scale: str, curves: Curves) -> list[Row]:
@@ -139,14 +99,16 @@ def rows(scale: str, curves: Curves) -> list[Row]:
 def _rows(case: Case, name: str, curves: Curves) -> list[Row]:
     if not curves.has(name):
         return [not_run(name, "accuracy")]
-    ends = {seed: reached(case.target)(look) for seed, look in curves.looks[name].items()}
+    runs = [(seed, curves.curves[name][seed], spent_T) for seed, spent_T in spent(curves, name).items()]
+    ends = {seed: reached(curve, spent_T, case.target) for seed, curve, spent_T in runs}
+    affordable = {seed: 100 * within(curve, spent_T, case.allowed) for seed, curve, spent_T in runs}
     there = {seed: end for seed, end in ends.items() if math.isfinite(end[0])}
     return [
         row(name, "accuracy", curves.each(name, last)),
         row(name, "personal accuracy", curves.of(PERSONAL).each(name, last)),
         row(name, "worst tenth", curves.of(WORST).each(name, last)),
-        row(name, "MB", curves.seen(name, lambda look: total(look) / 1e6)),
-        row(name, "accuracy within the budget", curves.seen(name, within_budget(case.allowed))),
+        row(name, "MB", megabytes(total(curves, name))),
+        row(name, "accuracy within the budget", affordable),
         row(name, f"seeds that reach {case.target:.0%}", {0: float(len(there))}),
         row(name, "rounds to it", {seed: end[0] for seed, end in there.items()}),
         row(name, "MB to it", {seed: end[1] / 1e6 for seed, end in there.items()}),
@@ -212,7 +174,7 @@ class Table:
         found = []
         for name, dense in DENSE.items():
             where = f"{self.case.data}, {name}"
-            ours, theirs = (self.curves.seen(self.case.variant(one), total) for one in (name, dense))
+            ours, theirs = (total(self.curves, self.case.variant(one)) for one in (name, dense))
             beyond = {seed: theirs[seed] / ours[seed] - FEWER for seed in ours}
             cheap = f"{where}: ternary messages cost at most {COST:g} points of accuracy"
             found.append(no_worse(cheap, self.each(name), self.each(dense), COST, "points"))
@@ -235,17 +197,10 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         drawn.append(line_chart(over_rounds(curves, names), f"{case.data}: accuracy", "round", "percent"))
         own = over_rounds(curves.of(PERSONAL), names)
         drawn.append(line_chart(own, f"{case.data}: personal accuracy", "round", "percent"))
-        lines = [_by_bytes(curves, name, variant, i) for i, (name, variant) in enumerate(names.items())]
+        lines = [by_bytes(curves, variant, name, i) for i, (name, variant) in enumerate(names.items())]
         title = f"{case.data}: accuracy by bytes, up and down"
         drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
     return {"together.svg": sheet(drawn, CHART_CSS)}
-
-
-def _by_bytes(curves: Curves, name: str, variant: str, colour: int) -> Series:
-    looks = list(curves.looks[variant].values())
-    round_T = looks[0]["round"].astype(int)
-    bytes_T = np.mean([look["bytes"][round_T] for look in looks], 0)
-    return Series(name, bytes_T, np.mean([look["accuracy"] for look in looks], 0), colour)
 
 
 STUDY = Study(
@@ -256,6 +211,5 @@ STUDY = Study(
     rows=rows,
     claims=claims,
     pictures=pictures,
-    more=(PERSONAL, WORST),
-    look=look,
+    more=(PERSONAL, WORST, *WAYS),
 )
