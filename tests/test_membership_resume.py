@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import turnout as to
+from killing import killed_and_resumed
 from test_round import Control
 from turnout import experiment as loop
-from turnout.config import to_toml
-from turnout.experiment import begin, rounds_done, rounds_of
+from turnout.experiment import begin, rounds_of
 from turnout.record import Records, same
 from worlds import EXACT
 
@@ -40,22 +35,7 @@ def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
     """`kill -9` in the middle, `--resume`, and every record is as in a run that was never interrupted."""
     drop = to.DropInactive(J=1.0, C=20.0, least=8, rejoin_after=10)
     experiment = busy_world(90, membership=to.Membership(leave="decide", drop=drop))
-    file, killed, whole = tmp_path / "e.toml", tmp_path / "killed", tmp_path / "whole"
-    file.write_text(to_toml(experiment))
-    command = [sys.executable, "-m", "turnout", "run", str(file), "--out", str(killed), "--quiet"]
-    environment = os.environ | {"TURNOUT_CHECKPOINT_SECONDS": "0.05", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while rounds_done(killed) < 30 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert 30 <= rounds_done(killed) < 90, "it was not killed in the middle"
-    to.run(experiment, killed, resume=True, quiet=True)
-    to.run(experiment, whole, quiet=True)
-    assert same(killed / "records.sqlite", whole / "records.sqlite") == []
+    killed, whole = killed_and_resumed(experiment, tmp_path, after=30)
     with Records.read(whole / "records.sqlite") as records:
         kinds = [kind for _, _, kind, _ in records.events()]
     assert kinds.count("join") >= 10

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import signal
-import subprocess
-import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -15,11 +10,12 @@ import pytest
 import torch
 
 import turnout as to
+from killing import killed_and_resumed
 from score_worlds import score_world
 from turnout import experiment as loop
 from turnout.cli import main
 from turnout.config import from_table, to_toml, with_setting
-from turnout.experiment import begin, rounds_done, rounds_of
+from turnout.experiment import begin, rounds_of
 from turnout.recipes.labels import DIGITS, animals_labels, labels
 from turnout.record import same
 
@@ -97,23 +93,7 @@ def test_stopped_anywhere_and_resumed_is_the_same(start, tmp_path: Path, monkeyp
 
 def test_killed_and_resumed_is_the_same(tmp_path: Path):
     """`kill -9` in the middle, `--resume`, and every record is as in a run that was never interrupted."""
-    experiment = digits(rounds=40, start="carried", distil=None)
-    file, killed, whole = tmp_path / "e.toml", tmp_path / "killed", tmp_path / "whole"
-    file.write_text(to_toml(experiment))
-    command = [sys.executable, "-m", "turnout", "run", str(file), "--out", str(killed), "--quiet"]
-    environment = os.environ | {"TURNOUT_CHECKPOINT_SECONDS": "0.01", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while rounds_done(killed) < 10 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert 10 <= rounds_done(killed) < 40, "it was not killed in the middle"
-    to.run(experiment, killed, resume=True, quiet=True)
-    to.run(experiment, whole, quiet=True)
-    assert same(killed / "records.sqlite", whole / "records.sqlite") == []
+    killed_and_resumed(digits(rounds=40, start="carried", distil=None), tmp_path, after=10)
 
 
 def test_the_command_line_runs_reports_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -69,10 +69,13 @@ class ClientStore:
         if not self.initial:
             return
         clients = client_C.tolist()
-        for c in clients:
-            if c not in self._slot:
-                self._slot[c] = self._free.pop() if self._free else len(self._slot)
+        new = [c for c in dict.fromkeys(clients) if c not in self._slot]
+        for c in new:
+            self._slot[c] = self._free.pop() if self._free else len(self._slot)
         self._grow(len(self._slot) + len(self._free))
+        fresh = torch.tensor([self._slot[c] for c in new], dtype=torch.int64)
+        for name in self.initial.keys() - rows.keys():
+            self._rows[name][fresh] = self.initial[name]
         where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
         for name, value in rows.items():
             self._rows[name].index_copy_(0, where, value.detach().to("cpu", self.initial[name].dtype))

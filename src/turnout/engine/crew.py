@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 class Crew:
     """Maps a function over items; each call gets a gradient (and its network) that no other thread is using.
 
-    With more than one thread, torch's own threads are set to one for the whole process while the crew exists.
+    Torch has one thread in each of them: how it splits a sum over several decides how the sum is rounded.
     """
 
     def __init__(self, gradients: Gradients, threads: int):
@@ -34,7 +34,6 @@ class Crew:
             self._idle.put(gradients if i == 0 else gradients.twin())
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1:
-            torch.set_num_threads(1)
             self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def map(self, function: Callable[[Gradients, Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -264,6 +264,7 @@ def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Te
     if on_gpu:
         room = torch.cuda.mem_get_info(x.device)[0] // 2
     else:
+        torch.set_num_threads(1)  # here too: a crew of one works in this thread
         room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
     chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
     return Trainer(network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
