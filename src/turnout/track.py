@@ -210,7 +210,7 @@ class Weights:
     def about(self) -> dict[str, Any]:
         trainer = self.runtime.trainer
         return where(self.device) | {
-            "engine": trainer.gradients.title,
+            "engine": trainer.title,
             "chunk": trainer.chunk,
             "threads": trainer.threads,
         }

@@ -15,6 +15,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from turnout.cache import cache_dir
 from turnout.errors import Mistake
 
 TIMEOUT = 30.0  # seconds without a byte
@@ -54,8 +55,7 @@ def find_data_dir(explicit: Path | str | None = None) -> Path:
         return Path(explicit).expanduser()
     if os.environ.get("TURNOUT_DATA"):
         return Path(os.environ["TURNOUT_DATA"]).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "turnout"
+    return cache_dir()
 
 
 def find_path(path: Path | str, data_dir: Path | None) -> Path:

@@ -20,6 +20,7 @@ from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.layout import Slot
+from turnout.engine.native import Native
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
@@ -29,6 +30,7 @@ from turnout.types import Samples, Tensors
 
 BLOCK = 256  # clients whose batch orders are laid out together
 _SMALL = 1 << 20  # bytes a step of the whole cohort touches, below which threads do not pay
+_LITTLE = 16 << 20  # bytes that all steps of a cohort touch, below which they are done in C in this thread
 _TRAILS = 32 << 20  # bytes of trails in a chunk: the more clients, the larger the products with the common start
 
 
@@ -92,9 +94,14 @@ class Trained:
 class Trainer:
     """Trains jobs: chunks of at most `chunk` clients, spread over a crew of threads."""
 
-    def __init__(self, network: Network, crew: Crew, chunk: int, cost: int = 1 << 30, fixed: bool = True):
-        """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one."""
+    def __init__(
+        self, network: Network, crew: Crew, chunk: int, cost: int = 1 << 30, fixed: bool = True,
+        native: Native | None = None,
+    ):  # fmt: skip
+        """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one. `native`:
+        the steps of plain SGD in C, where there are any."""
         self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
+        self.native = native
         self._matrix: Tensor | None = None
         self._layouts = Layouts()
 
@@ -106,15 +113,34 @@ class Trainer:
     def threads(self) -> int:
         return self.crew.threads
 
+    @property
+    def title(self) -> str:
+        return self.gradients.title + (", plain SGD in C" if self.native else "")
+
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         result = _blank(job, self._room(job), self.network.layout.slots)
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
-            Chunk(job, self.network, gradients, *piece, result).run()
+            if native:
+                _natively(job, native, *piece, result)
+            else:
+                Chunk(job, self.network, gradients, *piece, result).run()
 
-        self.crew.map(advance, self._pieces(job))
+        native = self.native if self._in_c(job) else None
+        self.crew.map(advance, self._pieces(job, self._share(job) if native else self._chunk(job)))
         return result
+
+    def _in_c(self, job: Job) -> bool:
+        return self.native is not None and job.fused and self.native.takes(job.samples, job.start_P)
+
+    def _share(self, job: Job) -> int:
+        """Clients that a thread takes at once where they train one after another: a few, for those who come first have
+        most to do; everybody where there is little to do."""
+        clients, turns = len(job.client_C), 8
+        if clients * self.cost * int(job.steps_C.max()) < _LITTLE:
+            return clients
+        return -(-clients // (turns * self.crew.threads))
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix: the same memory round after round, so that captured steps of a GPU stay valid."""
@@ -125,9 +151,8 @@ class Trainer:
             self._matrix = torch.empty(clients, stride, dtype=start.dtype, device=start.device)
         return self._matrix[:clients, :width]
 
-    def _pieces(self, job: Job) -> Iterator[tuple[slice, Batches]]:
+    def _pieces(self, job: Job, chunk: int) -> Iterator[tuple[slice, Batches]]:
         """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
-        chunk = self._chunk(job)
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
             batches = _batches(job, block, self._layouts)
@@ -172,6 +197,25 @@ def _batches(job: Job, block: slice, layouts: Layouts) -> Batches:
     args = (samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
     batches = address_batches(*args, layouts, block.start)
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
+
+
+def _natively(job: Job, native: Native, rows: slice, batches: Batches, result: Trained) -> None:
+    """The same as a chunk's way through its local steps, in C."""
+    assert isinstance(job.optimizer, SGD)
+    steps_c, start_cP = job.steps_C[rows], job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
+    keep = 1 - job.lr * job.optimizer.weight_decay
+    loss_c = native.train(job.samples, batches, steps_c, start_cP, job.lr, keep, result.flat_CP[rows])
+    result.loss_C[rows] = loss_c / steps_c.clamp(min=1)
+    result.count_C[rows] += steps_c
+    _make_ready(job, rows, native.layout.shared, result)
+
+
+def _make_ready(job: Job, rows: slice, shared: int, result: Trained) -> None:
+    """The update as it is sent: scaled, and known to be numbers or not."""
+    update_cP = result.flat_CP[rows, :shared]
+    if job.scale_C is not None:
+        update_cP.mul_(job.scale_C[rows, None].to(update_cP))
+    result.finite_C[rows] = torch.isfinite(update_cP.sum(1))
 
 
 def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
@@ -345,9 +389,7 @@ class Chunk:
                     self.loose.write_update(slot.name, starts[slot.name], homes[slot.name])
                 else:
                     homes[slot.name].copy_(self.loose.weights[slot.name])
-        if self.job.scale_C is not None:
-            update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
-        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
+        _make_ready(self.job, self.rows, layout.shared, self.result)
 
     def _home(self, term: str, name: str, like: Tensor) -> Tensor:
         """The cohort's matrix for what a term sends, made when the first chunk arrives."""

@@ -20,9 +20,10 @@ from turnout.compression import Dense
 from turnout.data import Federation
 from turnout.engine.batches import steps_per_epoch
 from turnout.engine.crew import Crew
-from turnout.engine.gradients import Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.gradients import ByHand, Gradients, Looped, Network, Vmapped, fastest
 from turnout.engine.layout import Layout
 from turnout.engine.losses import Loss, loss_by_hand
+from turnout.engine.native import Native
 from turnout.engine.replays import Batch
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
@@ -43,6 +44,10 @@ from turnout.types import Replies, State, Tensors, Turnout, flatten, unflatten
 from turnout.watching import Watch
 
 TOLD = 64  # clients whose rows are rewritten together when a round has ended
+NOT_IN_C = (
+    "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 256 KiB on a CPU: an "
+    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
+)
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
 
@@ -267,7 +272,11 @@ def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Te
         torch.set_num_threads(1)  # here too: a crew of one works in this thread
         room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
     chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
-    return Trainer(network, Crew(gradients, threads), chunk, cost, fixed=settings.chunk is not None)
+    asked = settings.engine in ("auto", "native")
+    native = Native.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
+    if settings.engine == "native" and native is None:
+        raise Mistake(NOT_IN_C)
+    return Trainer(network, Crew(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 
 def pick_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 from turnout.errors import Mistake, nearest
 
-ENGINES = ("auto", "by-hand", "vmap", "loop")
+ENGINES = ("auto", "native", "by-hand", "vmap", "loop")
 PRECISIONS = ("float32", "float64", "tf32")
 
 
@@ -24,7 +24,8 @@ class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
 
     device     "cpu", "cuda", "cuda:1"; "auto" takes a GPU where there is one
-    engine     how gradients are computed: "by-hand", "vmap", "loop" (the oracle), or "auto" for the fastest that fits
+    engine     how gradients are computed: "native" (plain SGD in C, the rest by hand), "by-hand", "vmap", "loop" (the
+               oracle), or "auto" for the fastest that fits
     precision  "float32"; "float64" for parity tests; "tf32" lets a GPU round matrix products to 10 bits
     threads    CPU threads, each with clients of its own (default: the cores)
     chunk      clients advanced together (default: as many as fit the cache)

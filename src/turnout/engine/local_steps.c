@@ -1,0 +1,473 @@
+/* Local training of a few clients by plain SGD: stacks of dense layers, stride-1 convolutions, rectifiers and max-pools
+ * under a cross-entropy. Client after client, each through all of its steps, so that its weights stay in the cache and
+ * what becomes of it does not depend on its company, not even in the last bit.
+ *
+ * Compiled for each type of number (-DREAL=float, -DREAL=double) by engine/native.py. Vectors are GCC's and Clang's own
+ * extension: they become whatever the machine has.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef REAL vec __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
+#define VL ((long)(32 / sizeof(REAL)))
+#define LOAD(p) (*(const vec *)(p))
+#define STORE(p, v) (*(vec *)(p) = (v))
+#define INLINE static inline __attribute__((always_inline))
+#define UP(n) (((n) + VL - 1) / VL * VL)
+
+enum { DENSE, CONVOLUTION, RECTIFY, POOL };
+
+typedef struct {
+    int64_t kind;
+    int64_t in, out;              /* numbers of a sample before and after */
+    int64_t weight, bias;         /* places in a client's row; bias -1: none */
+    int64_t i, o, h, w;           /* channels, and the size of the image before the layer */
+    int64_t kh, kw, ph, pw;       /* kernel and padding */
+} Layer;
+
+/* What a layer has of its own while a client trains. */
+typedef struct {
+    REAL *x, *dx;   /* what it was given and the gradient of that, sample after sample */
+    long stride;    /* from one sample's x to the next */
+    REAL *W, *b;    /* weights; of a dense layer one line an input, outputs padded to whole vectors */
+    long width;     /* of such a line */
+    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors */
+    int32_t *largest;
+} Room;
+
+INLINE REAL sum(vec v) {
+    REAL s = 0;
+    for (long k = 0; k < VL; k++) s += v[k];
+    return s;
+}
+
+/* -- dense */
+
+INLINE void forward_block(const int S, const int N, const REAL *x, long xs, const REAL *W, long width, long in,
+                          const REAL *b, REAL *y, long ys) {
+    vec a[4][2];
+    for (int s = 0; s < S; s++)
+        for (int n = 0; n < N; n++) a[s][n] = LOAD(b + n * VL);
+    for (long i = 0; i < in; i++)
+        for (int n = 0; n < N; n++) {
+            vec w = LOAD(W + i * width + n * VL);
+            for (int s = 0; s < S; s++) a[s][n] += w * x[s * xs + i];
+        }
+    for (int s = 0; s < S; s++)
+        for (int n = 0; n < N; n++) STORE(y + s * ys + n * VL, a[s][n]);
+}
+
+static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
+    for (long n = 0; n < r->width; n += 2 * VL) {
+        int two = n + VL < r->width;
+        long s = 0;
+        for (; s + 4 <= B; s += 4)
+            if (two) forward_block(4, 2, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
+            else forward_block(4, 1, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
+        for (; s < B; s++)
+            if (two) forward_block(1, 2, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
+            else forward_block(1, 1, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
+    }
+}
+
+INLINE void descend_block(const int I, const int N, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W,
+                          long width, REAL keep) {
+    vec a[4][2];
+    for (int i = 0; i < I; i++)
+        for (int n = 0; n < N; n++) a[i][n] = LOAD(W + i * width + n * VL) * keep;
+    for (long s = 0; s < B; s++)
+        for (int n = 0; n < N; n++) {
+            vec g = LOAD(d + s * ds + n * VL);
+            for (int i = 0; i < I; i++) a[i][n] -= g * x[s * xs + i];
+        }
+    for (int i = 0; i < I; i++)
+        for (int n = 0; n < N; n++) STORE(W + i * width + n * VL, a[i][n]);
+}
+
+static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds, REAL keep, int first) {
+    if (!first)
+        for (long s = 0; s < B; s++)
+            for (long i = 0; i < h->in; i++) {
+                vec a = LOAD(d + s * ds) * LOAD(r->W + i * r->width);
+                for (long n = VL; n < r->width; n += VL) a += LOAD(d + s * ds + n) * LOAD(r->W + i * r->width + n);
+                r->dx[s * r->stride + i] = sum(a);
+            }
+    for (long n = 0; n < r->width; n += 2 * VL) {
+        int two = n + VL < r->width;
+        long i = 0;
+        for (; i + 4 <= h->in; i += 4)
+            if (two) descend_block(4, 2, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
+            else descend_block(4, 1, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
+        for (; i < h->in; i++)
+            if (two) descend_block(1, 2, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
+            else descend_block(1, 1, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
+    }
+    if (h->bias >= 0)
+        for (long n = 0; n < r->width; n += VL) {
+            vec a = LOAD(r->b + n) * keep;
+            for (long s = 0; s < B; s++) a -= LOAD(d + s * ds + n);
+            STORE(r->b + n, a);
+        }
+}
+
+/* -- convolution: places of an output line are vectors, P of them and O output channels are kept in registers */
+
+typedef struct { long from, to, left; } Place; /* in the input, in the output; how many of the vector are real */
+
+INLINE void conv_block(const int O, const int P, const Layer *h, long w, long plane, const REAL *x, const REAL *W,
+                       const REAL *b, const Place *place, long out, REAL *y) {
+    vec a[4][3];
+    long taps = h->i * h->kh * h->kw;
+    for (int o = 0; o < O; o++)
+        for (int p = 0; p < P; p++) a[o][p] = (vec){0} + (b ? b[o] : 0);
+    for (long i = 0, t = 0; i < h->i; i++)
+        for (long ky = 0; ky < h->kh; ky++)
+            for (long kx = 0; kx < h->kw; kx++, t++) {
+                const REAL *from = x + i * plane + ky * w + kx;
+                for (int p = 0; p < P; p++) {
+                    vec v = LOAD(from + place[p].from);
+                    for (int o = 0; o < O; o++) a[o][p] += v * W[o * taps + t];
+                }
+            }
+    for (int o = 0; o < O; o++)
+        for (int p = 0; p < P; p++)
+            if (place[p].left >= VL) STORE(y + o * out + place[p].to, a[o][p]);
+            else for (long k = 0; k < place[p].left; k++) y[o * out + place[p].to + k] = a[o][p][k];
+}
+
+static void conv_forward(const Layer *h, const Room *r, long B, const Place *place, long places, REAL *y, long ys) {
+    long w = h->w + 2 * h->pw, plane = (h->h + 2 * h->ph) * w, taps = h->i * h->kh * h->kw;
+    long out = (h->h + 2 * h->ph - h->kh + 1) * (w - h->kw + 1);
+    for (long s = 0; s < B; s++)
+        for (long o = 0; o < h->o; o += 4) {
+            const REAL *x = r->x + s * r->stride, *W = r->W + o * taps, *b = h->bias >= 0 ? r->b + o : 0;
+            REAL *to = y + s * ys + o * out;
+            for (long p = 0; p < places; p += 3) {
+                long P = places - p < 3 ? places - p : 3, O = h->o - o < 4 ? h->o - o : 4;
+#define CASE(o_, p_) case 4 * o_ + p_: conv_block(o_, p_, h, w, plane, x, W, b, place + p, out, to); break;
+                switch (4 * O + P) {
+                    CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(2, 1) CASE(2, 2) CASE(2, 3)
+                    CASE(3, 1) CASE(3, 2) CASE(3, 3) CASE(4, 1) CASE(4, 2) CASE(4, 3)
+                }
+#undef CASE
+            }
+        }
+}
+
+/* Gradient of the input: what each place of the output says about the lines it was made from. */
+INLINE void spread_block(const int K, const int P, long taps, long channels, long padded, const REAL *W, const REAL *d,
+                         const Place *place, const long *at, REAL *dx) {
+    vec a[2][5];
+    for (int p = 0; p < P; p++)
+        for (int k = 0; k < K; k++) a[p][k] = (vec){0};
+    for (long o = 0; o < channels; o++)
+        for (int p = 0; p < P; p++) {
+            vec v = LOAD(d + o * padded + at[p]);
+            for (int k = 0; k < K; k++) a[p][k] += v * W[o * taps + k];
+        }
+    for (int p = 0; p < P; p++)
+        for (int k = 0; k < K; k++) {
+            REAL *to = dx + place[p].from + k;
+            STORE(to, LOAD(to) + a[p][k]);
+        }
+}
+
+/* Gradient of the weights of a line of the kernel, O output channels at once: a sum over samples and places. */
+INLINE void weigh_block(const int O, const int K, long B, const REAL *x, long xs, const REAL *d, long ds, long padded,
+                        const Place *place, const long *at, long places, REAL *W, long taps, REAL keep) {
+    vec a[2][5];
+    for (int o = 0; o < O; o++)
+        for (int k = 0; k < K; k++) a[o][k] = (vec){0};
+    for (long s = 0; s < B; s++)
+        for (long p = 0; p < places; p++) {
+            const REAL *from = x + s * xs + place[p].from;
+            vec g[2];
+            for (int o = 0; o < O; o++) g[o] = LOAD(d + s * ds + o * padded + at[p]);
+            for (int k = 0; k < K; k++) {
+                vec v = LOAD(from + k);
+                for (int o = 0; o < O; o++) a[o][k] += g[o] * v;
+            }
+        }
+    for (int o = 0; o < O; o++)
+        for (int k = 0; k < K; k++) W[o * taps + k] = W[o * taps + k] * keep - sum(a[o][k]);
+}
+
+static void conv_backward(const Layer *h, const Room *r, long B, const Place *place, const long *at, long places,
+                          const REAL *d, long ds, REAL keep, int first) {
+    long w = h->w + 2 * h->pw, high = h->h + 2 * h->ph, plane = high * w, taps = h->i * h->kh * h->kw;
+    long oh = high - h->kh + 1, ow = w - h->kw + 1, line = UP(ow), padded = oh * line;
+    for (long s = 0; s < B; s++) /* lines padded with zeros */
+        for (long o = 0; o < h->o; o++)
+            for (long y = 0; y < oh; y++)
+                memcpy(r->d + (s * h->o + o) * padded + y * line, d + s * ds + (o * oh + y) * ow, ow * sizeof(REAL));
+    if (!first) {
+        memset(r->dx, 0, B * r->stride * sizeof(REAL));
+        for (long s = 0; s < B; s++)
+            for (long i = 0; i < h->i; i++)
+                for (long ky = 0; ky < h->kh; ky++)
+                    for (long k = 0; k < h->kw; k += 5)
+                        for (long p = 0; p < places; p += 2) {
+                            const REAL *W = r->W + (i * h->kh + ky) * h->kw + k, *g = r->d + s * h->o * padded;
+                            REAL *dx = r->dx + s * r->stride + i * plane + ky * w + k;
+                            long K = h->kw - k < 5 ? h->kw - k : 5, P = places - p < 2 ? 1 : 2;
+#define CASE(k_, p_) case 2 * k_ + p_: spread_block(k_, p_, taps, h->o, padded, W, g, place + p, at + p, dx); break;
+                            switch (2 * K + P) {
+                                CASE(1, 1) CASE(1, 2) CASE(2, 1) CASE(2, 2) CASE(3, 1)
+                                CASE(3, 2) CASE(4, 1) CASE(4, 2) CASE(5, 1) CASE(5, 2)
+                            }
+#undef CASE
+                        }
+    }
+    for (long o = 0; o < h->o; o += 2)
+        for (long i = 0; i < h->i; i++)
+            for (long ky = 0; ky < h->kh; ky++)
+                for (long k = 0; k < h->kw; k += 5) {
+                    const REAL *x = r->x + i * plane + ky * w + k, *g = r->d + o * padded;
+                    REAL *W = r->W + o * taps + (i * h->kh + ky) * h->kw + k;
+                    long K = h->kw - k < 5 ? h->kw - k : 5, O = h->o - o < 2 ? 1 : 2, gs = h->o * padded;
+#define CASE(o_, k_) \
+    case 8 * o_ + k_: weigh_block(o_, k_, B, x, r->stride, g, gs, padded, place, at, places, W, taps, keep); break;
+                    switch (8 * O + K) {
+                        CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5)
+                        CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4) CASE(2, 5)
+                    }
+#undef CASE
+                }
+    if (h->bias >= 0)
+        for (long o = 0; o < h->o; o++) {
+            vec a = (vec){0};
+            for (long s = 0; s < B; s++)
+                for (long p = 0; p < padded; p += VL) a += LOAD(r->d + (s * h->o + o) * padded + p);
+            r->b[o] = r->b[o] * keep - sum(a);
+        }
+}
+
+/* -- the others */
+
+static void rectify(REAL *x, long n) {
+    for (long k = 0; k < n; k++) x[k] = x[k] < 0 ? 0 : x[k]; /* what is no number stays none */
+}
+
+INLINE void pool_block(const int KH, const int KW, const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
+    long oh = h->h / KH, ow = h->w / KW;
+    for (long i = 0; i < h->i; i++)
+        for (long v = 0; v < oh; v++)
+            for (long u = 0; u < ow; u++) {
+                int32_t at = (int32_t)((i * h->h + v * KH) * h->w + u * KW), best = at;
+                REAL most = x[at];
+                int odd = 0; /* something here is no number: it wins */
+                for (int a = 0; a < KH; a++)
+                    for (int b = 0; b < KW; b++) {
+                        int32_t here = at + (int32_t)(a * h->w) + b;
+                        int more = x[here] > most;
+                        most = more ? x[here] : most;
+                        best = more ? here : best;
+                        odd |= x[here] != x[here];
+                    }
+                for (int k = 0; odd && k < KH * KW; k++) {
+                    int32_t here = at + (int32_t)(k / KW * h->w) + k % KW;
+                    if (x[here] != x[here]) most = x[here], best = here;
+                }
+                *y++ = most;
+                *largest++ = best;
+            }
+}
+
+static void pool_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
+    for (long s = 0; s < B; s++) {
+        const REAL *x = r->x + s * r->stride;
+        if (h->kh == 2 && h->kw == 2) pool_block(2, 2, h, x, y + s * ys, r->largest + s * h->out);
+        else pool_block((int)h->kh, (int)h->kw, h, x, y + s * ys, r->largest + s * h->out);
+    }
+}
+
+static void pool_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds) {
+    for (long s = 0; s < B; s++) {
+        memset(r->dx + s * r->stride, 0, h->in * sizeof(REAL));
+        for (long k = 0; k < h->out; k++) r->dx[s * r->stride + r->largest[s * h->out + k]] = d[s * ds + k];
+    }
+}
+
+/* The mean loss of a batch; the scores become gain times its gradient. */
+static REAL cross_entropy(REAL *z, long zs, long classes, const int64_t *y, long B, REAL gain) {
+    REAL loss = 0;
+    for (long s = 0; s < B; s++) {
+        REAL *q = z + s * zs, most = q[0], total = 0, picked;
+        for (long k = 1; k < classes; k++) most = q[k] > most || q[k] != q[k] ? q[k] : most;
+        picked = q[y[s]] - most;
+        for (long k = 0; k < classes; k++) total += q[k] = EXP(q[k] - most);
+        for (long k = 0; k < classes; k++) q[k] *= gain / B / total;
+        q[y[s]] -= gain / B;
+        loss += LOG(total) - picked;
+    }
+    return loss / B;
+}
+
+static void give_image(const Layer *h, const REAL *x, REAL *to) { /* with its border */
+    long w = h->w + 2 * h->pw;
+    for (long i = 0; i < h->i; i++)
+        for (long y = 0; y < h->h; y++)
+            memcpy(to + (i * (h->h + 2 * h->ph) + y + h->ph) * w + h->pw, x + (i * h->h + y) * h->w, h->w * sizeof(REAL));
+}
+
+/* -- a client's steps */
+
+typedef struct {
+    Room room;
+    REAL *given, *dgiven; /* as the layer before wrote it; a convolution with a border has a copy in `room` */
+    long stride;
+    Place *place;
+    long *at, places;
+} State;
+
+/* Lay out the memory of all layers; called once with nothing to count, and once with memory. */
+typedef struct { char *memory; long bytes; } Heap;
+
+static void *get(Heap *heap, long count, long size) {
+    long bytes = (count * size + 63) / 64 * 64;
+    void *found = heap->memory ? heap->memory + heap->bytes : 0;
+    heap->bytes += bytes;
+    return found;
+}
+
+static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long B) {
+    for (long l = 0; l <= n; l++) {
+        State *s = states + l;
+        const Layer *h = layers + l;
+        int in_place = l > 0 && layers[l - 1].kind == RECTIFY;
+        long size = l < n ? h->in : layers[n - 1].out;
+        s->stride = in_place ? s[-1].stride : UP(size) + VL;
+        s->given = in_place ? s[-1].given : get(heap, B * s->stride, sizeof(REAL));
+        s->dgiven = in_place ? s[-1].dgiven : get(heap, B * s->stride, sizeof(REAL));
+        if (l == n) break;
+        Room *r = &s->room;
+        r->x = s->given, r->dx = s->dgiven, r->stride = s->stride;
+        if (h->kind == DENSE) {
+            r->width = UP(h->out);
+            r->W = get(heap, h->in * r->width, sizeof(REAL));
+            r->b = get(heap, r->width, sizeof(REAL));
+        } else if (h->kind == POOL) {
+            r->largest = get(heap, B * h->out, sizeof(int32_t));
+        } else if (h->kind == CONVOLUTION) {
+            long w = h->w + 2 * h->pw, high = h->h + 2 * h->ph, oh = high - h->kh + 1, ow = w - h->kw + 1;
+            if (h->ph || h->pw) {
+                r->stride = UP(h->i * high * w) + VL;
+                r->x = get(heap, B * r->stride, sizeof(REAL));
+                r->dx = get(heap, B * r->stride, sizeof(REAL));
+            }
+            r->d = get(heap, B * h->o * oh * UP(ow), sizeof(REAL));
+            r->W = get(heap, h->o * h->i * h->kh * h->kw, sizeof(REAL));
+            r->b = get(heap, h->o, sizeof(REAL));
+            s->places = oh * UP(ow) / VL;
+            s->place = get(heap, s->places, sizeof(Place));
+            s->at = get(heap, s->places, sizeof(long));
+            for (long y = 0, p = 0; y < oh && s->place; y++)
+                for (long x = 0; x < ow; x += VL, p++) {
+                    s->place[p] = (Place){y * w + x, y * ow + x, ow - x};
+                    s->at[p] = y * UP(ow) + x;
+                }
+        }
+    }
+}
+
+static void move_weights(const Layer *h, const Room *r, REAL *row, int back) {
+    if (h->kind != DENSE && h->kind != CONVOLUTION) return;
+    long bias = h->kind == DENSE ? h->out : h->o;
+    if (h->kind == DENSE) {
+        for (long o = 0; o < h->out; o++)
+            for (long i = 0; i < h->in; i++)
+                if (back) row[h->weight + o * h->in + i] = r->W[i * r->width + o];
+                else r->W[i * r->width + o] = row[h->weight + o * h->in + i];
+    } else {
+        long bytes = h->o * h->i * h->kh * h->kw * sizeof(REAL);
+        if (back) memcpy(row + h->weight, r->W, bytes);
+        else memcpy(r->W, row + h->weight, bytes);
+    }
+    if (h->bias < 0) return;
+    if (back) memcpy(row + h->bias, r->b, bias * sizeof(REAL));
+    else memcpy(r->b, row + h->bias, bias * sizeof(REAL));
+}
+
+static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, REAL lr, REAL keep) {
+    for (long l = 0; l < n; l++) {
+        const Layer *h = layers + l;
+        State *s = states + l;
+        REAL *out = s[1].given;
+        if (h->kind == DENSE) dense_forward(h, &s->room, B, out, s[1].stride);
+        else if (h->kind == POOL) pool_forward(h, &s->room, B, out, s[1].stride);
+        else if (h->kind == RECTIFY) for (long b = 0; b < B; b++) rectify(s->given + b * s->stride, h->in);
+        else {
+            for (long b = 0; b < B && s->room.x != s->given; b++)
+                give_image(h, s->given + b * s->stride, s->room.x + b * s->room.stride);
+            conv_forward(h, &s->room, B, s->place, s->places, out, s[1].stride);
+        }
+    }
+    REAL *d = states[n].given; /* the scores become their gradient */
+    REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, lr);
+    for (long l = n - 1; l >= first; l--) {
+        const Layer *h = layers + l;
+        State *s = states + l;
+        long ds = s[1].stride;
+        if (h->kind == DENSE) dense_backward(h, &s->room, B, d, ds, keep, l == first);
+        else if (h->kind == POOL) pool_backward(h, &s->room, B, d, ds);
+        else if (h->kind == RECTIFY) {
+            for (long b = 0; b < B; b++)
+                for (long k = 0; k < h->in; k++)
+                    if (s->given[b * s->stride + k] <= 0) d[b * ds + k] = 0;
+        } else {
+            conv_backward(h, &s->room, B, s->place, s->at, s->places, d, ds, keep, l == first);
+            long w = h->w + 2 * h->pw;
+            if (s->room.dx != s->dgiven && l > first)
+                for (long b = 0; b < B; b++)
+                    for (long i = 0; i < h->i; i++)
+                        for (long v = 0; v < h->h; v++)
+                            memcpy(s->dgiven + b * s->stride + (i * h->h + v) * h->w,
+                                   s->room.dx + b * s->room.stride + (i * (h->h + 2 * h->ph) + v + h->ph) * w + h->pw,
+                                   h->w * sizeof(REAL));
+        }
+        d = s->dgiven;
+    }
+    return loss;
+}
+
+/* Train some clients; `out` gets the trained weights less the first ones (all of them in the columns from `shared` on).
+ * 0, or 1 without memory, 2 for a label that the model has no score for. */
+int64_t NAME(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
+             const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
+             int64_t start_stride, double lr, double keep, REAL *out, int64_t out_stride, int64_t width, int64_t shared,
+             REAL *loss) {
+    Heap heap = {0, 0};
+    State *states = calloc(n + 1, sizeof(State));
+    int64_t *y = malloc(B * sizeof(int64_t)), wrong = !states || !y;
+    if (!wrong) {
+        lay_out(&heap, layers, states, n, B);
+        heap.memory = calloc(1, heap.bytes + 64), heap.bytes = 0, wrong = !heap.memory;
+    }
+    long first = 0;
+    while (layers[first].kind == RECTIFY || layers[first].kind == POOL) first++;
+    if (!wrong) lay_out(&heap, layers, states, n, B);
+    for (int64_t c = 0; c < clients && !wrong; c++) {
+        REAL *row = out + c * out_stride;
+        const REAL *from = start + c * start_stride;
+        memcpy(row, from, width * sizeof(REAL));
+        for (long l = 0; l < n; l++) move_weights(layers + l, &states[l].room, row, 0);
+        REAL total = 0;
+        for (int64_t j = 0; j < steps[c] && !wrong; j++) {
+            const int64_t *batch = rows + (c * J + j) * B;
+            long count = 0;
+            for (; count < B && batch[count] >= 0; count++) {
+                memcpy(states[0].given + count * states[0].stride, pool + batch[count] * sample, sample * sizeof(REAL));
+                y[count] = labels[batch[count]];
+                wrong |= y[count] < 0 || y[count] >= layers[n - 1].out ? 2 : 0;
+            }
+            if (count && !wrong) total += step(layers, states, n, first, y, count, (REAL)lr, (REAL)keep);
+        }
+        for (long l = 0; l < n; l++) move_weights(layers + l, &states[l].room, row, 1);
+        for (int64_t k = 0; k < shared; k++) row[k] -= from[k];
+        loss[c] = total;
+    }
+    free(heap.memory), free(states), free(y);
+    return wrong;
+}
