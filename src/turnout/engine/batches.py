@@ -9,15 +9,18 @@ Shape letters: c clients of a block, J steps, B batch size, R rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from turnout.engine.compiling import at, function, pointer, whole
 from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
-_REMEMBERED = 1 << 20  # samples whose places are kept for the next round
+SOURCE = Path(__file__).with_name("orders.c")
+ARGUMENTS = (pointer,) * 5 + (whole,) * 3 + (pointer,) * 2
 
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
@@ -39,94 +42,46 @@ class Batches:
     size_cJ: Tensor
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where the samples of one epoch go, whatever their order: known from the counts and steps alone."""
-
-    owner_R: Tensor  # whose sample it is, as a position in the block
-    sample_R: Tensor  # which of its owner's
-    from_R: Tensor  # where the owner's rows begin
-    kept_R: Tensor | None  # those that are trained on, where not all are
-    target_R: Tensor  # places in the table of rows, for those kept
-    cell_R: Tensor | None  # places in a table with a line for each owner; None where most of it would be empty
-    lines: int
-    cells: int
-
-    def shuffled(self, value_R: Tensor) -> Tensor:
-        """The numbers of each owner's samples, in the order of their values (of 44 bits); equal ones as they stand.
-
-        Many short lines are sorted in a quarter of the time of everything at once, with the owner in the top bits.
-        """
-        if self.cell_R is None:
-            return self.sample_R[torch.sort((self.owner_R << 44) | value_R, stable=True).indices]
-        full = len(self.cell_R) == self.cells
-        table = value_R if full else value_R.new_full((self.cells,), 1 << 44).index_copy_(0, self.cell_R, value_R)
-        number = torch.sort(table.view(self.lines, -1), dim=1, stable=True).indices.flatten()
-        return number if full else number[self.cell_R]  # what fills a line up is behind its samples
-
-
-def _places(
-    count_c: Tensor, start_c: Tensor, steps_c: Tensor, epoch: int, batch_size: int, per_epoch_c: Tensor
-) -> _Places:
-    here = (steps_c > epoch * per_epoch_c).nonzero().squeeze(1)
-    count_h = count_c[here]
-    owner_R = here.repeat_interleave(count_h)
-    sample_R = torch.arange(len(owner_R)) - (count_h.cumsum(0) - count_h).repeat_interleave(count_h)
-    batch_R = sample_R // batch_size
-    step_R = epoch * per_epoch_c[owner_R] + batch_R
-    kept_R = (batch_R < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
-    longest = int(steps_c.max())
-    target_R = (owner_R * longest + step_R) * batch_size + sample_R % batch_size
-    everything, longest_line = bool(kept_R.all()), int(count_h.max()) if len(here) else 0
-    cells = len(here) * longest_line
-    line_R = torch.arange(len(here)).repeat_interleave(count_h)
-    cell_R = line_R * longest_line + sample_R if 0 < cells <= 2 * len(owner_R) else None
-    targets = (None if everything else kept_R, target_R[kept_R])
-    return _Places(owner_R, sample_R, start_c[owner_R], *targets, cell_R, len(here), cells)
-
-
-class Layouts:
-    """The places of the last blocks: a cohort that is asked again with the same work needs none computed."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, tuple[Tensor, Tensor, int, list[_Places]]] = {}
-
-    def places(
-        self, block: int, samples: Samples, steps_c: Tensor, batch_size: int, drop_single: bool
-    ) -> list[_Places]:
-        count_c = samples.count_C
-        found = self._last.get(block)
-        if found and found[2] == batch_size and torch.equal(found[0], count_c) and torch.equal(found[1], steps_c):
-            return found[3]
-        per_epoch_c = steps_per_epoch(count_c, batch_size, drop_single).clamp(min=1)
-        epochs = int(((steps_c - 1) // per_epoch_c).max()) + 1 if len(steps_c) else 0
-        args = (batch_size, per_epoch_c)
-        made = [_places(count_c, samples.start_C, steps_c, epoch, *args) for epoch in range(epochs)]
-        if sum(len(p.owner_R) for p in made) <= _REMEMBERED:
-            self._last[block] = (count_c.clone(), steps_c.clone(), batch_size, made)
-        return made
-
-
 def address_batches(
-    samples: Samples,
-    client_c: Tensor,
-    steps_c: Tensor,
-    batch_size: int,
-    drop_single: bool,
-    seed: int,
-    t: int,
-    layouts: Layouts | None = None,
-    block: int = 0,
+    samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
 ) -> Batches:
     """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
     longest = int(steps_c.max()) if steps_c.numel() else 0
-    row_cJB = torch.full((len(client_c), longest, batch_size), -1, dtype=torch.int64)
-    client_key_c = keys(key(seed, "batches", t), client_c)
-    places = (layouts or Layouts()).places(block, samples, steps_c, batch_size, drop_single)
-    for epoch, place in enumerate(places):
-        hash_R = keys(keys(client_key_c, torch.tensor(epoch))[place.owner_R], place.sample_R)
-        rows_R = samples.row_R[place.from_R + place.shuffled((hash_R >> 20) & (2**44 - 1))]
-        row_cJB.view(-1)[place.target_R] = rows_R if place.kept_R is None else rows_R[place.kept_R]
+    key_c = keys(key(seed, "batches", t), client_c)
+    per_epoch_c = steps_per_epoch(samples.count_C, batch_size, drop_single).clamp(min=1)
+    order = function(SOURCE, "order", ARGUMENTS)
+    if order is None:
+        return order_with_torch(samples, key_c, steps_c, per_epoch_c, batch_size, longest)
+    row_cJB = torch.empty(len(client_c), longest, batch_size, dtype=torch.int64)
+    size_cJ = torch.empty(len(client_c), longest, dtype=torch.int64)
+    given = [value.contiguous() for value in (samples.row_R, samples.count_C, key_c, steps_c, per_epoch_c)]
+    wrong = order(*map(at, given), len(client_c), longest, batch_size, at(row_cJB), at(size_cJ))
+    if wrong:
+        raise MemoryError
+    return Batches(row_cJB, size_cJ)
+
+
+def order_with_torch(
+    samples: Samples, key_c: Tensor, steps_c: Tensor, per_epoch_c: Tensor, batch_size: int, longest: int
+) -> Batches:
+    """The same without a compiler: all clients of an epoch in one sort."""
+    count_c, start_c = samples.count_C, samples.start_C
+    row_cJB = torch.full((len(key_c), longest, batch_size), -1, dtype=torch.int64)
+    epochs = int(((steps_c - 1) // per_epoch_c).max()) + 1 if len(steps_c) else 0
+    for epoch in range(epochs):
+        here = (steps_c > epoch * per_epoch_c).nonzero().squeeze(1)
+        count_h = count_c[here]
+        owner_R = here.repeat_interleave(count_h)
+        sample_R = torch.arange(len(owner_R)) - (count_h.cumsum(0) - count_h).repeat_interleave(count_h)
+        hash_R = keys(keys(key_c, torch.tensor(epoch))[owner_R], sample_R)
+        # one flat sort: the client in the top bits, the hash below it, so that owners stay together
+        order_R = torch.sort((owner_R << 44) | ((hash_R >> 20) & (2**44 - 1)), stable=True).indices
+        rows_R = samples.row_R[start_c[owner_R] + sample_R[order_R]]
+        batch_R = sample_R // batch_size
+        step_R = epoch * per_epoch_c[owner_R] + batch_R
+        kept_R = (batch_R < per_epoch_c[owner_R]) & (step_R < steps_c[owner_R])
+        target_R = (owner_R * longest + step_R) * batch_size + sample_R % batch_size
+        row_cJB.view(-1)[target_R[kept_R]] = rows_R[kept_R]
     return Batches(row_cJB, (row_cJB >= 0).sum(2))
 
 

@@ -2,7 +2,7 @@
  * under a cross-entropy. Client after client, each through all of its steps, so that its weights stay in the cache and
  * what becomes of it does not depend on its company, not even in the last bit.
  *
- * Compiled for each type of number (-DREAL=float, -DREAL=double) by engine/native.py. Vectors are GCC's and Clang's own
+ * Compiled for each type of number (REAL, EXP and LOG are given) by engine/native.py. Vectors are GCC's and Clang's own
  * extension: they become whatever the machine has.
  */
 #include <math.h>
@@ -434,7 +434,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
 
 /* Train some clients; `out` gets the trained weights less the first ones (all of them in the columns from `shared` on).
  * 0, or 1 without memory, 2 for a label that the model has no score for. */
-int64_t NAME(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
+int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
              const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
              int64_t start_stride, double lr, double keep, REAL *out, int64_t out_stride, int64_t width, int64_t shared,
              REAL *loss) {

@@ -1,24 +1,15 @@
 """Local training in C, for small models on a CPU: a client goes through all of its steps while its weights are in the
 cache, and no interpreter is asked in between.
 
-The source, `local_steps.c`, is compiled once for the machine and kept in the user's cache folder; without a compiler
-(cc, gcc or clang, or what $CC says) the same steps are done by engine/backprop.py. It has plain SGD over stacks of
-dense layers, convolutions, rectifiers and max-pools under a cross-entropy. What becomes of a client does not depend on
-its company, and the calls leave the interpreter's lock to other threads.
+`local_steps.c` has plain SGD over stacks of dense layers, convolutions, rectifiers and max-pools under a cross-entropy;
+everything else, and everything on a machine without a compiler, is engine/backprop.py's. What becomes of a client does
+not depend on its company.
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,16 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.cache import cache_dir
 from turnout.engine.backprop import Convolution, Dense, Flat, Pool, Rectify, Stack
 from turnout.engine.batches import Batches
+from turnout.engine.compiling import at, function, pointer, real, whole
 from turnout.engine.layout import Layout
 from turnout.engine.losses import cross_entropy
 from turnout.types import Samples
 
 SOURCE = Path(__file__).with_name("local_steps.c")
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 NUMBERS = {torch.float32: ("float", "expf", "logf"), torch.float64: ("double", "exp", "log")}
+ARGUMENTS = (
+    *(pointer, whole),  # layers
+    *(pointer, whole, pointer),  # samples
+    *(pointer, whole, whole, pointer, whole),  # batches
+    *(pointer, whole, real, real),  # first weights, learning rate, what is kept of a weight
+    *(pointer, whole, whole, whole, pointer),  # changes and losses
+)
 LARGEST = 256 << 10  # bytes of weights: more than this would not stay in a core's own cache
 
 
@@ -109,7 +106,7 @@ class Native:
         if x.is_cuda or x.dtype not in NUMBERS or not small or stack.loss is not cross_entropy:
             return None
         steps = program(stack, layout, x.shape[1:])
-        if steps is None or function(x.dtype) is None:
+        if steps is None or train_function(x.dtype) is None:
             return None
         return cls(layout, tuple(x.shape[1:]), torch.tensor([step.whole() for step in steps]))
 
@@ -131,16 +128,16 @@ class Native:
     ) -> Tensor:
         """Some clients' steps; `out_cP` gets what has changed (the weights themselves, in personal columns). The sum of
         the losses of each client's steps comes back."""
-        run = function(start_cP.dtype)
+        run = train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
         common = len(start_cP) == 1
         wrong = run(
-            *(_at(self.steps), len(self.steps)),
-            *(_at(samples.x), prod(self.shape), _at(samples.y)),
-            *(_at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], _at(steps_c), len(steps_c)),
-            *(_at(start_cP), 0 if common else start_cP.stride(0), lr, keep),
-            *(_at(out_cP), out_cP.stride(0), self.layout.width, self.layout.shared, _at(loss_c)),
+            *(at(self.steps), len(self.steps)),
+            *(at(samples.x), prod(self.shape), at(samples.y)),
+            *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
+            *(at(start_cP), 0 if common else start_cP.stride(0), lr, keep),
+            *(at(out_cP), out_cP.stride(0), self.layout.width, self.layout.shared, at(loss_c)),
         )
         if wrong == 1:
             raise MemoryError
@@ -149,56 +146,7 @@ class Native:
         return loss_c
 
 
-def _at(value: Tensor) -> int:
-    return value.data_ptr()
-
-
-@lru_cache
-def function(dtype: torch.dtype) -> Any:
-    """The compiled function for a type of number; None where it cannot be had."""
-    name = f"train_{NUMBERS[dtype][0]}"
-    path = compiled(dtype)
-    if path is None:
-        return None
-    try:
-        found = ctypes.CDLL(str(path))[name]
-    except (OSError, AttributeError):
-        return None
-    pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    samples, batches = (pointer, whole, pointer), (pointer, whole, whole, pointer, whole)
-    start, out = (pointer, whole, real, real), (pointer, whole, whole, whole, pointer)
-    found.argtypes = [pointer, whole, *samples, *batches, *start, *out]
-    found.restype = whole
-    return found
-
-
-def compiled(dtype: torch.dtype) -> Path | None:
-    """The library for this machine, from the cache folder or made now; it takes its place in one step."""
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or os.name != "posix":
-        return None
+def train_function(dtype: torch.dtype) -> Any:
+    """The compiled steps for a type of number; None where they cannot be had."""
     number, exp, log = NUMBERS[dtype]
-    flags = [*FLAGS, f"-DREAL={number}", f"-DEXP={exp}", f"-DLOG={log}", f"-DNAME=train_{number}"]
-    about = repr((SOURCE.read_bytes(), compiler, flags, _processor())).encode()
-    path = cache_dir() / "kernels" / f"{number}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
-    if path.exists():
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [compiler, *flags, str(SOURCE), "-o", str(made), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-            os.replace(made, path)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return path
-
-
-def _processor() -> str:
-    """What instructions there are: a cache folder may be shared by several machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()} {platform.node()}"
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+    return function(SOURCE, "train", ARGUMENTS, (f"REAL={number}", f"EXP={exp}", f"LOG={log}"))

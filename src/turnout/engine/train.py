@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batches, Feed, Layouts, address_batches
+from turnout.engine.batches import Batches, Feed, address_batches
 from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
@@ -103,7 +103,6 @@ class Trainer:
         self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
         self.native = native
         self._matrix: Tensor | None = None
-        self._layouts = Layouts()
 
     @property
     def gradients(self) -> Gradients:
@@ -155,7 +154,7 @@ class Trainer:
         """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
-            batches = _batches(job, block, self._layouts)
+            batches = _batches(job, block)
             for start in range(block.start, block.stop, chunk):
                 stop = min(start + chunk, block.stop)
                 own = slice(start - first, stop - first)
@@ -188,14 +187,14 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine, magnitude)
 
 
-def _batches(job: Job, block: slice, layouts: Layouts) -> Batches:
+def _batches(job: Job, block: slice) -> Batches:
     """The batch orders of a block of clients, on the device of the pool."""
     start_C, count_C = job.samples.start_C, job.samples.count_C
     first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
     samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
     args = (samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
-    batches = address_batches(*args, layouts, block.start)
+    batches = address_batches(*args)
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
 
 

@@ -1,0 +1,217 @@
+"""Local steps in C against the plain loop; who shares a call; and what happens without a compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import turnout as to
+from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
+from turnout.engine import native
+from turnout.engine.backprop import by_hand
+from turnout.engine.batches import address_batches, order_with_torch, steps_per_epoch
+from turnout.engine.compiling import compiled, function
+from turnout.engine.crew import Crew
+from turnout.engine.gradients import ByHand, Looped, Network
+from turnout.engine.layout import Predicate, lay_out
+from turnout.engine.losses import cross_entropy, soft_cross_entropy
+from turnout.engine.native import Native
+from turnout.engine.train import Job, Trainer
+from turnout.errors import Mistake
+from turnout.local import SGD
+from turnout.rng import key, keys
+from turnout.terms import Proximal
+from turnout.types import Samples
+from worlds import blobs, play, ready
+
+
+def in_c(model: nn.Module, threads: int = 1, **changes: object) -> tuple[Trainer, Job]:
+    trainer, job = prepared(model, None, 5, threads, "cpu", **changes)
+    assert isinstance(trainer.gradients, ByHand)
+    made = Native.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
+    assert (made is None) == (native.train_function(torch.float64) is None)
+    again = Trainer(trainer.network, trainer.crew, 5, native=made)
+    assert again._in_c(job) == (made is not None)
+    return again, job
+
+
+def odd() -> nn.Module:
+    """Kernels that are no squares, a border wider than its kernel, a pool that leaves a rest, six taps in a line."""
+    return nn.Sequential(
+        nn.ReLU(), nn.Conv2d(1, 5, (2, 3), padding=(0, 2), bias=False), nn.MaxPool2d((2, 3)), nn.ReLU(),
+        nn.Conv2d(5, 7, 3, padding=3), nn.Conv2d(7, 3, (1, 6)), nn.Flatten(), nn.Linear(18, 20, bias=False), nn.ReLU(),
+        nn.Linear(20, 3),
+    )  # fmt: skip
+
+
+def one() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+
+MODELS = {"dense": dense, "image": image, "wide": wide, "odd": odd, "one": one}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_steps_in_c_equal_the_loop(make, decay, threads, monkeypatch):
+    monkeypatch.setattr("turnout.engine.train._LITTLE", 0)  # or five clients would never be shared out
+    changes = {"optimizer": SGD(0.1, weight_decay=decay), "scale_C": torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0])}
+    trainer, job = in_c(make(), threads, **changes)
+    looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
+    agree(trainer.train(job), looped.train(job))
+
+
+def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer:
+    network = Network.of(model, lay_out(model, personal), CROSS_ENTROPY)
+    stack = by_hand(network.module, cross_entropy)
+    assert stack is not None
+    return Trainer(network, Crew(ByHand(network, stack), 1), 5, native=Native.of(stack, network.layout, x[:4]))
+
+
+def test_everybody_s_own_start():
+    trainer, job = in_c(image())
+    looped, _ = prepared(image(), Looped, 5, 1, "cpu")
+    own = dataclasses.replace(job, start_P=torch.stack([job.start_P * k for k in (1.0, -1.0, 0.5, 2.0, 0.1)]))
+    agree(trainer.train(own), looped.train(own))
+
+
+def test_personal_columns_are_the_weights_themselves():
+    model = image()
+    whole, job = in_c(model)
+    expected = whole.train(job).flat_CP.clone()
+    trainer = made_for(model, lambda name, module: name.startswith("0."), job.samples.x)
+    layout = trainer.network.layout
+    start_P = layout.pack(dict(model.named_parameters()))
+    found = trainer.train(dataclasses.replace(job, start_P=start_P)).flat_CP
+    change = torch.cat([found[:, layout.shared :] - start_P[layout.shared :], found[:, : layout.shared]], 1)
+    torch.testing.assert_close(change, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_single_precision_is_as_close_as_it_can_be():
+    model = odd()
+    trainer, job = in_c(model)
+    exact = trainer.train(job).flat_CP.clone()
+    single = dataclasses.replace(job.samples, x=job.samples.x.float())
+    trained = made_for(model.float(), None, single.x).train(
+        dataclasses.replace(job, samples=single, start_P=job.start_P.float())
+    )
+    torch.testing.assert_close(trained.flat_CP.double(), exact, rtol=1e-3, atol=1e-5)
+
+
+def test_a_client_is_the_same_to_the_last_bit_in_any_company():
+    trainer, job = in_c(image())
+    whole = trainer.train(job).flat_CP.clone()
+    s = samples(COUNTS)
+    alone = dataclasses.replace(
+        job, client_C=torch.tensor([4]), steps_C=torch.tensor([4]),
+        samples=Samples(s.x, s.y, s.row_R[23:28], torch.tensor([5])),
+    )  # fmt: skip
+    if trainer.native:
+        assert torch.equal(trainer.train(alone).flat_CP[0], whole[2])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_s_broken_numbers_are_nobody_else_s(value):
+    trainer, job = in_c(image())
+    whole = trainer.train(job).flat_CP.clone()
+    x = job.samples.x.clone()
+    x[job.samples.row_R[:9]] = value  # all of the first client's, who goes first
+    broken = trainer.train(dataclasses.replace(job, samples=dataclasses.replace(job.samples, x=x)))
+    assert broken.finite_C.tolist() == [False, True, True, True, True]
+    assert torch.equal(broken.flat_CP[1:], whole[1:])
+
+
+def test_a_label_without_a_score_is_an_error_and_no_crash():
+    trainer, job = in_c(dense())
+    y = job.samples.y.clone()
+    y[job.samples.row_R[3]] = 3
+    with pytest.raises((IndexError, RuntimeError), match=r"outside the model's scores|out of bounds"):
+        trainer.train(dataclasses.replace(job, samples=dataclasses.replace(job.samples, y=y)))
+
+
+def test_what_is_not_plain_is_left_to_others():
+    trainer, job = in_c(dense())
+    assert not trainer._in_c(dataclasses.replace(job, terms=[Proximal(0.1)]))
+    assert not trainer._in_c(dataclasses.replace(job, optimizer=SGD(0.1, momentum=0.9)))
+    x = torch.zeros(4, 1, 6, 6)
+    for model, loss in [
+        (normed(), cross_entropy),
+        (squashed(), cross_entropy),
+        (image(0.2), cross_entropy),
+        (dense(), soft_cross_entropy),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 2000), nn.ReLU(), nn.Linear(2000, 3)), cross_entropy),  # too large
+    ]:
+        network = Network.of(model, lay_out(model), CROSS_ENTROPY)
+        stack = by_hand(network.module, loss)
+        assert stack is not None
+        assert Native.of(stack, network.layout, x) is None
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An empty cache folder, and nothing loaded yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    function.cache_clear()
+    yield tmp_path
+    function.cache_clear()
+
+
+def chosen(engine: str) -> to.InProcess:
+    return to.InProcess(device="cpu", engine=engine, threads=1)
+
+
+def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: pytest.MonkeyPatch):
+    experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
+    there = ready(experiment)
+    with_c, _ = play(there, 2)
+    function.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    without = ready(experiment)
+    assert without.about()["engine"] == "by hand"
+    by_torch, _ = play(without, 2)
+    torch.testing.assert_close(with_c.shared_P, by_torch.shared_P, rtol=1e-4, atol=1e-6)
+    with pytest.raises(Mistake, match="needs a C compiler"):
+        ready(experiment, runtime=chosen("native"))
+
+
+@pytest.mark.parametrize("broken", ["no folder", "no library", "no source"])
+def test_what_cannot_be_compiled_or_loaded_is_done_by_hand(fresh: Path, broken: str, monkeypatch: pytest.MonkeyPatch):
+    if broken == "no folder":
+        (fresh / "turnout").write_text("a file in its place")
+    elif broken == "no source":
+        (fresh / "broken.c").write_text("this is not C")
+        monkeypatch.setattr(native, "SOURCE", fresh / "broken.c")
+    elif (path := compiled(native.SOURCE, ("REAL=float", "EXP=expf", "LOG=logf"))) is not None:
+        path.write_bytes(b"this is no library")
+    assert native.train_function(torch.float32) is None
+    assert list(fresh.glob("turnout/kernels/tmp*")) == []
+    ready(to.Experiment(to.World(blobs([9, 14])), rounds=1, runtime=chosen("auto")))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    steps=st.lists(st.integers(0, 25), min_size=6, max_size=6),
+    size=st.integers(1, 12),
+    drop_single=st.booleans(),
+    seed=st.integers(0, 3),
+)
+def test_orders_in_c_are_those_of_torch(counts, steps, size, drop_single, seed):
+    row_R = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed))
+    count_C = torch.tensor(counts)
+    held = Samples(torch.zeros(sum(counts), 1), torch.zeros(sum(counts)), row_R, count_C)
+    client_c, steps_c = torch.arange(len(counts)) * 7, torch.where(count_C > 0, torch.tensor(steps)[: len(counts)], 0)
+    found = address_batches(held, client_c, steps_c, size, drop_single, seed, 3)
+    per_epoch_c = steps_per_epoch(count_C, size, drop_single).clamp(min=1)
+    key_c = keys(key(seed, "batches", 3), client_c)
+    expected = order_with_torch(held, key_c, steps_c, per_epoch_c, size, int(steps_c.max()))
+    assert torch.equal(found.row_cJB, expected.row_cJB)
+    assert torch.equal(found.size_cJ, expected.size_cJ)
