@@ -105,7 +105,8 @@ def test_single_precision_is_as_close_as_it_can_be():
     torch.testing.assert_close(trained.flat_CP.double(), exact, rtol=1e-3, atol=1e-5)
 
 
-def test_a_client_is_the_same_to_the_last_bit_in_any_company():
+def test_a_client_is_the_same_to_the_last_bit_in_any_company(monkeypatch):
+    monkeypatch.setattr("turnout.engine.train._LITTLE", 1 << 60)
     trainer, job = in_c(image())
     whole = trainer.train(job).flat_CP.clone()
     s = samples(COUNTS)
@@ -117,9 +118,11 @@ def test_a_client_is_the_same_to_the_last_bit_in_any_company():
         assert torch.equal(trainer.train(alone).flat_CP[0], whole[2])
 
 
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_one_s_broken_numbers_are_nobody_else_s(value):
-    trainer, job = in_c(image())
+def test_one_s_broken_numbers_are_nobody_else_s(make, value, monkeypatch):
+    monkeypatch.setattr("turnout.engine.train._LITTLE", 1 << 60)  # all of them in one call, on the same memory
+    trainer, job = in_c(make())
     whole = trainer.train(job).flat_CP.clone()
     x = job.samples.x.clone()
     x[job.samples.row_R[:9]] = value  # all of the first client's, who goes first
@@ -170,6 +173,9 @@ def chosen(engine: str) -> to.InProcess:
 def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: pytest.MonkeyPatch):
     experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
     there = ready(experiment)
+    assert there.about()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
+    momentum = to.Local(to.SGD(0.1, momentum=0.9), epochs=1, batch_size=5)
+    assert ready(experiment, **{"algorithm.local": momentum}).about()["engine"] == "by hand"
     with_c, _ = play(there, 2)
     function.cache_clear()
     monkeypatch.setenv("PATH", "")

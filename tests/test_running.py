@@ -275,7 +275,7 @@ def test_progress_on_no_terminal_is_plain_lines(
 ) -> None:
     monkeypatch.setattr("turnout.progress.PLAIN_EVERY", 0.0)
     monkeypatch.setattr("turnout.sidebyside.LINE_SECONDS", 0.0)
-    to.run(small(), tmp_path / "run")
+    to.run(small(**{"runtime.engine": "by-hand"}), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")
     assert "of memory" in lines[0]

@@ -36,7 +36,7 @@ from turnout.settings import Experiment
 from turnout.stopping import metric_of
 from turnout.track import Track
 
-ENGINE_NAMES = {"by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
+ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
 

@@ -210,7 +210,7 @@ class Weights:
     def about(self) -> dict[str, Any]:
         trainer = self.runtime.trainer
         return where(self.device) | {
-            "engine": trainer.title,
+            "engine": trainer.title(self.algorithm.local.optimizer, self.algorithm.terms),
             "chunk": trainer.chunk,
             "threads": trainer.threads,
         }

@@ -372,22 +372,29 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
     }
 }
 
-static void move_weights(const Layer *h, const Room *r, REAL *row, int back) {
-    if (h->kind != DENSE && h->kind != CONVOLUTION) return;
-    long bias = h->kind == DENSE ? h->out : h->o;
+/* A client's row into the layers' own memory; what fills lines up must be 0 again, whatever the last client left there. */
+static void take_weights(const Layer *h, const Room *r, const REAL *row) {
+    if (h->kind == DENSE) {
+        memset(r->W, 0, h->in * r->width * sizeof(REAL));
+        memset(r->b, 0, r->width * sizeof(REAL));
+        for (long o = 0; o < h->out; o++)
+            for (long i = 0; i < h->in; i++) r->W[i * r->width + o] = row[h->weight + o * h->in + i];
+        if (h->bias >= 0) memcpy(r->b, row + h->bias, h->out * sizeof(REAL));
+    } else if (h->kind == CONVOLUTION) {
+        memcpy(r->W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
+        if (h->bias >= 0) memcpy(r->b, row + h->bias, h->o * sizeof(REAL));
+    }
+}
+
+static void give_weights(const Layer *h, const Room *r, REAL *row) {
     if (h->kind == DENSE) {
         for (long o = 0; o < h->out; o++)
-            for (long i = 0; i < h->in; i++)
-                if (back) row[h->weight + o * h->in + i] = r->W[i * r->width + o];
-                else r->W[i * r->width + o] = row[h->weight + o * h->in + i];
-    } else {
-        long bytes = h->o * h->i * h->kh * h->kw * sizeof(REAL);
-        if (back) memcpy(row + h->weight, r->W, bytes);
-        else memcpy(r->W, row + h->weight, bytes);
+            for (long i = 0; i < h->in; i++) row[h->weight + o * h->in + i] = r->W[i * r->width + o];
+        if (h->bias >= 0) memcpy(row + h->bias, r->b, h->out * sizeof(REAL));
+    } else if (h->kind == CONVOLUTION) {
+        memcpy(row + h->weight, r->W, h->o * h->i * h->kh * h->kw * sizeof(REAL));
+        if (h->bias >= 0) memcpy(row + h->bias, r->b, h->o * sizeof(REAL));
     }
-    if (h->bias < 0) return;
-    if (back) memcpy(row + h->bias, r->b, bias * sizeof(REAL));
-    else memcpy(r->b, row + h->bias, bias * sizeof(REAL));
 }
 
 static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, REAL lr, REAL keep) {
@@ -452,7 +459,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
         REAL *row = out + c * out_stride;
         const REAL *from = start + c * start_stride;
         memcpy(row, from, width * sizeof(REAL));
-        for (long l = 0; l < n; l++) move_weights(layers + l, &states[l].room, row, 0);
+        for (long l = 0; l < n; l++) take_weights(layers + l, &states[l].room, row);
         REAL total = 0;
         for (int64_t j = 0; j < steps[c] && !wrong; j++) {
             const int64_t *batch = rows + (c * J + j) * B;
@@ -464,7 +471,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
             }
             if (count && !wrong) total += step(layers, states, n, first, y, count, (REAL)lr, (REAL)keep);
         }
-        for (long l = 0; l < n; l++) move_weights(layers + l, &states[l].room, row, 1);
+        for (long l = 0; l < n; l++) give_weights(layers + l, &states[l].room, row);
         for (int64_t k = 0; k < shared; k++) row[k] -= from[k];
         loss[c] = total;
     }

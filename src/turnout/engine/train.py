@@ -34,6 +34,10 @@ _LITTLE = 16 << 20  # bytes that all steps of a cohort touch, below which they a
 _TRAILS = 32 << 20  # bytes of trails in a chunk: the more clients, the larger the products with the common start
 
 
+def plain_sgd(optimizer: Optimizer, terms: Sequence[Term]) -> bool:
+    return isinstance(optimizer, SGD) and not optimizer.momentum and not terms
+
+
 @dataclass(frozen=True)
 class Job:
     """One round's local work for the clients that turned up, in descending order of steps."""
@@ -61,8 +65,7 @@ class Job:
     @property
     def fused(self) -> bool:
         """Plain SGD without terms: gradient and update are one operation."""
-        plain = isinstance(self.optimizer, SGD) and not self.optimizer.momentum
-        return plain and not self.terms and not self.magnitudes
+        return plain_sgd(self.optimizer, self.terms) and not self.magnitudes
 
     @property
     def followed(self) -> int:
@@ -112,9 +115,9 @@ class Trainer:
     def threads(self) -> int:
         return self.crew.threads
 
-    @property
-    def title(self) -> str:
-        return self.gradients.title + (", plain SGD in C" if self.native else "")
+    def title(self, optimizer: Optimizer, terms: Sequence[Term] = ()) -> str:
+        """How clients with these settings train."""
+        return "native" if self.native and plain_sgd(optimizer, terms) else self.gradients.title
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""

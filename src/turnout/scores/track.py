@@ -119,7 +119,7 @@ class ScoreTrack:
 
     def about(self) -> dict[str, Any]:
         made = list(self.runtime.zoo.made.values())
-        engines = dict.fromkeys(a.trainer.title for a in made)
+        engines = dict.fromkeys(a.trainer.title(self.algorithm.local.optimizer) for a in made)
         return where(self.device) | {
             "engine": " and ".join(engines),
             "chunk": min(a.trainer.chunk for a in made),
