@@ -195,7 +195,7 @@ def test_what_cannot_be_compiled_or_loaded_is_done_by_hand(fresh: Path, broken: 
     elif broken == "no source":
         (fresh / "broken.c").write_text("this is not C")
         monkeypatch.setattr(native, "SOURCE", fresh / "broken.c")
-    elif (path := compiled(native.SOURCE, ("REAL=float", "EXP=expf", "LOG=logf"))) is not None:
+    elif (path := compiled(native.SOURCE, native.NUMBERS[torch.float32])) is not None:
         path.write_bytes(b"this is no library")
     assert native.train_function(torch.float32) is None
     assert list(fresh.glob("turnout/kernels/tmp*")) == []

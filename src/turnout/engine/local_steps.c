@@ -11,6 +11,7 @@
 #include <string.h>
 
 typedef REAL vec __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
+typedef __typeof__((vec){0} > (vec){0}) mask;
 #define VL ((long)(32 / sizeof(REAL)))
 #define LOAD(p) (*(const vec *)(p))
 #define STORE(p, v) (*(vec *)(p) = (v))
@@ -33,7 +34,7 @@ typedef struct {
     long stride;    /* from one sample's x to the next */
     REAL *W, *b;    /* weights; of a dense layer one line an input, outputs padded to whole vectors */
     long width;     /* of such a line */
-    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors */
+    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; room for the loss */
     int32_t *largest;
 } Room;
 
@@ -41,6 +42,12 @@ INLINE REAL sum(vec v) {
     REAL s = 0;
     for (long k = 0; k < VL; k++) s += v[k];
     return s;
+}
+
+/* The larger of each; what is no number wins. */
+INLINE vec larger(vec a, vec b) {
+    mask first = (a > b) | (a != a);
+    return (vec)((first & (mask)a) | (~first & (mask)b));
 }
 
 /* -- dense */
@@ -290,17 +297,52 @@ static void pool_backward(const Layer *h, const Room *r, long B, const REAL *d, 
     }
 }
 
-/* The mean loss of a batch; the scores become gain times its gradient. */
-static REAL cross_entropy(REAL *z, long zs, long classes, const int64_t *y, long B, REAL gain) {
+/* e^x of numbers up to 0. In single precision by a polynomial (Cephes' coefficients), good to the last bit or two. */
+INLINE vec raise(vec x) {
+    vec y;
+#ifdef SINGLE
+    vec low = larger(x, (vec){0} - 87.0f);
+    vec times = low * 1.44269504088896341f + 12582912.0f; /* rounded to a whole number in the lowest bits */
+    vec n = times - 12582912.0f, r = low - n * 0.693359375f + n * 2.12194440e-4f, p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1;
+    y = p * (vec)((__builtin_convertvector(n, mask) + 127) << 23);
+#else
+    for (long k = 0; k < VL; k++) y[k] = EXP(x[k]);
+#endif
+    return y;
+}
+
+/* The mean loss of a batch; the scores become gain times its gradient. A vector has one class of several samples (the
+ * last sample again where there are not enough), `e` room for all classes. */
+static REAL cross_entropy(REAL *z, long zs, long classes, const int64_t *y, long B, REAL gain, REAL *e) {
     REAL loss = 0;
-    for (long s = 0; s < B; s++) {
-        REAL *q = z + s * zs, most = q[0], total = 0, picked;
-        for (long k = 1; k < classes; k++) most = q[k] > most || q[k] != q[k] ? q[k] : most;
-        picked = q[y[s]] - most;
-        for (long k = 0; k < classes; k++) total += q[k] = EXP(q[k] - most);
-        for (long k = 0; k < classes; k++) q[k] *= gain / B / total;
-        q[y[s]] -= gain / B;
-        loss += LOG(total) - picked;
+    for (long first = 0; first < B; first += VL) {
+        long lanes = B - first < VL ? B - first : VL;
+        const REAL *q[VL];
+        for (long s = 0; s < VL; s++) q[s] = z + (first + (s < lanes ? s : lanes - 1)) * zs;
+        vec most = {0}, total = {0}, scale;
+        for (long k = 0; k < classes; k++) {
+            vec v;
+            for (long s = 0; s < VL; s++) v[s] = q[s][k];
+            STORE(e + k * VL, v);
+            most = k == 0 ? v : larger(v, most);
+        }
+        for (long k = 0; k < classes; k++) {
+            vec v = raise(LOAD(e + k * VL) - most);
+            STORE(e + k * VL, v);
+            total += v;
+        }
+        for (long s = 0; s < lanes; s++) loss += LOG(total[s]) - (q[s][y[first + s]] - most[s]);
+        scale = gain / B / total;
+        for (long k = 0; k < classes; k++) {
+            vec v = LOAD(e + k * VL) * scale;
+            for (long s = 0; s < lanes; s++) z[(first + s) * zs + k] = v[s];
+        }
+        for (long s = 0; s < lanes; s++) z[(first + s) * zs + y[first + s]] -= gain / B;
     }
     return loss / B;
 }
@@ -341,8 +383,11 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
         s->stride = in_place ? s[-1].stride : UP(size) + VL;
         s->given = in_place ? s[-1].given : get(heap, B * s->stride, sizeof(REAL));
         s->dgiven = in_place ? s[-1].dgiven : get(heap, B * s->stride, sizeof(REAL));
-        if (l == n) break;
         Room *r = &s->room;
+        if (l == n) {
+            r->d = get(heap, size * VL, sizeof(REAL));
+            break;
+        }
         r->x = s->given, r->dx = s->dgiven, r->stride = s->stride;
         if (h->kind == DENSE) {
             r->width = UP(h->out);
@@ -412,7 +457,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         }
     }
     REAL *d = states[n].given; /* the scores become their gradient */
-    REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, lr);
+    REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, lr, states[n].room.d);
     for (long l = n - 1; l >= first; l--) {
         const Layer *h = layers + l;
         State *s = states + l;

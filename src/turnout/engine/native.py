@@ -25,7 +25,10 @@ from turnout.engine.losses import cross_entropy
 from turnout.types import Samples
 
 SOURCE = Path(__file__).with_name("local_steps.c")
-NUMBERS = {torch.float32: ("float", "expf", "logf"), torch.float64: ("double", "exp", "log")}
+NUMBERS = {
+    torch.float32: ("REAL=float", "EXP=expf", "LOG=logf", "SINGLE"),
+    torch.float64: ("REAL=double", "EXP=exp", "LOG=log"),
+}
 ARGUMENTS = (
     *(pointer, whole),  # layers
     *(pointer, whole, pointer),  # samples
@@ -148,5 +151,4 @@ class Native:
 
 def train_function(dtype: torch.dtype) -> Any:
     """The compiled steps for a type of number; None where they cannot be had."""
-    number, exp, log = NUMBERS[dtype]
-    return function(SOURCE, "train", ARGUMENTS, (f"REAL={number}", f"EXP={exp}", f"LOG={log}"))
+    return function(SOURCE, "train", ARGUMENTS, NUMBERS[dtype])
