@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from turnout.codec.bits import Coded
 from turnout.codec.byte import Byte, Dither
+from turnout.codec.picks import largest, largest_with_torch, pieces_of
 from turnout.codec.ternary import Ternary
 from turnout.codec.values import Values
 from turnout.engine.layout import Slot
@@ -237,6 +238,27 @@ def test_changed_messages_are_decoded_or_refused(codec, seed, cut, flips, more):
     if got is not None and not isinstance(codec, Byte):
         pieces = codec.form(SLOTS).pieces
         assert all((got[0, p.start : p.start + p.size] != 0).sum() <= p.keep for p in pieces)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    keep=st.sampled_from([0.02, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 50),
+    spread=st.sampled_from([1.0, 3.0, 1e30]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_largest_are_the_same_in_c_and_with_torch(sizes, keep, seed, spread, dtype):
+    """With ties, zeros of both signs, rows inside a wider matrix."""
+    g = torch.Generator().manual_seed(seed)
+    x_CP = (torch.randn(3, sum(sizes) + 5, generator=g, dtype=dtype) * spread).mul_(torch.rand(1, generator=g))
+    x_CP[1] = x_CP[1].sign() * (x_CP[1] / spread).abs().round()
+    x_CP[2] *= -0.0
+    x_CP[2, ::3] = 1.0
+    pieces = pieces_of(slots_of(*sizes), keep, "tensor")
+    found, expected = (pick(x_CP[:, : sum(sizes)], pieces) for pick in (largest, largest_with_torch))
+    assert torch.equal(found.there_CK, expected.there_CK)
+    assert torch.equal(found.column_CK[found.there_CK], expected.column_CK[expected.there_CK])
 
 
 @pytest.mark.parametrize("step", [math.nan, math.inf, -1e-9, 1e37])

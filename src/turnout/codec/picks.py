@@ -9,15 +9,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from turnout.engine.compiling import at, function, pointer, whole
 from turnout.engine.layout import Slot
 from turnout.errors import Mistake, nearest
 
 SCOPES = ("tensor", "model")
 _CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
+SOURCE = Path(__file__).with_name("largest.c")
+ARGUMENTS = (pointer, whole, whole, pointer, whole, whole, pointer, pointer)
+NUMBERS = {
+    torch.float32: ("REAL=float", "BITS=uint32_t", "TOP=20"),
+    torch.float64: ("REAL=double", "BITS=uint64_t", "TOP=49"),
+}
 _GOLDEN = (math.sqrt(5) + 1) / 2
 
 
@@ -95,6 +103,24 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
     if not pieces or not len(x_CP):
         none_CK = torch.empty(len(x_CP), sum(p.keep for p in pieces), dtype=torch.int64, device=x_CP.device)
         return Picked(none_CK, none_CK.bool())
+    pick = function(SOURCE, "largest", ARGUMENTS, NUMBERS[x_CP.dtype]) if _in_c(x_CP) else None
+    if pick is None:
+        return largest_with_torch(x_CP, pieces)
+    entries = sum(piece.keep for piece in pieces)
+    column_CK = torch.empty(len(x_CP), entries, dtype=torch.int64)
+    there_CK = torch.empty(len(x_CP), entries, dtype=torch.bool)
+    table = torch.tensor([(piece.start, piece.size, piece.keep) for piece in pieces])
+    if pick(at(x_CP), len(x_CP), x_CP.stride(0), at(table), len(pieces), entries, at(column_CK), at(there_CK)):
+        raise MemoryError
+    return Picked(column_CK, there_CK)
+
+
+def _in_c(x_CP: Tensor) -> bool:
+    return x_CP.device.type == "cpu" and x_CP.dtype in NUMBERS and x_CP.stride(1) == 1
+
+
+def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
+    """The same on a GPU, or without a compiler."""
     step = len(x_CP) if x_CP.device.type == "cuda" else max(1, _CACHE // (x_CP.shape[1] * x_CP.element_size()))
     order_CK = torch.cat([_order(x_bP, pieces) for x_bP in x_CP.split(step)])
     return Picked(order_CK // 2, order_CK % 2 == 0)
