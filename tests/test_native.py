@@ -37,7 +37,7 @@ def in_c(model: nn.Module, threads: int = 1, **changes: object) -> tuple[Trainer
     made = Native.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
     assert (made is None) == (native.train_function(torch.float64) is None)
     again = Trainer(trainer.network, trainer.crew, 5, native=made)
-    assert again._in_c(job) == (made is not None)
+    assert (again._native(job) is None) == (made is None)
     return again, job
 
 
@@ -73,6 +73,36 @@ def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer
     stack = by_hand(network.module, cross_entropy)
     assert stack is not None
     return Trainer(network, Crew(ByHand(network, stack), 1), 5, native=Native.of(stack, network.layout, x[:4]))
+
+
+SPRINGS = {
+    "proximal": [Proximal(0.7)],
+    "elastic": [to.Elastic(0.5, samples=3)],
+    "kept": [to.Elastic(0.5, samples=3, fisher_keep=0.2)],
+    "both": [Proximal(0.3), to.Elastic(0.2, samples=3)],
+}
+
+
+@pytest.mark.parametrize("terms", SPRINGS.values(), ids=SPRINGS)
+@pytest.mark.parametrize("reported", [False, True])
+@pytest.mark.parametrize("make", [dense, odd])
+def test_springs_in_c_equal_the_loop(make, terms, reported):
+    """The local loss pulls towards some weights; what terms send when training ends is the same, too."""
+    width = lay_out(make()).width
+    g = torch.Generator().manual_seed(8)
+    U, V = torch.rand(width, generator=g, dtype=torch.float64), torch.randn(width, generator=g, dtype=torch.float64)
+    down = {"elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.Elastic().down(U)}
+    if reported and "fisher_keep=0.2" in str(terms):
+        index = torch.arange(0, width, 5)
+        down["elastic"] |= {"U": U[index], "V": V[index], "index": index.int()}
+    changes = {"terms": terms, "down": down, "optimizer": SGD(0.1, weight_decay=0.1)}
+    trainer, job = in_c(make(), **changes)
+    looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
+    found, expected = trainer.train(job), looped.train(job)
+    agree(found, expected)
+    for name, sent in expected.up.items():
+        for what, value in sent.items() if "index" not in sent else [("u", sent["u"])]:  # of equal ones any is kept
+            torch.testing.assert_close(found.up[name][what], value, rtol=1e-8, atol=1e-11)
 
 
 def test_everybody_s_own_start():
@@ -141,8 +171,8 @@ def test_a_label_without_a_score_is_an_error_and_no_crash():
 
 def test_what_is_not_plain_is_left_to_others():
     trainer, job = in_c(dense())
-    assert not trainer._in_c(dataclasses.replace(job, terms=[Proximal(0.1)]))
-    assert not trainer._in_c(dataclasses.replace(job, optimizer=SGD(0.1, momentum=0.9)))
+    assert None is trainer._native(dataclasses.replace(job, terms=[to.Scaffold()]))
+    assert None is trainer._native(dataclasses.replace(job, optimizer=SGD(0.1, momentum=0.9)))
     x = torch.zeros(4, 1, 6, 6)
     for model, loss in [
         (normed(), cross_entropy),

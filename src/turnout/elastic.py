@@ -122,6 +122,15 @@ class Elastic(Stateless):
         elif self.decoupled:
             self._pull(at.x_cP, at.x_cP, down, -at.lr * self.strength)
 
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        if self.step == "proximal" or self.decoupled:
+            return None
+        stiff_P, pull_P = torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0])
+        if _there(down):
+            where = down["index"].long() if "index" in down else slice(None)
+            stiff_P[where], pull_P[where] = self.strength * down["U"], self.strength * down["V"]
+        return stiff_P, pull_P
+
     @staticmethod
     def _pull(into_cP: Tensor, x_cP: Tensor, down: Tensors, factor: float) -> Tensor:
         """into <- into + factor (U x - V)"""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from turnout.aggregation import weighted_sum
@@ -136,6 +137,11 @@ class Term(Protocol):
         """The gradient to use instead; may change `grad_cP` and `mine` in place."""
         ...
 
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        """(k, f) [P] where `correct` adds k w - f, the same for everybody, and `settle` does nothing: such steps can be
+        taken in C. None for any other term. `start_cP` has one row where all start from the same weights."""
+        ...
+
     def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
         """After the optimizer's step: change the weights `at.x_cP` in place (a proximal step, say)."""
         ...
@@ -201,6 +207,9 @@ class Stateless:
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP
 
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        return None
+
     def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
         return None
 
@@ -244,7 +253,6 @@ def merged(
 class Proximal(Stateless):
     """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
 
-    >>> import torch
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
     >>> Proximal(mu=0.5).correct(torch.zeros(1, 1), at, {}, {})
     tensor([[1.]])
@@ -259,3 +267,6 @@ class Proximal(Stateless):
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)
+
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        return (torch.full_like(start_cP[0], self.mu), self.mu * start_cP[0]) if len(start_cP) == 1 else None

@@ -223,6 +223,10 @@ def _locally(
     grad = term.correct(grad_cP[rows].clone(), at, down, mine)
     shape = tuple(at.x_cP.shape)
     _expect(grad.shape == at.x_cP.shape, f"correct: gives a gradient of {tuple(grad.shape)}, it was given {shape}")
+    spring = term.spring(start_P[None], down)
+    if spring is not None:
+        expected = grad_cP[rows] + spring[0] * at.x_cP - spring[1]
+        _expect(torch.allclose(grad, expected, atol=1e-6), "spring: correct must add k w - f and nothing else")
     term.settle(at, down, mine)
     up, kept = term.after(at, down, mine)
     for name, value in {**up, **kept}.items():

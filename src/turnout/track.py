@@ -208,9 +208,10 @@ class Weights:
         return sample_of(state.members, self.experiment)
 
     def about(self) -> dict[str, Any]:
-        trainer = self.runtime.trainer
+        trainer, start_1P, down = self.runtime.trainer, self.server.shared_P[None], self.server.down
+        springs = all(term.spring(start_1P, down[term.name]) is not None for term in self.algorithm.terms)
         return where(self.device) | {
-            "engine": trainer.title(self.algorithm.local.optimizer, self.algorithm.terms),
+            "engine": trainer.title(self.algorithm.local.optimizer, springs),
             "chunk": trainer.chunk,
             "threads": trainer.threads,
         }

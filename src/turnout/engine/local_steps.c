@@ -34,6 +34,7 @@ typedef struct {
     long stride;    /* from one sample's x to the next */
     REAL *W, *b;    /* weights; of a dense layer one line an input, outputs padded to whole vectors */
     long width;     /* of such a line */
+    REAL *K, *F, *Kb, *Fb; /* what is kept of each weight in a step, and what is added to it; 0: `keep` of all of them */
     REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; room for the loss */
     int32_t *largest;
 } Room;
@@ -69,21 +70,26 @@ INLINE void forward_block(const int S, const int N, const REAL *x, long xs, cons
 static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
     for (long n = 0; n < r->width; n += 2 * VL) {
         int two = n + VL < r->width;
-        long s = 0;
-        for (; s + 4 <= B; s += 4)
-            if (two) forward_block(4, 2, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
-            else forward_block(4, 1, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
-        for (; s < B; s++)
-            if (two) forward_block(1, 2, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
-            else forward_block(1, 1, r->x + s * r->stride, r->stride, r->W + n, r->width, h->in, r->b + n, y + s * ys + n, ys);
+        for (long s = 0; s < B; s += s + 4 <= B ? 4 : 1) {
+            const REAL *x = r->x + s * r->stride, *W = r->W + n, *b = r->b + n;
+            REAL *to = y + s * ys + n;
+            if (s + 4 <= B) {
+                if (two) forward_block(4, 2, x, r->stride, W, r->width, h->in, b, to, ys);
+                else forward_block(4, 1, x, r->stride, W, r->width, h->in, b, to, ys);
+            } else if (two) forward_block(1, 2, x, r->stride, W, r->width, h->in, b, to, ys);
+            else forward_block(1, 1, x, r->stride, W, r->width, h->in, b, to, ys);
+        }
     }
 }
 
 INLINE void descend_block(const int I, const int N, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W,
-                          long width, REAL keep) {
+                          long width, REAL keep, const REAL *K, const REAL *F) {
     vec a[4][2];
     for (int i = 0; i < I; i++)
-        for (int n = 0; n < N; n++) a[i][n] = LOAD(W + i * width + n * VL) * keep;
+        for (int n = 0; n < N; n++) {
+            long at = i * width + n * VL;
+            a[i][n] = K ? LOAD(W + at) * LOAD(K + at) + LOAD(F + at) : LOAD(W + at) * keep;
+        }
     for (long s = 0; s < B; s++)
         for (int n = 0; n < N; n++) {
             vec g = LOAD(d + s * ds + n * VL);
@@ -103,17 +109,19 @@ static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d,
             }
     for (long n = 0; n < r->width; n += 2 * VL) {
         int two = n + VL < r->width;
-        long i = 0;
-        for (; i + 4 <= h->in; i += 4)
-            if (two) descend_block(4, 2, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
-            else descend_block(4, 1, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
-        for (; i < h->in; i++)
-            if (two) descend_block(1, 2, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
-            else descend_block(1, 1, r->x + i, r->stride, d + n, ds, B, r->W + i * r->width + n, r->width, keep);
+        for (long i = 0; i < h->in; i += i + 4 <= h->in ? 4 : 1) {
+            long at = i * r->width + n;
+            const REAL *x = r->x + i, *g = d + n, *K = r->K ? r->K + at : 0, *F = r->K ? r->F + at : 0;
+            if (i + 4 <= h->in) {
+                if (two) descend_block(4, 2, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
+                else descend_block(4, 1, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
+            } else if (two) descend_block(1, 2, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
+            else descend_block(1, 1, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
+        }
     }
     if (h->bias >= 0)
         for (long n = 0; n < r->width; n += VL) {
-            vec a = LOAD(r->b + n) * keep;
+            vec a = r->K ? LOAD(r->b + n) * LOAD(r->Kb + n) + LOAD(r->Fb + n) : LOAD(r->b + n) * keep;
             for (long s = 0; s < B; s++) a -= LOAD(d + s * ds + n);
             STORE(r->b + n, a);
         }
@@ -183,7 +191,8 @@ INLINE void spread_block(const int K, const int P, long taps, long channels, lon
 
 /* Gradient of the weights of a line of the kernel, O output channels at once: a sum over samples and places. */
 INLINE void weigh_block(const int O, const int K, long B, const REAL *x, long xs, const REAL *d, long ds, long padded,
-                        const Place *place, const long *at, long places, REAL *W, long taps, REAL keep) {
+                        const Place *place, const long *at, long places, REAL *W, long taps, REAL keep, const REAL *K_,
+                        const REAL *F_) {
     vec a[2][5];
     for (int o = 0; o < O; o++)
         for (int k = 0; k < K; k++) a[o][k] = (vec){0};
@@ -198,7 +207,10 @@ INLINE void weigh_block(const int O, const int K, long B, const REAL *x, long xs
             }
         }
     for (int o = 0; o < O; o++)
-        for (int k = 0; k < K; k++) W[o * taps + k] = W[o * taps + k] * keep - sum(a[o][k]);
+        for (int k = 0; k < K; k++) {
+            long t = o * taps + k;
+            W[t] = (K_ ? W[t] * K_[t] + F_[t] : W[t] * keep) - sum(a[o][k]);
+        }
 }
 
 static void conv_backward(const Layer *h, const Room *r, long B, const Place *place, const long *at, long places,
@@ -232,10 +244,12 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
             for (long ky = 0; ky < h->kh; ky++)
                 for (long k = 0; k < h->kw; k += 5) {
                     const REAL *x = r->x + i * plane + ky * w + k, *g = r->d + o * padded;
-                    REAL *W = r->W + o * taps + (i * h->kh + ky) * h->kw + k;
+                    long line_ = o * taps + (i * h->kh + ky) * h->kw + k;
+                    REAL *W = r->W + line_;
+                    const REAL *K_ = r->K ? r->K + line_ : 0, *F_ = r->K ? r->F + line_ : 0;
                     long K = h->kw - k < 5 ? h->kw - k : 5, O = h->o - o < 2 ? 1 : 2, gs = h->o * padded;
 #define CASE(o_, k_) \
-    case 8 * o_ + k_: weigh_block(o_, k_, B, x, r->stride, g, gs, padded, place, at, places, W, taps, keep); break;
+    case 8 * o_ + k_: weigh_block(o_, k_, B, x, r->stride, g, gs, padded, place, at, places, W, taps, keep, K_, F_); break;
                     switch (8 * O + K) {
                         CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5)
                         CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4) CASE(2, 5)
@@ -247,7 +261,7 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
             vec a = (vec){0};
             for (long s = 0; s < B; s++)
                 for (long p = 0; p < padded; p += VL) a += LOAD(r->d + (s * h->o + o) * padded + p);
-            r->b[o] = r->b[o] * keep - sum(a);
+            r->b[o] = (r->K ? r->b[o] * r->Kb[o] + r->Fb[o] : r->b[o] * keep) - sum(a);
         }
 }
 
@@ -374,7 +388,15 @@ static void *get(Heap *heap, long count, long size) {
     return found;
 }
 
-static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long B) {
+static void get_weights(Heap *heap, Room *r, long weights, long biases, int springs) {
+    r->W = get(heap, weights, sizeof(REAL));
+    r->b = get(heap, biases, sizeof(REAL));
+    if (!springs) return;
+    r->K = get(heap, weights, sizeof(REAL)), r->F = get(heap, weights, sizeof(REAL));
+    r->Kb = get(heap, biases, sizeof(REAL)), r->Fb = get(heap, biases, sizeof(REAL));
+}
+
+static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long B, int springs) {
     for (long l = 0; l <= n; l++) {
         State *s = states + l;
         const Layer *h = layers + l;
@@ -391,8 +413,7 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
         r->x = s->given, r->dx = s->dgiven, r->stride = s->stride;
         if (h->kind == DENSE) {
             r->width = UP(h->out);
-            r->W = get(heap, h->in * r->width, sizeof(REAL));
-            r->b = get(heap, r->width, sizeof(REAL));
+            get_weights(heap, r, h->in * r->width, r->width, springs);
         } else if (h->kind == POOL) {
             r->largest = get(heap, B * h->out, sizeof(int32_t));
         } else if (h->kind == CONVOLUTION) {
@@ -403,8 +424,7 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
                 r->dx = get(heap, B * r->stride, sizeof(REAL));
             }
             r->d = get(heap, B * h->o * oh * UP(ow), sizeof(REAL));
-            r->W = get(heap, h->o * h->i * h->kh * h->kw, sizeof(REAL));
-            r->b = get(heap, h->o, sizeof(REAL));
+            get_weights(heap, r, h->o * h->i * h->kh * h->kw, h->o, springs);
             s->places = oh * UP(ow) / VL;
             s->place = get(heap, s->places, sizeof(Place));
             s->at = get(heap, s->places, sizeof(long));
@@ -417,21 +437,22 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
     }
 }
 
-/* A client's row into the layers' own memory; what fills lines up must be 0 again, whatever the last client left there. */
-static void take_weights(const Layer *h, const Room *r, const REAL *row) {
+/* A row's numbers for a layer into memory of its own. What fills lines up must be 0 again, whatever the last client left
+ * there. */
+static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) {
     if (h->kind == DENSE) {
-        memset(r->W, 0, h->in * r->width * sizeof(REAL));
-        memset(r->b, 0, r->width * sizeof(REAL));
+        memset(W, 0, h->in * width * sizeof(REAL));
+        memset(b, 0, width * sizeof(REAL));
         for (long o = 0; o < h->out; o++)
-            for (long i = 0; i < h->in; i++) r->W[i * r->width + o] = row[h->weight + o * h->in + i];
-        if (h->bias >= 0) memcpy(r->b, row + h->bias, h->out * sizeof(REAL));
+            for (long i = 0; i < h->in; i++) W[i * width + o] = row[h->weight + o * h->in + i];
+        if (h->bias >= 0) memcpy(b, row + h->bias, h->out * sizeof(REAL));
     } else if (h->kind == CONVOLUTION) {
-        memcpy(r->W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
-        if (h->bias >= 0) memcpy(r->b, row + h->bias, h->o * sizeof(REAL));
+        memcpy(W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
+        if (h->bias >= 0) memcpy(b, row + h->bias, h->o * sizeof(REAL));
     }
 }
 
-static void give_weights(const Layer *h, const Room *r, REAL *row) {
+static void give(const Layer *h, const Room *r, REAL *row) {
     if (h->kind == DENSE) {
         for (long o = 0; o < h->out; o++)
             for (long i = 0; i < h->in; i++) row[h->weight + o * h->in + i] = r->W[i * r->width + o];
@@ -484,27 +505,30 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
     return loss;
 }
 
-/* Train some clients; `out` gets the trained weights less the first ones (all of them in the columns from `shared` on).
- * 0, or 1 without memory, 2 for a label that the model has no score for. */
+/* Train some clients; `out` gets their weights. A step leaves keep W - lr g of a weight W with the gradient g, or with
+ * K and F (a row each) K W + F - lr g. 0, or 1 without memory, 2 for a label that the model has no score for. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
-             const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
-             int64_t start_stride, double lr, double keep, REAL *out, int64_t out_stride, int64_t width, int64_t shared,
-             REAL *loss) {
+              const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
+              int64_t start_stride, double lr, double keep, const REAL *K, const REAL *F, REAL *out, int64_t out_stride,
+              int64_t width, REAL *loss) {
     Heap heap = {0, 0};
     State *states = calloc(n + 1, sizeof(State));
     int64_t *y = malloc(B * sizeof(int64_t)), wrong = !states || !y;
     if (!wrong) {
-        lay_out(&heap, layers, states, n, B);
+        lay_out(&heap, layers, states, n, B, K != 0);
         heap.memory = calloc(1, heap.bytes + 64), heap.bytes = 0, wrong = !heap.memory;
     }
     long first = 0;
     while (layers[first].kind == RECTIFY || layers[first].kind == POOL) first++;
-    if (!wrong) lay_out(&heap, layers, states, n, B);
+    if (!wrong) lay_out(&heap, layers, states, n, B, K != 0);
+    for (long l = 0; l < n && K && !wrong; l++) {
+        Room *r = &states[l].room;
+        take(layers + l, r->width, K, r->K, r->Kb), take(layers + l, r->width, F, r->F, r->Fb);
+    }
     for (int64_t c = 0; c < clients && !wrong; c++) {
         REAL *row = out + c * out_stride;
-        const REAL *from = start + c * start_stride;
-        memcpy(row, from, width * sizeof(REAL));
-        for (long l = 0; l < n; l++) take_weights(layers + l, &states[l].room, row);
+        memcpy(row, start + c * start_stride, width * sizeof(REAL));
+        for (long l = 0; l < n; l++) take(layers + l, states[l].room.width, row, states[l].room.W, states[l].room.b);
         REAL total = 0;
         for (int64_t j = 0; j < steps[c] && !wrong; j++) {
             const int64_t *batch = rows + (c * J + j) * B;
@@ -516,8 +540,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
             }
             if (count && !wrong) total += step(layers, states, n, first, y, count, (REAL)lr, (REAL)keep);
         }
-        for (long l = 0; l < n; l++) give_weights(layers + l, &states[l].room, row);
-        for (int64_t k = 0; k < shared; k++) row[k] -= from[k];
+        for (long l = 0; l < n; l++) give(layers + l, &states[l].room, row);
         loss[c] = total;
     }
     free(heap.memory), free(states), free(y);

@@ -33,8 +33,8 @@ ARGUMENTS = (
     *(pointer, whole),  # layers
     *(pointer, whole, pointer),  # samples
     *(pointer, whole, whole, pointer, whole),  # batches
-    *(pointer, whole, real, real),  # first weights, learning rate, what is kept of a weight
-    *(pointer, whole, whole, whole, pointer),  # changes and losses
+    *(pointer, whole, real, real, pointer, pointer),  # first weights and `Rate`
+    *(pointer, whole, whole, pointer),  # weights and losses
 )
 LARGEST = 256 << 10  # bytes of weights: more than this would not stay in a core's own cache
 
@@ -95,6 +95,26 @@ def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | 
 
 
 @dataclass(frozen=True)
+class Rate:
+    """A step: keep W - lr g of a weight W with the gradient g, or with springs (K, F) K W + F - lr g."""
+
+    lr: float
+    keep: float
+    springs: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], width: int) -> Rate:
+        """Springs (k, f) of the shared columns, of which the gradient gains k w - f."""
+        if not springs:
+            return cls(lr, keep)
+        K, F = springs[0][0].new_full((width,), keep), springs[0][0].new_zeros(width)
+        for k_P, f_P in springs:
+            K[: len(k_P)] -= lr * k_P
+            F[: len(f_P)] += lr * f_P
+        return cls(lr, keep, (K, F))
+
+
+@dataclass(frozen=True)
 class Native:
     """A model's local steps in C."""
 
@@ -120,27 +140,19 @@ class Native:
         return plain and y.dtype == torch.int64 and y.dim() == 1 and x.is_contiguous() and y.is_contiguous()
 
     def train(
-        self,
-        samples: Samples,
-        batches: Batches,
-        steps_c: Tensor,
-        start_cP: Tensor,
-        lr: float,
-        keep: float,
-        out_cP: Tensor,
+        self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, rate: Rate, out_cP: Tensor
     ) -> Tensor:
-        """Some clients' steps; `out_cP` gets what has changed (the weights themselves, in personal columns). The sum of
-        the losses of each client's steps comes back."""
+        """Some clients' steps; `out_cP` gets their weights. The sum of the losses of each one's steps comes back."""
         run = train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
-        common = len(start_cP) == 1
+        springs = (None, None) if rate.springs is None else tuple(at(value) for value in rate.springs)
         wrong = run(
             *(at(self.steps), len(self.steps)),
             *(at(samples.x), prod(self.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
-            *(at(start_cP), 0 if common else start_cP.stride(0), lr, keep),
-            *(at(out_cP), out_cP.stride(0), self.layout.width, self.layout.shared, at(loss_c)),
+            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), rate.lr, rate.keep, *springs),
+            *(at(out_cP), out_cP.stride(0), self.layout.width, at(loss_c)),
         )
         if wrong == 1:
             raise MemoryError

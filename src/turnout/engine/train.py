@@ -20,7 +20,7 @@ from turnout.engine.crew import Crew
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.layout import Slot
-from turnout.engine.native import Native
+from turnout.engine.native import Native, Rate
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.engine.replays import Batch
 from turnout.local import SGD, Optimizer
@@ -34,8 +34,8 @@ _LITTLE = 16 << 20  # bytes that all steps of a cohort touch, below which they a
 _TRAILS = 32 << 20  # bytes of trails in a chunk: the more clients, the larger the products with the common start
 
 
-def plain_sgd(optimizer: Optimizer, terms: Sequence[Term]) -> bool:
-    return isinstance(optimizer, SGD) and not optimizer.momentum and not terms
+def plain_sgd(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, SGD) and not optimizer.momentum
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Job:
     @property
     def fused(self) -> bool:
         """Plain SGD without terms: gradient and update are one operation."""
-        return plain_sgd(self.optimizer, self.terms) and not self.magnitudes
+        return plain_sgd(self.optimizer) and not self.terms and not self.magnitudes
 
     @property
     def followed(self) -> int:
@@ -115,26 +115,34 @@ class Trainer:
     def threads(self) -> int:
         return self.crew.threads
 
-    def title(self, optimizer: Optimizer, terms: Sequence[Term] = ()) -> str:
-        """How clients with these settings train."""
-        return "native" if self.native and plain_sgd(optimizer, terms) else self.gradients.title
+    def title(self, optimizer: Optimizer, springs: bool = True) -> str:
+        """How clients train with this optimizer, and with terms that are all springs or not."""
+        return "native" if self.native and plain_sgd(optimizer) and springs else self.gradients.title
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         result = _blank(job, self._room(job), self.network.layout.slots)
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
-            if native:
-                _natively(job, native, *piece, result)
-            else:
-                Chunk(job, self.network, gradients, *piece, result).run()
+            Chunk(job, self.network, gradients, *piece, result, native).run()
 
-        native = self.native if self._in_c(job) else None
+        native = self._native(job)
         self.crew.map(advance, self._pieces(job, self._share(job) if native else self._chunk(job)))
         return result
 
-    def _in_c(self, job: Job) -> bool:
-        return self.native is not None and job.fused and self.native.takes(job.samples, job.start_P)
+    def _native(self, job: Job) -> tuple[Native, Rate] | None:
+        """The steps in C, where this job's are like that: plain SGD, with terms that are springs or none."""
+        shared, plain = self.network.layout.shared, plain_sgd(job.optimizer) and not job.magnitudes
+        if self.native is None or not plain or not self.native.takes(job.samples, job.start_P):
+            return None
+        assert isinstance(job.optimizer, SGD)
+        start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
+        springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
+        there = [spring for spring in springs if spring is not None]
+        if len(there) < len(springs):
+            return None
+        keep = 1 - job.lr * job.optimizer.weight_decay
+        return self.native, Rate.of(job.lr, keep, there, self.network.layout.width)
 
     def _share(self, job: Job) -> int:
         """Clients that a thread takes at once where they train one after another: a few, for those who come first have
@@ -201,25 +209,6 @@ def _batches(job: Job, block: slice) -> Batches:
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
 
 
-def _natively(job: Job, native: Native, rows: slice, batches: Batches, result: Trained) -> None:
-    """The same as a chunk's way through its local steps, in C."""
-    assert isinstance(job.optimizer, SGD)
-    steps_c, start_cP = job.steps_C[rows], job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
-    keep = 1 - job.lr * job.optimizer.weight_decay
-    loss_c = native.train(job.samples, batches, steps_c, start_cP, job.lr, keep, result.flat_CP[rows])
-    result.loss_C[rows] = loss_c / steps_c.clamp(min=1)
-    result.count_C[rows] += steps_c
-    _make_ready(job, rows, native.layout.shared, result)
-
-
-def _make_ready(job: Job, rows: slice, shared: int, result: Trained) -> None:
-    """The update as it is sent: scaled, and known to be numbers or not."""
-    update_cP = result.flat_CP[rows, :shared]
-    if job.scale_C is not None:
-        update_cP.mul_(job.scale_C[rows, None].to(update_cP))
-    result.finite_C[rows] = torch.isfinite(update_cP.sum(1))
-
-
 def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
     """Write back what is not the home's own memory: gathered groups, and tensors that a part has put in their place."""
     for name, value in changed.items():
@@ -231,22 +220,30 @@ class Chunk:
     """A few clients on their way through their local steps."""
 
     def __init__(
-        self, job: Job, network: Network, gradients: Gradients, rows: slice, batches: Batches, result: Trained
+        self,
+        job: Job,
+        network: Network,
+        gradients: Gradients,
+        rows: slice,
+        batches: Batches,
+        result: Trained,
+        native: tuple[Native, Rate] | None = None,
     ):
-        self.job, self.network, self.gradients = job, network, gradients
+        self.job, self.network, self.gradients, self.native = job, network, gradients, native
         self.rows, self.result = rows, result
         self.feed = Feed(job.samples, batches, job.start_P.dtype)
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
-        self.loose = gradients.loosen(self.start_cP, len(self.client_c), self._samples_seen()) if job.fused else None
-        if self.loose is None:
+        loose = job.fused and native is None
+        self.loose = gradients.loosen(self.start_cP, len(self.client_c), self._samples_seen()) if loose else None
+        if self.loose is None and native is None:
             self.flat_cP.copy_(self.start_cP)
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.progress_c = job.optimizer.progress(self.steps_c).to(self.flat_cP) if job.terms else self.steps_c
-        self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused else None
+        self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk: Tensor | None = None
@@ -259,6 +256,18 @@ class Chunk:
         return min(self.job.followed, sum(self.feed.width_J))
 
     def run(self) -> None:
+        self._in_c() if self.native else self._advance()
+        for sums in (self.result.loss_C, *self.result.magnitude.values()):
+            sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
+        self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
+        self._finish()
+
+    def _in_c(self) -> None:
+        assert self.native is not None
+        (native, rate), batches = self.native, self.feed.batches
+        self.loss_c += native.train(self.job.samples, batches, self.steps_c, self.start_cP, rate, self.flat_cP)
+
+    def _advance(self) -> None:
         steps = self.steps_c.tolist()
         active = len(steps)
         for step in range(steps[0] if steps else 0):
@@ -266,10 +275,6 @@ class Chunk:
                 active -= 1
             for rows in self._groups(step, active):
                 self._step(step, rows)
-        for sums in (self.result.loss_C, *self.result.magnitude.values()):
-            sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
-        self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
-        self._finish()
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
         """Clients that take this step together: all, or by batch size where padding would be seen."""
@@ -331,14 +336,15 @@ class Chunk:
             _put_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
-    def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> At:
+    def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None) -> At:
         shared = self.network.layout.shared
         start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
 
         def gradient(x_cP: Tensor) -> Tensor:
             full, out = flat.clone(), torch.empty_like(flat)
             full[:, :shared] = x_cP
-            self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, batch, out)
+            given = batch or self._batch(step, rows)
+            self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, given, out)
             return out[:, :shared]
 
         def squared_gradients(samples: int) -> Tensor:
@@ -370,7 +376,7 @@ class Chunk:
         """When training ends: what each term sends and keeps."""
         whole = slice(0, len(self.client_c))
         for term in self.job.terms:
-            at = self._at(0, whole, self.flat_cP, self.states, self._batch(0, whole))
+            at = self._at(0, whole, self.flat_cP, self.states)
             up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)
@@ -391,7 +397,9 @@ class Chunk:
                     self.loose.write_update(slot.name, starts[slot.name], homes[slot.name])
                 else:
                     homes[slot.name].copy_(self.loose.weights[slot.name])
-        _make_ready(self.job, self.rows, layout.shared, self.result)
+        if self.job.scale_C is not None:
+            update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
+        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
 
     def _home(self, term: str, name: str, like: Tensor) -> Tensor:
         """The cohort's matrix for what a term sends, made when the first chunk arrives."""
