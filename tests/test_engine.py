@@ -13,10 +13,11 @@ from turnout.engine.backprop import Pool
 from turnout.engine.batches import address_batches, steps_per_epoch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
+from turnout.engine.job import Job, Trained
 from turnout.engine.layout import lay_out
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.sinks import Sink
-from turnout.engine.train import Job, Trained, Trainer
+from turnout.engine.train import Trainer
 from turnout.local import SGD
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
 from turnout.terms import Proximal

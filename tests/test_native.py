@@ -19,10 +19,11 @@ from turnout.engine.batches import address_batches, order_with_torch, steps_per_
 from turnout.engine.compiling import compiled, function
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network
+from turnout.engine.job import Job
 from turnout.engine.layout import Predicate, lay_out
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.native import Native
-from turnout.engine.train import Job, Trainer
+from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.local import SGD
 from turnout.rng import key, keys

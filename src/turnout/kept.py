@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from turnout.engine.job import Trained
 from turnout.engine.layout import Layout
-from turnout.engine.train import Trained
 from turnout.local import Optimizer
 from turnout.settings import Algorithm
 from turnout.types import Tensors, flatten, unflatten

@@ -24,7 +24,8 @@ from torch import Tensor
 from turnout.accounting import attendance, row_bytes, sent, terms_bytes, weighed, wire_bytes
 from turnout.aggregation import weighted_mean
 from turnout.compression import Dense, Sending
-from turnout.engine.train import Job, Trainer
+from turnout.engine.job import Job
+from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.exchange import ClientWork, Download, Hindsight, Runtime, Served, Server
 from turnout.kept import Kept, central_model, sent_down

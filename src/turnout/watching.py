@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from turnout.activations import distributions, own_values, shares
-from turnout.engine.train import Job, Trained, Trainer
+from turnout.engine.job import Job, Trained
+from turnout.engine.train import Trainer
 from turnout.evaluation import Models, measure_own
 from turnout.settings import Evaluate
 from turnout.task import TaskSpec

@@ -174,6 +174,7 @@ def _columns(table: Table, gap_CK: Tensor) -> Tensor:
 
 def _read_quotients(bit_CN: Tensor, start_C: Tensor, end_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
     """Where the last entry ends, and the zeros before each entry's 1: the j-th 1 belongs to the j-th entry."""
+    bit_CN = bit_CN[:, : int(end_C.max())] if len(end_C) else bit_CN  # floats are behind them
     place_N = torch.arange(bit_CN.shape[1], device=bit_CN.device)
     one_CN = bit_CN.bool() & (place_N >= start_C[:, None]) & (place_N < end_C[:, None])
     refuse(one_CN.sum(1) != there_CK.sum(1), "it has too few or too many entries")
@@ -196,6 +197,9 @@ def _put_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, flo
     has_CF = _float_fields(form, there_CK)
     of_C4F = bytes_of(float_CF)
     has, byte = _float_bytes(has_CF, at_C)
+    if bool(has_CF.all()):
+        byte_CB.scatter_(1, byte, of_C4F)
+        return
     row, field = has.nonzero(as_tuple=True)
     byte_CB[row, byte[row, field]] = of_C4F[row, field]
 

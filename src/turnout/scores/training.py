@@ -15,7 +15,8 @@ from torch import Tensor
 
 from turnout.engine.batches import steps_per_epoch
 from turnout.engine.gradients import Gradients
-from turnout.engine.train import Job, Trained, Trainer
+from turnout.engine.job import Job, Trained
+from turnout.engine.train import Trainer
 from turnout.evaluation import measure_own
 from turnout.local import Local
 from turnout.rng import key, rng
