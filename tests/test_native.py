@@ -180,7 +180,7 @@ def test_what_is_not_plain_is_left_to_others():
         (squashed(), cross_entropy),
         (image(0.2), cross_entropy),
         (dense(), soft_cross_entropy),
-        (nn.Sequential(nn.Flatten(), nn.Linear(36, 2000), nn.ReLU(), nn.Linear(2000, 3)), cross_entropy),  # too large
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 8000), nn.ReLU(), nn.Linear(8000, 3)), cross_entropy),  # too large
     ]:
         network = Network.of(model, lay_out(model), CROSS_ENTROPY)
         stack = by_hand(network.module, loss)
@@ -219,9 +219,12 @@ def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: 
         ready(experiment, runtime=chosen("native"))
 
 
-@pytest.mark.parametrize("broken", ["no folder", "no library", "no source"])
+@pytest.mark.parametrize("broken", ["no home", "no folder", "no library", "no source"])
 def test_what_cannot_be_compiled_or_loaded_is_done_by_hand(fresh: Path, broken: str, monkeypatch: pytest.MonkeyPatch):
-    if broken == "no folder":
+    if broken == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "expanduser", lambda self: (_ for _ in ()).throw(RuntimeError("no home")))
+    elif broken == "no folder":
         (fresh / "turnout").write_text("a file in its place")
     elif broken == "no source":
         (fresh / "broken.c").write_text("this is not C")

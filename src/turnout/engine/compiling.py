@@ -52,17 +52,17 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path | None:
         return None
     flags = [*FLAGS, *(f"-D{define}" for define in defines)]
     about = repr((source.read_bytes(), compiler, flags, _processor())).encode()
-    path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
-    if path.exists():
-        return path
     try:
+        path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
+        if path.exists():
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
             command = [compiler, *flags, str(source), "-o", str(made), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
             os.replace(made, path)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: nobody knows the home folder
         return None
     return path
 

@@ -55,7 +55,7 @@ INLINE vec larger(vec a, vec b) {
 
 INLINE void forward_block(const int S, const int N, const REAL *x, long xs, const REAL *W, long width, long in,
                           const REAL *b, REAL *y, long ys) {
-    vec a[4][2];
+    vec a[5][2];
     for (int s = 0; s < S; s++)
         for (int n = 0; n < N; n++) a[s][n] = LOAD(b + n * VL);
     for (long i = 0; i < in; i++)
@@ -68,18 +68,27 @@ INLINE void forward_block(const int S, const int N, const REAL *x, long xs, cons
 }
 
 static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
-    for (long n = 0; n < r->width; n += 2 * VL) {
-        int two = n + VL < r->width;
-        for (long s = 0; s < B; s += s + 4 <= B ? 4 : 1) {
+    for (long n = 0; n < r->width; n += 2 * VL)
+        for (long s = 0; s < B; s += 5) {
             const REAL *x = r->x + s * r->stride, *W = r->W + n, *b = r->b + n;
-            REAL *to = y + s * ys + n;
-            if (s + 4 <= B) {
-                if (two) forward_block(4, 2, x, r->stride, W, r->width, h->in, b, to, ys);
-                else forward_block(4, 1, x, r->stride, W, r->width, h->in, b, to, ys);
-            } else if (two) forward_block(1, 2, x, r->stride, W, r->width, h->in, b, to, ys);
-            else forward_block(1, 1, x, r->stride, W, r->width, h->in, b, to, ys);
+            long S = B - s < 5 ? B - s : 5, N = n + VL < r->width ? 2 : 1;
+#define CASE(s_, n_) \
+    case 2 * s_ + n_: forward_block(s_, n_, x, r->stride, W, r->width, h->in, b, y + s * ys + n, ys); break;
+            switch (2 * S + N) {
+                CASE(1, 1) CASE(1, 2) CASE(2, 1) CASE(2, 2) CASE(3, 1)
+                CASE(3, 2) CASE(4, 1) CASE(4, 2) CASE(5, 1) CASE(5, 2)
+            }
+#undef CASE
         }
-    }
+}
+
+/* Gradient of the inputs: a line of weights is read once for S samples. */
+INLINE void back_block(const int S, const REAL *d, long ds, const REAL *W, long width, REAL *dx, long stride) {
+    vec a[5];
+    for (int s = 0; s < S; s++) a[s] = LOAD(d + s * ds) * LOAD(W);
+    for (long n = VL; n < width; n += VL)
+        for (int s = 0; s < S; s++) a[s] += LOAD(d + s * ds + n) * LOAD(W + n);
+    for (int s = 0; s < S; s++) dx[s * stride] = sum(a[s]);
 }
 
 INLINE void descend_block(const int I, const int N, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W,
@@ -100,13 +109,14 @@ INLINE void descend_block(const int I, const int N, const REAL *x, long xs, cons
 }
 
 static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds, REAL keep, int first) {
-    if (!first)
-        for (long s = 0; s < B; s++)
-            for (long i = 0; i < h->in; i++) {
-                vec a = LOAD(d + s * ds) * LOAD(r->W + i * r->width);
-                for (long n = VL; n < r->width; n += VL) a += LOAD(d + s * ds + n) * LOAD(r->W + i * r->width + n);
-                r->dx[s * r->stride + i] = sum(a);
-            }
+    for (long s = 0; s < B && !first; s += 5)
+        for (long i = 0; i < h->in; i++) {
+            const REAL *g = d + s * ds, *W = r->W + i * r->width;
+            REAL *dx = r->dx + s * r->stride + i;
+#define CASE(s_) case s_: back_block(s_, g, ds, W, r->width, dx, r->stride); break;
+            switch (B - s < 5 ? B - s : 5) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) }
+#undef CASE
+        }
     for (long n = 0; n < r->width; n += 2 * VL) {
         int two = n + VL < r->width;
         for (long i = 0; i < h->in; i += i + 4 <= h->in ? 4 : 1) {

@@ -36,7 +36,7 @@ ARGUMENTS = (
     *(pointer, whole, real, real, pointer, pointer),  # first weights and `Rate`
     *(pointer, whole, whole, pointer),  # weights and losses
 )
-LARGEST = 256 << 10  # bytes of weights: more than this would not stay in a core's own cache
+LARGEST = 1 << 20  # bytes of weights: more than this would not stay in the cache of a core
 
 
 @dataclass(frozen=True)

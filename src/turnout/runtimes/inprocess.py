@@ -45,7 +45,7 @@ from turnout.watching import Watch
 
 TOLD = 64  # clients whose rows are rewritten together when a round has ended
 NOT_IN_C = (
-    "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 256 KiB on a CPU: an "
+    "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
     "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
 )
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
