@@ -106,6 +106,18 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
             torch.testing.assert_close(found.up[name][what], value, rtol=1e-8, atol=1e-11)
 
 
+def test_a_spring_of_another_precision_is_converted():
+    @dataclasses.dataclass(frozen=True)
+    class Coarse(Proximal):
+        def spring(self, start_cP, down):
+            return tuple(value.float() for value in super().spring(start_cP, down))
+
+    found, expected = (in_c(dense(), terms=[term]) for term in (Coarse(0.5), Proximal(0.5)))
+    torch.testing.assert_close(
+        found[0].train(found[1]).flat_CP, expected[0].train(expected[1]).flat_CP, atol=1e-6, rtol=1e-5
+    )
+
+
 def test_everybody_s_own_start():
     trainer, job = in_c(image())
     looped, _ = prepared(image(), Looped, 5, 1, "cpu")

@@ -5,6 +5,8 @@ Shape letters: C clients of the cohort, c of the chunk, P parameters (all column
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -43,7 +45,7 @@ class Chunk:
     ):
         self.job, self.network, self.gradients, self.native = job, network, gradients, native
         self.rows, self.result = rows, result
-        self.feed = Feed(job.samples, batches, job.start_P.dtype)
+        self.batches = batches
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
@@ -64,6 +66,11 @@ class Chunk:
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, steps, layers)
             self.keys_cJk = keys_cJk.to(job.samples.x.device)
 
+    @cached_property
+    def feed(self) -> Feed:
+        """Samples step by step; steps in C need none."""
+        return Feed(self.job.samples, self.batches, self.job.start_P.dtype)
+
     def _samples_seen(self) -> int:
         return min(self.job.followed, sum(self.feed.width_J))
 
@@ -76,8 +83,8 @@ class Chunk:
 
     def _in_c(self) -> None:
         assert self.native is not None
-        (native, rate), batches = self.native, self.feed.batches
-        self.loss_c += native.train(self.job.samples, batches, self.steps_c, self.start_cP, rate, self.flat_cP)
+        native, rate = self.native
+        self.loss_c += native.train(self.job.samples, self.batches, self.steps_c, self.start_cP, rate, self.flat_cP)
 
     def _advance(self) -> None:
         steps = self.steps_c.tolist()
@@ -92,7 +99,7 @@ class Chunk:
         """Clients that take this step together: all, or by batch size where padding would be seen."""
         if not self.grouped or not self.feed.short_J[step]:
             return [slice(0, active)]
-        size_c = self.feed.batches.size_cJ[:active, step]
+        size_c = self.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
     def _batch(self, step: int, rows: slice | Tensor) -> Batch:

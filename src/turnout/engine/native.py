@@ -66,8 +66,14 @@ DENSE, CONVOLUTION, RECTIFY, POOL = range(4)
 
 def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | None:
     """The layers for samples of a shape, or None where one of them is not written in C."""
-    places = {slot.name: slot.start for slot in layout.slots}
+    slots = {slot.name: slot for slot in layout.slots}
     steps, shape = [], tuple(shape)
+
+    def weights(layer: Dense | Convolution) -> tuple[int, int, int]:
+        """How many outputs, and where weight and bias are."""
+        weight = slots[layer.weight]
+        return weight.shape[0], weight.start, -1 if layer.bias is None else slots[layer.bias].start
+
     for layer in stack.layers:
         size = prod(shape)
         if isinstance(layer, Flat):
@@ -75,20 +81,18 @@ def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | 
         elif isinstance(layer, Rectify):
             steps.append(Step(RECTIFY, size, size))
         elif isinstance(layer, Dense) and len(shape) == 1:
-            outputs = next(slot.shape[0] for slot in layout.slots if slot.name == layer.weight)
-            bias = -1 if layer.bias is None else places[layer.bias]
-            steps.append(Step(DENSE, size, outputs, places[layer.weight], bias))
-            shape = (outputs,)
+            o, weight, bias = weights(layer)
+            steps.append(Step(DENSE, size, o, weight, bias))
+            shape = (o,)
         elif isinstance(layer, Pool) and len(shape) == 3 and layer.kernel == layer.stride:
             (i, h, w), (kh, kw) = shape, layer.kernel
             shape = (i, h // kh, w // kw)
             steps.append(Step(POOL, size, prod(shape), i=i, o=i, h=h, w=w, kh=kh, kw=kw))
         elif isinstance(layer, Convolution) and len(shape) == 3:
             (i, h, w), (kh, kw), (ph, pw) = shape, layer.kernel, layer.padding
-            o = next(slot.shape[0] for slot in layout.slots if slot.name == layer.weight)
-            bias = -1 if layer.bias is None else places[layer.bias]
+            o, weight, bias = weights(layer)
             shape = (o, h + 2 * ph - kh + 1, w + 2 * pw - kw + 1)
-            steps.append(Step(CONVOLUTION, size, prod(shape), places[layer.weight], bias, i, o, h, w, kh, kw, ph, pw))
+            steps.append(Step(CONVOLUTION, size, prod(shape), weight, bias, i, o, h, w, kh, kw, ph, pw))
         else:
             return None
     return steps
@@ -103,11 +107,11 @@ class Rate:
     springs: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], width: int) -> Rate:
-        """Springs (k, f) of the shared columns, of which the gradient gains k w - f."""
+    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor) -> Rate:
+        """Springs (k, f) of the shared columns, of which the gradient gains k w - f; numbers of the type of `start`."""
         if not springs:
             return cls(lr, keep)
-        K, F = springs[0][0].new_full((width,), keep), springs[0][0].new_zeros(width)
+        K, F = start.new_full(start.shape[-1:], keep), start.new_zeros(start.shape[-1:])
         for k_P, f_P in springs:
             K[: len(k_P)] -= lr * k_P
             F[: len(f_P)] += lr * f_P

@@ -78,7 +78,7 @@ class Trainer:
         if len(there) < len(springs):
             return None
         keep = 1 - job.lr * job.optimizer.weight_decay
-        return self.native, Rate.of(job.lr, keep, there, self.network.layout.width)
+        return self.native, Rate.of(job.lr, keep, there, job.start_P)
 
     def _share(self, job: Job) -> int:
         """Clients that a thread takes at once where they train one after another: a few, for those who come first have
