@@ -219,13 +219,14 @@ def test_plain_stacks_are_trained_by_hand_and_others_are_not():
     assert isinstance(fastest(Network.of(odd, lay_out(odd), CROSS_ENTROPY), cross_entropy), Vmapped)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [dense, lambda: image(0.4), normed, normed_image, Residual])
-def test_own_models_in_evaluation_equal_the_module_and_move_nothing(make):
+def test_own_models_in_evaluation_equal_the_module_and_move_nothing(make, device):
     """Dropout is off, BatchNorm uses each client's own running statistics: three ways, and the module itself."""
-    model = make().double()
+    model = make().double().to(device)
     network = Network.of(model, lay_out(model), CROSS_ENTROPY)
-    g = torch.Generator().manual_seed(1)
-    flat_cP = torch.randn(3, network.layout.width, generator=g, dtype=torch.float64)
+    g = torch.Generator(device).manual_seed(1)
+    flat_cP = torch.randn(3, network.layout.width, generator=g, dtype=torch.float64, device=device)
     moved = {n: b.expand(3, *b.shape).clone() for n, b in model.named_buffers()}
     for name, value in moved.items():
         if name.endswith("running_var"):
@@ -233,7 +234,7 @@ def test_own_models_in_evaluation_equal_the_module_and_move_nothing(make):
         elif name.endswith("running_mean"):
             value.normal_(generator=g)
     before = {name: value.clone() for name, value in moved.items()}
-    x = torch.randn(3, 4, 1, 6, 6, generator=g, dtype=torch.float64)
+    x = torch.randn(3, 4, 1, 6, 6, generator=g, dtype=torch.float64, device=device)
     for gradients in (fastest(network, cross_entropy), Vmapped(network), Looped(network)):
         found = gradients.outputs(flat_cP, moved, x)
         for i in range(3):

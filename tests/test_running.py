@@ -265,7 +265,7 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
         to.Mistake, match=r"needs about 2 kB of memory \(cohort 2 kB\), and 3 such runs .* 6 kB, but 5 kB"
     ):
         check_fits({"cohort": 2000, "client state": 10**12}, free=5000, side_by_side=3)
-    huge = small(**{"world.data.clients": 1000, "model": to.models.MLP(3000, 3000, 3000), "rounds": 1})
+    huge = small(**{"world.data.clients": 1000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
     with pytest.raises(to.Mistake, match=r"of memory .*cohort"):
         to.run(huge, tmp_path / "run", quiet=True)
 
@@ -275,7 +275,7 @@ def test_progress_on_no_terminal_is_plain_lines(
 ) -> None:
     monkeypatch.setattr("turnout.progress.PLAIN_EVERY", 0.0)
     monkeypatch.setattr("turnout.sidebyside.LINE_SECONDS", 0.0)
-    to.run(small(**{"runtime.engine": "by-hand"}), tmp_path / "run")
+    to.run(small(**{"runtime.engine": "by-hand", "runtime.device": "cpu"}), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")
     assert "of memory" in lines[0]

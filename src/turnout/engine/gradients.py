@@ -172,6 +172,14 @@ class Vmapped:
         self.network = network
         self._grad = grad_and_value(self._loss)
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
+        self._statistics = network.has_batch_statistics()
+
+    def _laid(self, x: Tensor) -> tuple[Tensor, int]:
+        """The samples, and which of their dimensions is the clients'.
+
+        cuDNN's batch norm wants one piece of memory [B, clients · channels, ...], and vmap does not see to that.
+        """
+        return (x.transpose(0, 1).contiguous(), 1) if self._statistics and x.is_cuda else (x, 0)
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
         output = functional_call(self.network.module, {**weights, **states}, (x,))
@@ -181,7 +189,9 @@ class Vmapped:
         self.network.module.train(batch.training)
         weights = self.network.layout.views(flat_cP)
         inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
-        grads, loss_c = vmap(self._grad)(weights, inner, batch.x, batch.y, _shares(batch, flat_cP.dtype))
+        x, clients = self._laid(batch.x)
+        step = vmap(self._grad, (0, 0, clients, 0, 0))
+        grads, loss_c = step(weights, inner, x, batch.y, _shares(batch, flat_cP.dtype))
         return [grads[s.name] for s in self.network.layout.slots], loss_c
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
@@ -217,8 +227,8 @@ class Vmapped:
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         module = self.network.module.eval()
-        weights = self.network.layout.views(flat_cP)
-        return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)))(weights, states, x)
+        weights, (x, clients) = self.network.layout.views(flat_cP), self._laid(x)
+        return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)), (0, 0, clients))(weights, states, x)
 
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
