@@ -1,6 +1,7 @@
 """SYNTHETIC(alpha, beta) is FedProx's generator, sizes are the laws they say, and a million clients cost nothing."""
 
 import pickle
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,6 +13,16 @@ from turnout.errors import Mistake
 from turnout.rng import rng
 
 MANY = torch.arange(20_000)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Sizes as they are named: by client."""
+
+    sizes: tuple[tuple[int, int], ...]
+
+    def draw(self, client_C: torch.Tensor, seed: int) -> torch.Tensor:
+        return torch.tensor([dict(self.sizes)[client] for client in client_C.tolist()])
 
 
 def test_pareto_has_its_quantiles():
@@ -64,12 +75,21 @@ def truths(spec: Synthetic, clients: int) -> list[tuple[torch.Tensor, ...]]:
 
 
 @pytest.mark.parametrize("iid", [False, True])
-def test_a_cohort_s_data_is_each_client_s_own(iid: bool) -> None:
-    maker = _Maker(Synthetic(0.5, 2.0, clients=50, iid=iid), 3)
-    train, test = maker.cohort([4, 40, 7], 0)
-    for i, client in enumerate([4, 40, 7]):
-        for together, alone in zip((*train.of(i), *test.of(i)), maker(client, 0), strict=True):
-            assert torch.equal(together, alone)
+@pytest.mark.parametrize("shape", [(60, 10), (1, 2), (5, 3), (16, 17)])
+def test_a_cohort_s_data_is_each_client_s_own(iid: bool, shape: tuple[int, int]) -> None:
+    """With torch to the last bit; in C (where there is a compiler) up to rounding, and again in any company."""
+    sizes = Given(((4, 100), (40, 1), (7, 33), (9999, 7)))
+    clients, maker = [4, 40, 7, 9999], _Maker(Synthetic(0.5, 2.0, 10_000, iid, sizes, 0.3, *shape), 3)
+    train, test = maker.dealt(*maker.samples(clients, maker.sizes(clients)))
+    quick, quick_test = maker.cohort(clients, 0)
+    for i, client in enumerate(clients):
+        alone = maker(client, 0)
+        for together, own in zip((*train.of(i), *test.of(i)), alone, strict=True):
+            assert torch.equal(together, own)
+        for together, own in zip((*quick.of(i), *quick_test.of(i)), alone, strict=True):
+            torch.testing.assert_close(together, own, rtol=1e-5, atol=5e-6)
+        for together, own in zip(quick.of(i), maker.cohort([client], 0)[0].of(0), strict=True):
+            assert torch.equal(together, own)
 
 
 def test_alpha_and_beta_are_standard_deviations():
@@ -127,9 +147,9 @@ def test_pooled_and_generated_hold_the_same_data():
     cohort = torch.tensor([4, 0, 2])
     for i in range(3):
         for a, b in zip(small.train(cohort, 0).of(i), large.train(cohort, 9).of(i), strict=True):
-            assert torch.equal(a, b)
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6)
         for a, b in zip(small.test(cohort, 0).of(i), large.test(cohort, 9).of(i), strict=True):
-            assert torch.equal(a, b)
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6)
 
 
 def test_a_million_clients_cost_their_cohort():
@@ -165,6 +185,9 @@ def test_generated_data_travels_to_another_process():
     assert not there.recent.values
     assert torch.equal(there.train(torch.tensor([3]), 0).x, here.x)
     assert torch.equal(data.to("cpu").train(torch.tensor([3]), 0).x, here.x)
+    away = here.to(torch.device("meta"))  # samples go to a device, who owns which of them does not
+    assert away.x.is_meta
+    assert (away.row_R.device.type, away.count_C.device.type) == ("cpu", "cpu")
 
 
 def test_what_was_made_is_kept_within_its_bytes():

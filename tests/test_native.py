@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import turnout as to
 from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
+from turnout.compiling import compiled, function
 from turnout.engine import native
 from turnout.engine.backprop import by_hand
 from turnout.engine.batches import address_batches, order_with_torch, steps_per_epoch
-from turnout.engine.compiling import compiled, function
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network
 from turnout.engine.job import Job

@@ -177,8 +177,8 @@ def test_resume_starts_a_run_in_an_empty_folder(tmp_path: Path) -> None:
 
 def test_a_run_keeps_the_threads_it_began_with(tmp_path: Path) -> None:
     file, out = experiment(tmp_path, 2), tmp_path / "run"
-    run_here(file, "--set", "runtime.threads=3", "--out", out)
-    run_here(file, "--set", "rounds=4", "--out", out, "--resume")
+    run_here(file, "--set", "runtime.threads=3", "--set", "runtime.device=cpu", "--out", out)
+    run_here(file, "--set", "rounds=4", "--set", "runtime.device=cpu", "--out", out, "--resume")
     assert '"threads": 3' in (out / "environment.json").read_text()
     assert rounds_in(out / "records.sqlite") == 4
 

@@ -265,7 +265,7 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
         to.Mistake, match=r"needs about 2 kB of memory \(cohort 2 kB\), and 3 such runs .* 6 kB, but 5 kB"
     ):
         check_fits({"cohort": 2000, "client state": 10**12}, free=5000, side_by_side=3)
-    huge = small(**{"world.data.clients": 1000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
+    huge = small(**{"world.data.clients": 50_000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
     with pytest.raises(to.Mistake, match=r"of memory .*cohort"):
         to.run(huge, tmp_path / "run", quiet=True)
 

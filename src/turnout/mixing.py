@@ -146,9 +146,9 @@ class FedAMP:
         return start_CP
 
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
-        slot_C = find_slots(state["client"], client_C).to(shared_P.device)
+        slot_C = find_slots(state["client"], client_C)
         own_CP = shared_P.expand(len(client_C), -1).clone()
-        own_CP[slot_C >= 0] = state["rows"][slot_C[slot_C >= 0]].to(shared_P)
+        own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
     def observe(self, state: State, ended: Ended) -> State:

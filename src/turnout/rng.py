@@ -29,9 +29,14 @@ def key(seed: int, *address: int | str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
+def rng_seed(seed: int, *address: int | str) -> int:
+    """What the generator of an address is seeded with."""
+    return key(seed, *address) & (2**63 - 1)
+
+
 def rng(seed: int, *address: int | str) -> torch.Generator:
     """A fresh generator for an address."""
-    return torch.Generator().manual_seed(key(seed, *address) & (2**63 - 1))
+    return torch.Generator().manual_seed(rng_seed(seed, *address))
 
 
 def mix(z: Tensor) -> Tensor:

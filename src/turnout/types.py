@@ -53,8 +53,8 @@ class Samples:
         return Samples(self.x, self.y, row_R, count_c)
 
     def to(self, device: torch.device) -> Samples:
-        """The same samples on another device."""
-        return Samples(*(v.to(device) for v in (self.x, self.y, self.row_R, self.count_C)))
+        """The same samples on another device; who owns which rows stays in the processor's memory."""
+        return Samples(self.x.to(device), self.y.to(device), self.row_R, self.count_C)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.engine.compiling import at, function, pointer, whole
+from turnout.compiling import at, function, pointer, whole
 from turnout.engine.layout import Slot
 from turnout.errors import Mistake, nearest
 

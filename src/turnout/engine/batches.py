@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.engine.compiling import at, function, pointer, whole
+from turnout.compiling import at, function, pointer, whole
 from turnout.rng import key, keys
 from turnout.types import Samples
 

@@ -10,12 +10,14 @@ Shape letters: c clients of a chunk, B batch, P parameters, k dropout layers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from turnout.engine import losses
@@ -94,10 +96,10 @@ class Network:
             return {}
         return {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
 
-    def has_batch_statistics(self) -> bool:
+    def has_batch_statistics(self, channels: int | None = None) -> bool:
         """Whether a sample's output depends on the others of its batch, so that padding would be seen."""
-        norm = nn.modules.batchnorm._BatchNorm
-        return any(isinstance(m, norm) for m in self.module.modules())
+        norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        return any(channels in (None, m.num_features) for m in norms)
 
 
 class ByHand:
@@ -172,14 +174,7 @@ class Vmapped:
         self.network = network
         self._grad = grad_and_value(self._loss)
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
-        self._statistics = network.has_batch_statistics()
-
-    def _laid(self, x: Tensor) -> tuple[Tensor, int]:
-        """The samples, and which of their dimensions is the clients'.
-
-        cuDNN's batch norm wants one piece of memory [B, clients · channels, ...], and vmap does not see to that.
-        """
-        return (x.transpose(0, 1).contiguous(), 1) if self._statistics and x.is_cuda else (x, 0)
+        self._cudnn = not network.has_batch_statistics(channels=1)  # vmap gives cuDNN those in a layout it refuses
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
         output = functional_call(self.network.module, {**weights, **states}, (x,))
@@ -189,9 +184,8 @@ class Vmapped:
         self.network.module.train(batch.training)
         weights = self.network.layout.views(flat_cP)
         inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
-        x, clients = self._laid(batch.x)
-        step = vmap(self._grad, (0, 0, clients, 0, 0))
-        grads, loss_c = step(weights, inner, x, batch.y, _shares(batch, flat_cP.dtype))
+        with _cudnn(self._cudnn):
+            grads, loss_c = vmap(self._grad)(weights, inner, batch.x, batch.y, _shares(batch, flat_cP.dtype))
         return [grads[s.name] for s in self.network.layout.slots], loss_c
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
@@ -227,11 +221,22 @@ class Vmapped:
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         module = self.network.module.eval()
-        weights, (x, clients) = self.network.layout.views(flat_cP), self._laid(x)
-        return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)), (0, 0, clients))(weights, states, x)
+        weights = self.network.layout.views(flat_cP)
+        with _cudnn(self._cudnn):
+            return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)))(weights, states, x)
 
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
+
+
+@contextmanager
+def _cudnn(wanted: bool) -> Iterator[None]:
+    before = cudnn.enabled
+    try:
+        cudnn.enabled = before and wanted
+        yield
+    finally:
+        cudnn.enabled = before
 
 
 def _shares(batch: Batch, dtype: torch.dtype) -> Tensor:

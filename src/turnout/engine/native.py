@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.compiling import at, function, pointer, real, whole
 from turnout.engine.backprop import Convolution, Dense, Flat, Pool, Rectify, Stack
 from turnout.engine.batches import Batches
-from turnout.engine.compiling import at, function, pointer, real, whole
 from turnout.engine.layout import Layout
 from turnout.engine.losses import cross_entropy
 from turnout.types import Samples
