@@ -85,6 +85,9 @@ def run_command(
     json: Annotated[str | None, typer.Option(help="Write the findings as JSON to a file, or - for stdout.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Runs by name, with * and ?; the others are left out. May be repeated.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -96,13 +99,16 @@ def run_command(
     turnout study run participation --scale smoke
     turnout study run participation --scale small --out runs/participation --json participation.json
     turnout study run participation --scale small --out runs/participation --resume
+    turnout study run participation --scale paper --only "MNIST non-IID T=4 *" --seeds 2
     """
     study = find_study(name)
     plan = planned(study, scale, seeds)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():  # found now, not after the runs
         raise Mistake(f"--json {json}: there is no folder {Path(json).absolute().parent}; create it first")
     folder = out or new_folder(f"study-{name}-{scale}")
-    findings = run_study(study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    findings = run_study(
+        study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, only=only or ()
+    )
     console = console_for(stderr=json == "-")
     show(findings, plan, console)
     console.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)

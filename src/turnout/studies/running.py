@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import Mistake, nearest
 from turnout.experiment import refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
@@ -64,16 +65,19 @@ def run_study(
     resume: bool = False,
     quiet: bool = False,
     data_dir: Path | None = None,
+    only: Sequence[str] = (),
 ) -> Findings:
-    """Run, decide, draw; everything is kept in `out`."""
+    """Run, decide, draw; everything is kept in `out`. `only`: names of runs (with * and ?), the others are left out."""
     start = time.monotonic()
     plan = planned(study, scale, seeds)
+    for pattern in only:
+        refuse_nothing(pattern, plan)
     refuse_full(out, resume)
     out.mkdir(parents=True, exist_ok=True)
-    curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir)
+    curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only)
     if study.then is not None:
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
-        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir))
+        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     for name, picture in study.pictures(scale, curves).items():
         (out / name).write_text(picture, encoding="utf-8")
@@ -82,11 +86,26 @@ def run_study(
     return findings
 
 
-def run_plan(study: Study, plan: Plan, out: Path, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Curves:
+def refuse_nothing(pattern: str, plan: Plan) -> None:
+    names = [name for part in plan.parts for name in part.variants]
+    if not fnmatch.filter(names, pattern):
+        raise Mistake(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
+
+
+def run_plan(
+    study: Study,
+    plan: Plan,
+    out: Path,
+    *,
+    jobs: int | None,
+    quiet: bool,
+    data_dir: Path | None,
+    only: Sequence[str] = (),
+) -> Curves:
     """Every part whose data is there; what is there already is not run again."""
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
-    missing = missing_data(plan.parts, data_dir)
+    missing = missing_data(plan.parts, data_dir) | left_out(plan.parts, only)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
         if not variants:
@@ -115,6 +134,12 @@ def joined(first: Curves, second: Curves) -> Curves:
     more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
     looks = {**first.looks, **second.looks}
     return Curves({**first.curves, **second.curves}, {**first.missing, **second.missing}, more, looks)
+
+
+def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:
+    """Which variants nobody asked for."""
+    names = [name for part in parts for name in part.variants] if only else []
+    return {name: "left out by --only" for name in names if not any(fnmatch.fnmatch(name, one) for one in only)}
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:

@@ -88,6 +88,8 @@ class Curves:
 
     def each(self, variant: str, number: Callable[[Curve], float]) -> dict[int, float]:
         """A number of each seed's curve."""
+        if variant not in self.curves:
+            raise Mistake(f"the study's numbers need {variant!r}, which was {self.why_missing(variant)}")
         return {seed: number(curve) for seed, curve in self.curves[variant].items()}
 
     def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
