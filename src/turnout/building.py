@@ -41,7 +41,7 @@ def try_turnout(experiment: Experiment, federation: Federation) -> None:
 def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
+        return copy.deepcopy(model).cpu()
     make = getattr(model, "build", model)
     if not callable(make):
         raise Mistake(f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one")

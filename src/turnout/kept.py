@@ -105,7 +105,7 @@ class Kept:
         finite_C = torch.ones(len(self.personal_CQ), dtype=torch.bool, device=self.personal_CQ.device)
         for value in self.to_rows().values():
             if value.is_floating_point():
-                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1))
+                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_C.device)
         return finite_C
 
     def to_rows(self) -> Tensors:

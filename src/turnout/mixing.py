@@ -138,7 +138,7 @@ class FedAMP:
         known_C = slot_C >= 0
         start_CP = shared_P.expand(len(client_C), -1).clone()
         if bool(known_C.any()):
-            rows_SP, slot_c = state["rows"], slot_C[known_C]
+            rows_SP, slot_c = state["rows"].to(shared_P), slot_C[known_C]
             distance_cS = distances(rows_SP, slot_c, shared_P)
             distance_cS[:, state["client"] < 0] = torch.inf
             xi_cS = self.weights(distance_cS, slot_c)

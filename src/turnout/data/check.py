@@ -18,7 +18,7 @@ Array = Tensor | np.ndarray
 
 def as_samples(x: Array, y: Array) -> tuple[Tensor, Tensor]:
     """Arrays as tensors: inputs as float32 (whole numbers stay, for embeddings), targets int64 or float32."""
-    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    x, y = torch.as_tensor(x).cpu(), torch.as_tensor(y).cpu()
     x = x.to(torch.float32 if x.is_floating_point() else torch.int64)
     if y.is_floating_point():
         return x, y.float().unsqueeze(1) if y.ndim == 1 else y.float()

@@ -113,7 +113,7 @@ class _Maker:
         return self.dealt(*draw(clients, self.sizes(clients)))
 
     def sizes(self, clients: Sequence[int]) -> Tensor:
-        return self.spec.sizes.draw(torch.tensor(clients), self.seed)
+        return self.spec.sizes.draw(torch.tensor(clients), self.seed).to(torch.int64).contiguous()
 
     def dealt(self, x_SD: Tensor, y_S: Tensor, size_C: Tensor) -> tuple[Samples, Samples]:
         """The first of a client's samples are for training, the others for testing."""
@@ -132,7 +132,8 @@ class _Maker:
         spec, total = self.spec, int(size_C.sum())
         seed_C = torch.tensor([rng_seed(self.seed, "synthetic", client) for client in clients])
         common = torch.cat([part.flatten() for part in self.common()]) if spec.iid else None
-        x_SD, y_S, scale_D = torch.empty(total, spec.dimension), torch.empty(total, dtype=torch.int64), self.scale()
+        x_SD, y_S = torch.empty(total, spec.dimension), torch.empty(total, dtype=torch.int64)
+        scale_D = self.scale()
         given = (at(seed_C), at(size_C), len(clients), spec.dimension, spec.classes, spec.alpha, spec.beta)
         if make(*given, None if common is None else at(common), at(scale_D), at(x_SD), at(y_S)):
             raise MemoryError

@@ -8,7 +8,7 @@ Shape letters: c clients of a block, J steps, B batch size, R rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -46,6 +46,7 @@ def address_batches(
     samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
 ) -> Batches:
     """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
+    samples = replace(samples, **{n: getattr(samples, n).to("cpu", torch.int64) for n in ("row_R", "count_C")})
     longest = int(steps_c.max()) if steps_c.numel() else 0
     key_c = keys(key(seed, "batches", t), client_c)
     per_epoch_c = steps_per_epoch(samples.count_C, batch_size, drop_single).clamp(min=1)

@@ -40,7 +40,7 @@ def keep_mask(
     for n in drawn:
         count *= n
     position = torch.arange(count, device=device).view(drawn)
-    bits = (keys(key.reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
+    bits = (keys(key.to(device).reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
     return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1 keeps nothing: 0 over anything is 0
 
 

@@ -209,7 +209,8 @@ class Vmapped:
         each = max(1, ROOM[flat_cP.device.type] // (flat_cP.numel() * flat_cP.element_size()))
         for s in range(0, batch.x.shape[1], each):
             x, y, real = (v[:, s : s + each].unsqueeze(2) for v in (batch.x, batch.y, real_cB))
-            grads = self._sample_grads(weights, states, x, y, real)
+            with _cudnn(self._cudnn):
+                grads = self._sample_grads(weights, states, x, y, real)
             for name, value in into.items():
                 value.add_(grads[name].square_().sum(1))
 

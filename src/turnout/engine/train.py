@@ -110,7 +110,9 @@ class Trainer:
     def _chunk(self, job: Job) -> int:
         """Clients that advance together. Small work stays in one piece: a thread of its own would cost more."""
         clients = len(job.client_C)
-        if self.fixed or clients * self.cost < _SMALL:
+        if (
+            self.fixed and not job.start_P.is_cuda
+        ) or clients * self.cost < _SMALL:  # on a GPU: at most the chunk given
             return self.chunk
         trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.followed else 0
         most = max(self.chunk, _TRAILS // trail) if trail else self.chunk

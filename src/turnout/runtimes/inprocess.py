@@ -76,13 +76,7 @@ class InProcessRuntime:
         calendar: Calendar | None = None,
         evaluate: Evaluate = Evaluate(),  # noqa: B008 (frozen)
     ):
-        self.device = pick_device(settings.device)
-        self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
-            torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
-        else:
-            keep_freed_memory()
+        self.device, self.dtype = place_of(settings)
         self.federation = federation.to(self.device)
         self.participation, self.calendar = participation, calendar or Calendar()
         self.algorithm, self.seed = algorithm, seed
@@ -277,6 +271,19 @@ def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Te
     if settings.engine == "native" and native is None:
         raise Mistake(NOT_IN_C)
     return Trainer(network, Crew(gradients, threads), chunk, cost, settings.chunk is not None, native)
+
+
+def place_of(settings: InProcess) -> tuple[torch.device, torch.dtype]:
+    """Where a run computes and in which numbers; torch is told so."""
+    device = pick_device(settings.device)
+    if device.type == "cuda":
+        if device.index is not None:
+            torch.cuda.set_device(device)  # steps are captured on the current one
+        torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
+    else:
+        keep_freed_memory()
+    return device, torch.float64 if settings.precision == "float64" else torch.float32
 
 
 def pick_device(name: str) -> torch.device:

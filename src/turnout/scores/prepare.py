@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-import torch
-
 from turnout.building import bound, try_turnout
 from turnout.config import lasting
 from turnout.data import Federation
@@ -13,7 +11,7 @@ from turnout.data.federation import digest
 from turnout.errors import Mistake
 from turnout.events import Calendar, Setting, calendar_of
 from turnout.members import Members
-from turnout.runtimes.inprocess import pick_device
+from turnout.runtimes.inprocess import place_of
 from turnout.runtimes.settings import InProcess
 from turnout.scores.round import ScoreServer
 from turnout.scores.runtime import ScoreRuntime
@@ -34,7 +32,7 @@ def prepare_scores(given: Experiment, algorithm: Scores, federation: Federation)
     algorithm = experiment.algorithm
     settings = _checked(experiment)
     try_turnout(experiment, federation)
-    device, dtype = pick_device(settings.device), torch.float64 if settings.precision == "float64" else torch.float32
+    device, dtype = place_of(settings)
     public = federation.public
     if public is None:
         raise Mistake(
