@@ -399,6 +399,7 @@ def test_list_names_every_study() -> None:
         (["run", "bias", "--scale", "huge"], "there is no scale 'huge'"),
         (["run", "bias", "--seeds", "0"], "at least 1 seed"),
         (["run", "bias", "--json", "nowhere/found.json"], "there is no folder"),
+        (["run", "participation", "--scale", "smoke", "--only", "SYNTHETC *"], "did you mean 'SYNTHETIC"),
         (["show", "nowhere.json"], "there is no file nowhere.json"),
         (["show", __file__], "is not what"),
     ],
@@ -412,6 +413,21 @@ def test_mistakes_are_sentences(arguments: list[str], words: str) -> None:
 def test_fewer_seeds_than_two_decide_nothing_but_run() -> None:
     plan = planned(participation.STUDY, "small", seeds=1)
     assert {part.seeds for part in plan.parts} == {1}
+
+
+def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_path: Path) -> None:
+    part = ["SYNTHETIC non-IID T=[24] *", "SYNTHETIC non-IID all *"]
+    found = run_study(participation.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, only=part)
+    assert {row.case for row in found.rows} == {f"SYNTHETIC non-IID {c}" for c in ("|T|=2", "|T|=4", "all T50")}
+    assert [claim.claim.split(", ")[-1].split(": ")[0] for claim in found.claims][:1] == ["everybody on T50"]
+    assert len(found.claims) == 4
+    assert all(claim.ran for claim in found.claims)
+    whole = run_study(participation.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, resume=True)
+    same = [row for row in whole.rows if row in found.rows]
+    assert same == list(found.rows)
+    assert len(whole.claims) == 6
+    with pytest.raises(Mistake, match="which was not run: left out by --only"):
+        run_study(bias.STUDY, "smoke", tmp_path / "bias", quiet=True, only=["everybody on T30 A"])
 
 
 def test_missing_data_marks_rows_as_not_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from turnout.errors import Mistake, nearest
 from turnout.experiment import refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
-from turnout.studies.claims import Claim
+from turnout.studies.claims import NOT_RUN, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -79,6 +79,8 @@ def run_study(
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
         curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
+    if only:  # nobody asked for the others
+        rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         (out / name).write_text(picture, encoding="utf-8")
     findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
