@@ -183,6 +183,13 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --seeds 0", "--seeds 0: give at least 1"),
         ("run small.toml --jobs 0", "--jobs 0: give at least 1"),
         ("run small.toml --json nowhere/x.json", "there is no folder nowhere"),
+        ("run small.toml --json .", "--json .: is a folder"),
+        ("run small.toml -q --out small.toml/x", "cannot be written into"),
+        ("run small.toml --set runtime.threads=100000", "runtime.threads must be 1 to 1024"),
+        ("run small.toml -q --set stop.target=nan", "stop.target is not a number"),
+        ("export . --model .", "--model .: is a folder"),
+        ("study show small.toml", "is not what"),
+        ("study run bias --resume", "name it with --out"),
         ("run small.toml -q --out small.toml", "small.toml is a file, and a run needs a folder"),
         ("run small.toml -q --set start=nowhere.safetensors", "cannot be read as a safetensors file"),
         ("run small.toml --set world.participation.path=x", "unknown setting world.participation.path"),
@@ -400,3 +407,37 @@ def test_every_command_has_examples(command: str, capsys: Capture) -> None:
 def test_every_command_about_studies_has_examples(command: str, capsys: Capture) -> None:
     assert turnout("study", command, "--help") == 0
     assert f"\n  turnout study {command}" in capsys.readouterr().out
+
+
+def test_data_finds_the_unpacked_files_of_emnist(capsys: Capture) -> None:
+    folder = Path("sets/emnist/gzip")
+    folder.mkdir(parents=True)
+    for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3"):
+        (folder / f"emnist-letters-{part}-ubyte").touch()
+    assert turnout("data", "--data-dir", "sets") == 0
+    assert "there: sets/emnist" not in capsys.readouterr().out
+    (folder / "emnist-letters-test-labels-idx1-ubyte.gz").touch()
+    assert turnout("data", "--data-dir", "sets") == 0
+    assert "there: sets/emnist/gzip (letters)" in capsys.readouterr().out
+
+
+def test_the_json_of_a_run_that_failed_says_why(capsys: Capture) -> None:
+    diverges = ["--set", "algorithm.local.optimizer.lr=1e38", "--json", "found.json", "--quiet", "--out", "run"]
+    assert turnout("run", "small.toml", *diverges) == 2
+    found = json.loads(Path("found.json").read_text())
+    assert "is not finite" in found["failed"][0]["why"]
+    assert "is not finite" in capsys.readouterr().err
+
+
+def test_closed_or_poor_outputs_do_not_lose_a_result(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m turnout run small.toml --quiet --out"
+    done = subprocess.run(f"{command} closed >&-", shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    poor = subprocess.run(
+        f"PYTHONIOENCODING=ascii {command} poor", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert poor.returncode == 0
+    assert "accuracy" in poor.stdout
+    full = subprocess.run(f"{command} full >/dev/full", shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert full.returncode == 1
+    assert "Traceback" not in full.stderr

@@ -179,6 +179,18 @@ def test_a_folder_without_pictures_is_refused(tmp_path):
         ImageFolder(tmp_path).read()
 
 
+def test_a_file_in_place_of_a_folder_of_pictures_is_refused(tmp_path):
+    picture(tmp_path / "cat.png", (8, 8), (0, 0, 255))
+    with pytest.raises(Mistake, match=r"cat.png is not a folder"):
+        ImageFolder(tmp_path / "cat.png").read()
+
+
+@pytest.mark.parametrize("size", [0, -4])
+def test_pictures_of_no_size_are_refused(tmp_path, size):
+    with pytest.raises(Mistake, match=rf"size={size}"):
+        ImageFolder(tmp_path, size=size)
+
+
 def test_pictures_without_pillow_name_the_extra(tmp_path, monkeypatch):
     picture(tmp_path / "cat" / "1.png", (8, 8), (0, 0, 255))
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -44,6 +44,18 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD[:0], LABELS[:0], clients=2), "no samples"),
         (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "row 2 of the test set"),
         (lambda: Own(GOOD, LABELS, clients=2, test=(torch.zeros(4, 3), LABELS)), "shape"),
+        (lambda: Own(GOOD[:0], LABELS[:0], owner=[]), "no samples"),
+        (
+            lambda: Own(GOOD, ["cat", "dog", "cat", "dog"], clients=2),
+            r"y is not an array of numbers.*number the classes",
+        ),
+        (lambda: Own(GOOD, np.array(["cat"] * 4), clients=2), "y is not an array of numbers"),
+        (lambda: Own([[1.0], [1.0, 2.0]], LABELS[:2], clients=2), "x is not an array of numbers"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=(GOOD, ["cat"] * 4)), "test set: y is not"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=3), "pair"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=GOOD), "pair"),
+        (lambda: Own(GOOD, LABELS[:3], owner=["a", "b", "c", "d"]), r"x is \(4, 2\) and y \(3,\)"),
+        (lambda: Own(GOOD, torch.tensor(1), clients=2), "one row of each per sample"),
         (lambda: Own(GOOD, LABELS), "say how many clients"),
         (lambda: Own(GOOD, LABELS, owner=["a", "a", "b", "b"], clients=3), "2 owners"),
     ],
@@ -108,6 +120,16 @@ def test_a_stream_changes_with_the_round():
     assert tested.central_test()[0][:, 0].tolist() == [0, 10, 20, 30]
 
 
+def test_a_streams_mistake_names_the_round():
+    def function(client: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor([[0.0], [float("nan") if t == 3 else 1.0]]), torch.zeros(2).long()
+
+    data = Stream(function, clients=4, input_shape=(1,), classes=2).load(seed=0)
+    data.train(torch.tensor([2]), 2)
+    with pytest.raises(Mistake, match="client 2, round 3, row 1: x is NaN"):
+        data.train(torch.tensor([2]), 3)
+
+
 def test_one_file_per_client(tmp_path):
     for name, value in (("bob", 2.0), ("ann", 1.0)):
         np.savez(tmp_path / f"{name}.npz", x=np.full((5, 3), value), y=np.arange(5) % 2)
@@ -128,9 +150,29 @@ def test_client_files_that_cannot_be_used(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 3)), y=np.zeros(5, dtype=int))
     with pytest.raises(Mistake, match="how many classes"):
         ClientFiles(tmp_path).load()
+    for pattern in ("", "/tmp/*.npz"):
+        with pytest.raises(Mistake, match="which files of"):
+            ClientFiles(tmp_path, pattern, classes=2).load()
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["cat", "dog"]))
+    with pytest.raises(Mistake, match=r"a.npz: y is not an array of numbers"):
+        ClientFiles(tmp_path, classes=2).load()
 
 
-@pytest.mark.parametrize("fields", [{"clients": 0}, {"classes": 0}, {"test_share": 1.0}, {"names": ("only one",)}])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"classes": 0}, "at least 1 class"),
+        ({"classes": 3, "labels": ("a",)}, "ClientFiles: 3 classes and 1 labels"),
+    ],
+)
+def test_wrong_fields_of_client_files_are_refused(tmp_path, fields, words):
+    with pytest.raises(Mistake, match=words):
+        ClientFiles(tmp_path, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"clients": 0}, {"classes": 0}, {"test_share": 1.0}, {"names": ("only one",)}, {"labels": ("a",)}]
+)
 def test_wrong_fields_are_refused(fields):
     with pytest.raises(Mistake):
         Loader(numbers, **({"clients": 5, "input_shape": (3,), "classes": 2} | fields))

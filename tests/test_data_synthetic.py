@@ -1,5 +1,6 @@
 """SYNTHETIC(alpha, beta) is FedProx's generator, sizes are the laws they say, and a million clients cost nothing."""
 
+import math
 import pickle
 from dataclasses import dataclass
 
@@ -58,6 +59,15 @@ def test_a_size_belongs_to_its_client(sizes):
         lambda: Pareto(floor=30, cap=20),
         lambda: LogNormal(std=-1),
         lambda: LogNormal(cap=0),
+        lambda: LogNormal(mean=1000),
+        lambda: LogNormal(mean=math.nan),
+        lambda: LogNormal(std=math.inf),
+        lambda: LogNormal(cap=math.nan),
+        lambda: Pareto(index=math.nan),
+        lambda: Pareto(scale=math.inf),
+        lambda: Pareto(cap=math.inf),
+        lambda: Equal(math.nan),
+        lambda: Equal(10**30),
         lambda: Synthetic(clients=0),
         lambda: Synthetic(alpha=-1),
         lambda: Synthetic(classes=1),
@@ -204,3 +214,9 @@ def test_what_was_made_is_kept_within_its_bytes():
     assert made == [0, 1, 2, 1]
     assert data.recent.held <= 2 * 280
     assert data.central_test() is None
+
+
+def test_a_law_with_a_heavy_tail_never_overflows():
+    assert LogNormal(mean=1000, cap=70).draw(MANY, seed=0).unique().tolist() == [70]
+    assert LogNormal(mean=20, std=50).draw(MANY, seed=0).min() >= 50
+    assert Pareto(index=0.01, cap=10**30).draw(MANY, seed=0).min() >= 20

@@ -91,6 +91,7 @@ def test_a_table_of_numbers(tmp_path):
         ("a,kind\n", "no rows"),
         ("", "no rows"),
         ("kind\nx\n", "no feature columns"),
+        ("a,b,a,kind\n1,2,3,x\n", "t.csv has two columns with the name 'a'"),
         ("a,kinds\n1,x\n", "no column 'kind': did you mean 'kinds'"),
     ],
 )
@@ -104,3 +105,8 @@ def test_another_encoding_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"a,kind\n1,caf\xe9\n")
     with pytest.raises(Mistake, match="UTF-8"):
         Table("t.csv", label="kind", clients=1).load(0, tmp_path)
+
+
+def test_the_label_is_not_a_feature():
+    with pytest.raises(Mistake, match="'y' is the label and also among the features"):
+        Table("t.csv", label="y", features=("a", "y"), clients=1)

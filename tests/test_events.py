@@ -126,6 +126,27 @@ def test_poisson_has_its_mean(rate: float):
     assert sum(poisson(float(v), rate) for v in u) / 4000 == pytest.approx(rate, abs=0.01)
 
 
+@pytest.mark.parametrize("rate", [699.0, 701.0, 800.0, 1e5])
+def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
+    u = (torch.arange(500, dtype=torch.float64) + 0.5) / 500
+    count = torch.tensor([poisson(float(v), rate) for v in u], dtype=torch.float64)
+    assert count.mean().item() == pytest.approx(rate, abs=0.05 * rate**0.5)
+    assert count.std().item() == pytest.approx(rate**0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("leaves", [800.0, 1e18])
+def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
+    many = calendar(to.RandomEvents(leaves=leaves), setting=Setting(5000, None, 3, 0))
+    assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
+    assert len(calendar(to.RandomEvents(leaves=leaves), setting=Setting(100, None, 3, 0)).at(1)) == 99
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_rate_that_is_no_number_is_refused(rate: float):
+    with pytest.raises(Mistake, match="finite"):
+        to.RandomEvents(leaves=rate)
+
+
 def test_events_in_an_experiment_file():
     table = {
         "rounds": 60,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,3 +55,40 @@ class Shapeless(Stateless):
 def test_a_gradient_of_another_shape_is_found_by_the_check() -> None:
     with pytest.raises(AssertionError, match="correct"):
         check_term(Shapeless())
+
+
+def of(**changes: Any) -> to.Experiment:
+    return to.Experiment(to.World(to.data.Digits(clients=5)), to.models.MLP(8), rounds=1).but(**changes)
+
+
+VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
+    "epochs": (lambda: of(algorithm=to.Algorithm(to.Local(epochs=2.0))), r"local\.epochs must be a whole number"),
+    "steps": (lambda: of(algorithm=to.Algorithm(to.Local(epochs=None, steps=2.5))), r"local\.steps must be a whole"),
+    "no epochs": (lambda: of(algorithm=to.Algorithm(to.Local(epochs=float("nan")))), r"local\.epochs is not a number"),
+    "a cohort": (lambda: of(algorithm=to.Algorithm(selection=to.selection.Count(2.5))), r"selection\.clients must be"),
+    "a partition": (
+        lambda: of(world=to.World(to.data.Digits(clients=5, partition="iid"))),
+        r"partition must be .*IID\(\.\.\.\)",
+    ),
+    "sizes": (
+        lambda: of(world=to.World(to.data.Digits(clients=5, sizes=10))),
+        r"sizes must be .*Equal\(\.\.\.\) or None, not 10",
+    ),
+    "a target": (lambda: of(stop=to.Stop(target="x")), r"stop\.target must be a number or None, not 'x'"),
+    "a term": (lambda: of(algorithm=to.Algorithm(terms=[to.Proximal(float("nan"))])), r"terms\.0\.mu is not a number"),
+    "threads": (lambda: of(runtime=to.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
+    "nothing to train": (lambda: of(model=torch.nn.Flatten()), "no parameter that can be trained"),
+    "a recipe": (lambda: "digits", "was given the str 'digits'"),  # type: ignore[arg-type, return-value]
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_of_another_type_is_refused_before_the_first_round(name: str, tmp_path: Path) -> None:
+    make, sentence = VALUES[name]
+    with pytest.raises(to.Mistake, match=sentence):
+        to.run(make(), tmp_path / "run", quiet=True)
+
+
+def test_numbers_of_numpy_and_classes_that_nobody_can_read_are_taken(tmp_path: Path) -> None:
+    local = to.Local(to.SGD(np.float64(0.1)), epochs=np.int64(1))  # type: ignore[arg-type]
+    to.run(of(algorithm=to.Algorithm(local)), tmp_path / "run", quiet=True)

@@ -11,10 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import turnout as to
 from turnout.errors import Mistake
 from turnout.fleet import FleetLog, read_log, write_log
 from turnout.members import Members
 from turnout.participation import Traces
+from turnout.prepare import prepare
 from turnout.selection import AsLogged, Count
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
@@ -154,8 +156,15 @@ def test_clients_the_data_does_not_have_are_refused(tmp_path: Path, text: str, s
 
 
 def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:
-    with pytest.raises(Mistake, match=r"ends with round 3, but round 4 was run.*at most 4 rounds"):
+    says = r"ends with round 3, and 5 rounds are asked for.*at most 4 rounds"
+    with pytest.raises(Mistake, match=says):
         FleetLog(path).fraction(torch.arange(3), 4, 5, 0)
+    for part in ({"world.participation": FleetLog(path)}, {"algorithm.selection": to.selection.AsLogged(path)}):
+        experiment = to.Experiment(to.World(to.data.Synthetic(clients=5)), rounds=5).but(**part)
+        with pytest.raises(Mistake, match=says):  # before the first round
+            prepare(experiment)
+    resampled = FleetLog(path, mode="resample")
+    prepare(to.Experiment(to.World(to.data.Synthetic(clients=5), resampled), rounds=5))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -88,6 +89,20 @@ def test_a_process_without_its_parent_ends_by_itself(what: list[str]) -> None:
     assert subprocess.run(command, timeout=20, check=True, capture_output=True).stdout == b""
 
 
+def test_a_process_leaves_an_interruption_to_its_parent() -> None:
+    """Ctrl-C reaches all processes of a terminal: no traceback of theirs, and the parent ends them."""
+    numbers = ["train", str(os.getpid()), "-1", "0", "100", "1000000", "1", "0.02"]
+    command = [sys.executable, "-I", "-S", contention.__file__, *numbers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        later = [process.stdout.readline() for _ in range(4)]
+        process.kill()
+        assert all(later)
+        assert process.communicate()[1] == ""
+
+
 def test_the_training_job_learns() -> None:
     """SGD on one sample drives its logistic loss towards 0, so the work that is timed is real."""
     weights, x = [0.0, 0.0], [1.0, -2.0]
@@ -104,6 +119,10 @@ def test_the_training_job_learns() -> None:
         ({"loads": (0.0, 1.0)}, "a load of 1.0"),
         ({"loads": (-0.1,)}, "a load of -0.1"),
         ({"loads": (0.3, 0.301)}, "must differ"),
+        ({"deadline_seconds": 0.0}, "a deadline of 0.0"),
+        ({"deadline_seconds": -1.0}, "a deadline of -1.0"),
+        ({"deadline_seconds": math.nan}, "a deadline of nan"),
+        ({"deadline_seconds": math.inf}, "a deadline of inf"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, settings: dict[str, int], says: str) -> None:

@@ -1,11 +1,14 @@
 """Partitions deal out every row at most once, keep their promises about labels, and say so when they cannot."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from turnout.data import Own
 from turnout.data.dealing import ask, share_out
 from turnout.data.partition import IID, Classes, Clustered, Dirichlet, Natural, OneLabel, Partition, Shards
 from turnout.data.sizes import Equal, Pareto
@@ -199,3 +202,42 @@ def test_more_clients_than_owners_is_refused():
 def test_wrong_fields_are_refused(make):
     with pytest.raises(Mistake):
         make()
+
+
+def sizes_of(each: int | None, partition: Partition, clients: int = 4) -> list[int]:
+    """How many samples the clients of a thousand get."""
+    owner = (torch.arange(1000) ** 2) % 7 if isinstance(partition, Natural) else None
+    x, sizes = torch.zeros(1000, 2), Equal(each)
+    data = Own(x, labels_of(1000), owner, clients=clients, partition=partition, sizes=sizes, test_share=0).load(seed=0)
+    return data.examples(torch.arange(clients)).tolist()
+
+
+def test_an_equal_number_that_is_not_there_is_refused():
+    with pytest.raises(Mistake, match=r"10 clients x 400 are 4000 samples, and there are 1000.* at most 100 here"):
+        sizes_of(400, IID(), clients=10)
+    assert sizes_of(100, IID(), clients=10) == [100] * 10
+    assert sizes_of(None, IID(), clients=7) == [142] * 7
+    law = Own(torch.zeros(1000, 2), labels_of(1000), clients=10, partition=IID(), sizes=Pareto(scale=150), test_share=0)
+    assert int(law.load(seed=0).examples(torch.arange(10)).sum()) <= 1000  # a law is cut to what there is
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=str)
+def test_the_most_that_everyone_can_have_is_dealt_and_no_more(partition: Partition):
+    with pytest.raises(Mistake, match="each can be at most") as refused:
+        sizes_of(999, partition)
+    most = int(re.findall(r"at most (\d+) here", str(refused.value))[0])
+    assert sizes_of(most, partition) == [most] * 4
+    with pytest.raises(Mistake, match=f"at most {most} here"):
+        sizes_of(most + 1, partition)
+    assert min(sizes_of(None, partition)) >= 1  # without a number, what there is
+
+
+def test_where_no_number_is_enough_for_everyone_another_way_is_named():
+    class Half(IID):
+        def split(self, label_S, owner_S, clients, seed, want_C=None):
+            if int(want_C.max()) < 20:
+                raise Mistake("too few")
+            return super().split(label_S, owner_S, clients, seed, want_C // 2)
+
+    with pytest.raises(Mistake, match="client 0 only 30: use fewer clients or another partition"):
+        sizes_of(60, Half())

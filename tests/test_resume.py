@@ -130,15 +130,19 @@ def test_runs_side_by_side_end_with_their_parent_and_go_on_from_the_folder_alone
         assert same(tmp_path / "whole" / name, out / name) == []
 
 
-def test_ctrl_c_ends_the_children_and_says_how_to_go_on(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_end_it_ends_its_children_and_says_how_to_go_on(
+    tmp_path: Path, start: Start, told: signal.Signals
+) -> None:
     file, out = experiment(tmp_path, 1_000_000), tmp_path / "run"
     process = start(file, "--grid", "algorithm.weighting=A,C", "--seeds", 1, "--jobs", 2, "--out", out)
     records = [out / f"weighting={scheme}" / "seed-0" / "records.sqlite" for scheme in "AC"]
     for path in records:
         wait_for(process, path, 2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(told)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 130
+    assert (out / "report.html").exists()
     assert f"turnout run --out {out} --resume" in err
     assert "Traceback" not in err
     before = [rounds_in(path) for path in records]
@@ -155,6 +159,44 @@ def test_a_complete_run_just_shows_its_result(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == shown
     assert "accuracy" in shown
     assert (out / "checkpoint.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_lengthened_run_goes_on_from_its_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = experiment(tmp_path, 2), tmp_path / "run"
+    run_here(file, "--out", out)
+    assert main(["run", str(file), "--set", "rounds=3", "--out", str(out), "--resume", "--quiet"]) == 0
+    settings = out / "experiment.toml"
+    assert "rounds = 3" in settings.read_text()
+    settings.write_text(settings.read_text().replace("rounds = 3", "rounds = 4"))  # as if interrupted on the way there
+    run_here("--out", out, "--resume")
+    assert rounds_in(out / "records.sqlite") == 4
+    capsys.readouterr()
+    assert main(["run", str(file), "--out", str(out), "--resume"]) == 0  # of 2 rounds, which it has had long ago
+    err = capsys.readouterr().err
+    assert "going on" not in err
+    assert "was complete already, with 4 rounds" in err
+
+
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = experiment(tmp_path, 2), tmp_path / "run"
+
+    def refused(*arguments: object) -> str:
+        assert main(["run", *map(str, arguments), "--resume", "--quiet"]) == 2
+        return capsys.readouterr().err
+
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    assert "holds no run to go on with, but notes.txt" in refused(file, "--out", tmp_path / "other")
+    assert "has no experiment.toml or runs.json" in refused("--out", tmp_path / "other")
+    run_here(file, "--out", out)
+    for path in out.glob("records.sqlite*"):
+        path.unlink()
+    assert "lacks rounds that" in refused(file, "--set", "rounds=3", "--out", out)
+    grid = ("--grid", "algorithm.weighting=A,C", "--out", tmp_path / "grid")
+    run_here(file, *grid, "--seeds", 2, "--jobs", 1)
+    assert "also holds weighting=A seed 1, weighting=C seed 1" in refused(file, *grid, "--seeds", 1)
+    assert "also holds weighting=A" in refused(file, "--grid", "algorithm.weighting=B,C", *grid[2:], "--seeds", 2)
+    run_here(file, *grid, "--seeds", 3, "--jobs", 1, "--resume")
 
 
 def test_more_rounds_go_on_where_fewer_ended(tmp_path: Path) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from turnout.errors import Mistake
 from turnout.members import Members
-from turnout.selection import Count, Everyone, Fraction, Selection, draw
+from turnout.participation import finished
+from turnout.selection import Count, Everyone, Fraction, Selection, chosen, draw
 
 
 @given(among=st.integers(0, 60), share=st.floats(0, 1), t=st.integers(0, 10**6), seed=st.integers(0, 2**31))
@@ -92,3 +95,37 @@ def test_members_who_left_do_not_stop_a_run() -> None:
 def test_impossible_settings_are_refused(make: object) -> None:
     with pytest.raises(Mistake, match=r"at least 1|at most 1"):
         make()  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Somebody's own selection."""
+
+    clients: tuple[int, ...]
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        return torch.tensor(self.clients)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Somebody's own participation."""
+
+    value: float
+
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        return torch.full((len(client_C),), self.value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("clients", [(-1, 0), (0, 0, 1), (3, 1), (0, 7)])
+def test_a_selection_of_one_s_own_is_held_to_its_promise(clients: tuple[int, ...]) -> None:
+    assert chosen(Fixed((0, 3)), Members(7), 0, 0).tolist() == [0, 3]
+    with pytest.raises(Mistake, match=r"Fixed\.choose gave .* in round 2: a cohort is"):
+        chosen(Fixed(clients), Members(7), 2, 0)
+
+
+@pytest.mark.parametrize("value", [1.5, -1.0, float("nan"), float("inf")])
+def test_a_participation_of_one_s_own_is_held_to_its_promise(value: float) -> None:
+    assert finished(Given(0.25), torch.arange(2), 0, 5, 0, None).tolist() == [0.25, 0.25]
+    with pytest.raises(Mistake, match=r"Given\.fraction gave .* in round 2: it is the share of the work"):
+        finished(Given(value), torch.arange(3), 2, 5, 0, None)

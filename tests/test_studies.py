@@ -426,6 +426,8 @@ def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_pa
     same = [row for row in whole.rows if row in found.rows]
     assert same == list(found.rows)
     assert len(whole.claims) == 6
+    with pytest.raises(Mistake, match="is of participation at smoke scale, and this is bias at smoke scale"):
+        run_study(bias.STUDY, "smoke", tmp_path / "out", quiet=True, resume=True)
     with pytest.raises(Mistake, match="which was not run: left out by --only"):
         run_study(bias.STUDY, "smoke", tmp_path / "bias", quiet=True, only=["everybody on T30 A"])
 

@@ -21,12 +21,11 @@ from turnout.settings import Experiment
 def bound(experiment: Experiment, federation: Federation) -> Experiment:
     """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
-    if hasattr(participation, "bound"):
-        tied = participation.bound(federation.names, federation.clients)
-        experiment = experiment.but(**{"world.participation": tied})
-    if hasattr(selection, "bound"):
-        tied = selection.bound(federation.names, federation.clients)
-        experiment = experiment.but(**{"algorithm.selection": tied})
+    for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
+        if hasattr(part, "bound"):
+            experiment = experiment.but(**{path: part.bound(federation.names, federation.clients)})
+        if hasattr(part, "check_rounds"):
+            part.check_rounds(experiment.rounds)
     if hasattr(selection, "check"):
         selection.check(federation.clients)
     return experiment

@@ -20,7 +20,7 @@ from turnout.errors import Mistake, nearest
 from turnout.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported, settable
 from turnout.models import ModelSpec
 from turnout.settings import Experiment
-from turnout.spelling import OWN_OBJECT, to_table, to_toml
+from turnout.spelling import OWN_OBJECT, table_to_toml, to_table, to_toml
 
 FREE_TO_CHANGE = ("rounds", "stop", "title", "runtime")  # what may differ when a run is resumed
 
@@ -118,7 +118,7 @@ def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
         except Mistake as mistake:
             mistakes.append(mistake)
     if len(mistakes) > 1 and not any(option in KINDS or dataclasses.is_dataclass(option) for option in wanted):
-        raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(_wanted, wanted)))}, not {value!r}")
+        raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
     raise mistakes[0]
 
 
@@ -157,10 +157,10 @@ def _build_plain(hint: Any, value: Any, path: str) -> Any:
     ok = callable(value) if origin is Callable else isinstance(origin, type) and isinstance(value, origin)
     if ok and not (isinstance(value, bool) and hint is not bool):
         return value
-    raise Mistake(f"{path} must be {_wanted(hint)}, not {value!r}")
+    raise Mistake(f"{path} must be {in_words(hint)}, not {value!r}")
 
 
-def _wanted(hint: Any) -> str:
+def in_words(hint: Any) -> str:
     """A type in a person's words."""
     origin = typing.get_origin(hint) or hint
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
@@ -219,8 +219,11 @@ def lasting(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
 
 
-def check_same(path: Path, experiment: Experiment) -> None:
-    """Refuse to go on with a run under other settings than it began with."""
+def check_same(path: Path, experiment: Experiment) -> str | None:
+    """Refuse to go on with a run under other settings than it began with.
+
+    What its file should say from now on comes back where rounds, stop rules or title are new; what it runs on stays.
+    """
     try:
         before = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -232,6 +235,9 @@ def check_same(path: Path, experiment: Experiment) -> None:
             f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "
             f"or give the settings of {path}"
         )
+    after = {name: value for name, value in now.items() if name != "runtime"}
+    after |= {"runtime": before["runtime"]} if "runtime" in before else {}
+    return table_to_toml(after) if after != before else None
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import signal
 import sys
 import time
 
@@ -75,6 +76,7 @@ def compete(parent: int, core: int, seed: int, load: float, period: float) -> No
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
     what, *numbers = sys.argv[1:]
     parent, core, seed = map(int, numbers[:3])
     if what == "train":

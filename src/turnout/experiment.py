@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from turnout.stopping import Progress, metric_of, reason_to_stop
 from turnout.track import Track
 from turnout.version import __version__
 
+RUN_FILES = {"experiment.toml", "experiment.toml.new", "runs.json", "runs.json.new", "study.txt", "error.txt"}
 CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
@@ -47,6 +49,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
     """Run (or go on with) an experiment in its folder, round by round."""
     with Records.open(folder / "records.sqlite") as records:
         first, state, client_files = _restore(track, folder)
+        _refuse_gap(records, first, folder)
         records.cut(first - 1 if first else -2)
         _write_environment(track, folder)
         if first == 0:
@@ -101,6 +104,17 @@ def _refuse_nan(step: Step) -> None:
         )
 
 
+def _refuse_gap(records: Records, first: int, folder: Path) -> None:
+    """Rounds are recorded before they are in a checkpoint: where they are not, somebody took them away."""
+    last = records.last_round()
+    if first and (last is None or last < first - 1):
+        raise Mistake(
+            f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
+            f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete the "
+            "checkpoint to start that run over"
+        )
+
+
 def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
     """The next round to run, the state and the client files: from the checkpoint, or from the beginning."""
     found = read_state(track, folder)
@@ -142,10 +156,10 @@ def _write_environment(track: Track, folder: Path) -> None:
         return
     versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
     about = versions | {"platform": platform.platform()} | track.about()
-    _write_whole(path, json.dumps(about, indent=2) + "\n")
+    write_whole(path, json.dumps(about, indent=2) + "\n")
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: the run may be killed at any moment."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(text, encoding="utf-8")
@@ -163,7 +177,7 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         threads, chunk, device = before["threads"], before["chunk"], before["device"]
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
     if runtime.threads is None:
         runtime = replace(runtime, threads=threads)
@@ -175,23 +189,40 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:
     """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
     refuse_full(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     settings = folder / "experiment.toml"
+    renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():
-        check_same(settings, experiment)
         experiment = as_before(experiment, folder)
     metric_of(experiment)  # the stop rules' metric is a name that can be mistyped
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
-        _write_whole(settings, to_toml(experiment))
+        write_whole(settings, to_toml(experiment))
+    elif renewed is not None:
+        write_whole(settings, renewed)
     return prepared
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that can be written into, or a sentence that says why there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
 
 
 def refuse_full(folder: Path, resume: bool) -> None:
     """A folder with something in it is used again only when asked."""
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
-    if folder.exists() and any(folder.iterdir()) and not resume:
+    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if there and not resume:
         raise Mistake(
             f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
+        )
+    if there and not RUN_FILES & set(there):
+        raise Mistake(
+            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
         )

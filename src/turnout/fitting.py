@@ -24,6 +24,11 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
         raise Mistake(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
 
 
+def is_ours(part: Any) -> bool:
+    """Whether a part comes with the library, where tests hold it to its promises."""
+    return type(part).__module__.split(".")[0] == "turnout"
+
+
 def _is_protocol(role: type) -> bool:
     return getattr(role, "_is_protocol", False)
 

@@ -176,12 +176,16 @@ class FleetLog:
         """The clients with a row in round t of the log, sorted."""
         return self._round(t)[0]
 
-    def _round(self, t: int) -> tuple[Tensor, Tensor]:
-        if t >= self.log.rounds:
+    def check_rounds(self, rounds: int) -> None:
+        """Refuse to replay more rounds than there are."""
+        if self.mode == "replay" and rounds > self.log.rounds:
             raise Mistake(
-                f"{self.path} ends with round {self.log.rounds - 1}, but round {t} was run: "
+                f"{self.path} ends with round {self.log.rounds - 1}, and {rounds} rounds are asked for: "
                 f"run at most {self.log.rounds} rounds, or use FleetLog(mode='resample')"
             )
+
+    def _round(self, t: int) -> tuple[Tensor, Tensor]:
+        self.check_rounds(t + 1)
         round_N, client_N, work_N = self._by_round
         start, stop = np.searchsorted(round_N, [t, t + 1])
         return client_N[start:stop], work_N[start:stop]

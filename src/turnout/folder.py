@@ -68,7 +68,10 @@ class Run:
         return write_report(self.folder)
 
     def model(self, client: int | None = None) -> nn.Module:
-        """The trained model as an ordinary module; with a client, that client's own (personal parameters included)."""
+        """The trained model as an ordinary module; with a client, that client's own (personal parameters included).
+
+        Without one, what is personal has its first values, or the average where it was shared.
+        """
         track = prepare(self.experiment, self.data_dir)
         if client is not None and not 0 <= client < track.clients:
             raise Mistake(f"there is no client {client}: they are 0 to {track.clients - 1}")

@@ -7,6 +7,7 @@ Shape letters: c clients of a chunk, P parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -137,6 +138,11 @@ class TheoryRate:
     expected_work: float
     full_work: float
     gamma: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < math.inf:
+                raise Mistake(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
 
     def rate(self, lr: float, clock: int) -> float:
         start = 16 * self.full_work / (self.strong_convexity * self.expected_work)

@@ -9,6 +9,7 @@ twice as long and the training gets about 1 / (1 + load) of the core: 77, 67, 59
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -122,6 +123,8 @@ def record_log(
     FleetLog(path, mode="resample").
     """
     _check(rounds, epochs, loads)
+    if deadline_seconds is not None and not 0 < deadline_seconds < math.inf:
+        raise Mistake(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
     trial = calibrate(epochs, epoch_seconds, seed=seed)
     if deadline_seconds is not None:
         trial = Trial(epochs, trial.samples, deadline_seconds)

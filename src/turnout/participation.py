@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.fitting import is_ours
 from turnout.fleet import FleetLog
 from turnout.onoff import up_now
 from turnout.rng import uniform
@@ -37,6 +38,22 @@ class Participation(Protocol):
     """
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
+
+
+def finished(
+    participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
+) -> Tensor:
+    """The fractions; somebody's own participation is held to what it promises."""
+    fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    if not is_ours(participation):
+        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # so that a NaN is wrong too
+        if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
+            found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
+            raise Mistake(
+                f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
+                f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
+            )
+    return fraction_C
 
 
 @dataclass(frozen=True)

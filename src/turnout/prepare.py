@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.building import bound, build_model, load_weights, try_turnout
+from turnout.checking import check_settings
 from turnout.combining import check_experiment
 from turnout.compression import Dense
 from turnout.config import lasting
@@ -34,6 +35,7 @@ from turnout.track import Track, Weights
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
     """Load, build, check: the track that the algorithm asks for."""
+    check_settings(experiment)
     federation = experiment.world.data.load(experiment.seed, data_dir)
     if isinstance(experiment.algorithm, Scores):
         return prepare_scores(experiment, experiment.algorithm, federation)
@@ -51,6 +53,8 @@ def prepare_weights(given: Experiment, federation: Federation) -> Weights:
     check_model(experiment.task, template, x, highest)
     try_turnout(experiment, federation)
     layout = lay_out(template, _algorithm(experiment).personal)
+    if not layout.width:
+        raise Mistake("the model has no parameter that can be trained: give one that has")
     check_experiment(experiment, _algorithm(experiment), layout)
     experiment = _settled(experiment, layout)
     flat_P = layout.pack(dict(template.named_parameters()))

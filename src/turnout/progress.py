@@ -33,7 +33,7 @@ class Began:
     memory: int
 
     def text(self) -> str:
-        went = f", going on after round {self.done}" if self.done else ""
+        went = f", going on after round {self.done}" if 0 < self.done < self.rounds else ""
         cores = f" ({self.threads} thread{'s' * (self.threads > 1)})" if self.device == "cpu" else ""
         return f"{self.headline}, {self.engine} on {self.device}{cores}, about {size(self.memory)} of memory{went}"
 

@@ -16,6 +16,8 @@ from turnout.events import Event, Join, Leave, Outlook, Setting
 from turnout.rng import rng
 from turnout.selection import draw
 
+SUMMED_RATE = 700.0  # up to here exp(-rate) is a number that can be summed from
+
 
 @dataclass(frozen=True)
 class RandomEvents:
@@ -35,6 +37,8 @@ class RandomEvents:
     first: int = 1
 
     def __post_init__(self) -> None:
+        if not all(math.isfinite(rate) for rate in (self.joins, self.leaves, self.returns)):
+            raise Mistake("RandomEvents: joins, leaves and returns are expected numbers a round: write finite numbers")
         if min(self.joins, self.leaves, self.returns) < 0 or self.waiting < 0 or self.first < 0:
             raise Mistake("RandomEvents: rates, waiting and first must not be negative")
         if self.joins and not self.waiting:
@@ -55,13 +59,13 @@ class RandomEvents:
         crowd = _Crowd.of(setting, self.waiting)
         found: list[Event] = []
         for t in range(self.first, setting.rounds):
-            came, went, back = (self._count(name, t, setting.seed) for name in ("joins", "leaves", "returns"))
+            came, went, back = (self._count(name, t, setting) for name in ("joins", "leaves", "returns"))
             found += crowd.happen(t, came, went, back)
         return Outlook(tuple(found), crowd.outside)
 
-    def _count(self, name: str, t: int, seed: int) -> int:
-        u = float(torch.rand((), generator=rng(seed, "events", name, t), dtype=torch.float64))
-        return poisson(u, getattr(self, name))
+    def _count(self, name: str, t: int, setting: Setting) -> int:
+        u = float(torch.rand((), generator=rng(setting.seed, "events", name, t), dtype=torch.float64))
+        return poisson(u, getattr(self, name), most=setting.clients)
 
 
 @dataclass
@@ -106,15 +110,29 @@ def _below(n: int, g: torch.Generator) -> int:
     return int(torch.randint(n, (), generator=g))
 
 
-def poisson(u: float, rate: float) -> int:
-    """The number that a uniform u in [0, 1) stands for under Poisson's law.
+def poisson(u: float, rate: float, most: int = 2**62) -> int:
+    """The number that a uniform u in [0, 1) stands for under Poisson's law, and never more than `most`.
 
     >>> poisson(0.5, 0.0), poisson(0.3, 1.0), poisson(0.5, 1.0), poisson(0.999, 1.0)
     (0, 0, 1, 5)
+    >>> poisson(0.5, 800.0), poisson(0.5, 800.0, most=50)
+    (800, 50)
     """
+    if rate > SUMMED_RATE:
+        return _searched(u, rate, most)
     count, chance = 0, math.exp(-rate)
     while u >= chance and chance > 0:
         u -= chance
         count += 1
         chance *= rate / count
-    return count
+    return min(count, most)
+
+
+def _searched(u: float, rate: float, most: int) -> int:
+    """The smallest k with P(N <= k) = Q(k + 1, rate) > u, Q being the regularised upper incomplete gamma function."""
+    low, high, mean = 0, most, torch.tensor(rate, dtype=torch.float64)
+    while low < high:
+        middle = (low + high) // 2
+        below = torch.special.gammaincc(torch.tensor(middle + 1.0, dtype=torch.float64), mean)
+        low, high = (low, middle) if float(below) > u else (middle + 1, high)
+    return low

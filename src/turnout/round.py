@@ -31,6 +31,7 @@ from turnout.exchange import ClientWork, Download, Hindsight, Runtime, Served, S
 from turnout.kept import Kept, central_model, sent_down
 from turnout.mixing import Ended
 from turnout.record import RoundRecord
+from turnout.selection import chosen
 from turnout.settings import Algorithm
 from turnout.substitution import Arrived
 from turnout.terms import Merging, merged
@@ -46,7 +47,7 @@ def run_round(
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
     about: dict[str, Any] = {"members": len(members), "events": opening.events, "extra": opening.extra}
     record = RoundRecord(round=t, clock=clock, lr=lr, bytes_up=opening.bytes_up, **about)
-    cohort_C = algorithm.selection.choose(objective, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
+    cohort_C = chosen(algorithm.selection, objective, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
     asked_C = members.which(cohort_C)  # the others have left but stay in the objective: drawn, and absent
     if not bool(asked_C.any()):
         return server, replace(record, skipped="nobody was asked")

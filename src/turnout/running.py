@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from turnout.config import to_toml
+from turnout.checking import check_settings
+from turnout.config import check_same, to_toml
 from turnout.errors import Mistake
-from turnout.experiment import refuse_full
+from turnout.experiment import make_folder, refuse_full, write_whole
 from turnout.folder import Run, file_name, new_folder, open_run
 from turnout.progress import Display, Failed, Message
 from turnout.runtimes.settings import InProcess, cores
@@ -39,6 +40,9 @@ def run(
 
     `profile`: keep the seconds of each stage of the round in the folder (profiling.py).
     """
+    if not isinstance(experiment, Experiment):
+        what = f"the {type(experiment).__name__} {experiment!r}"
+        raise Mistake(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`)")
     folder = Path(out) if out is not None else new_folder(experiment.title or "run")
     result = Run(folder, experiment, Path(data_dir) if data_dir else None)
     place = Place(experiment.title or folder.name, folder, result.data_dir, resume, profile=profile)
@@ -137,7 +141,9 @@ def run_tasks(
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
     refuse_full(out, resume)
     _check_folder(out, len(tasks))
-    out.mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        check_settings(task.experiment)
+    make_folder(out)
     if len(tasks) > 1:
         _write_plan(title, tasks, out)
     failed: list[Failed] = []
@@ -174,15 +180,31 @@ def _check_folder(out: Path, tasks: int) -> None:
 
 def _write_plan(title: str, tasks: Sequence[Task], out: Path) -> None:
     """The list of runs and their experiments, so that all can be resumed from the folder alone."""
+    _refuse_to_forget(tasks, out)
     listed = [{"variant": t.variant, "seed": t.seed, "path": t.path} for t in tasks]
     plan = out / "runs.json.new"
     plan.write_text(json.dumps({"title": title, "runs": listed}, indent=2) + "\n", encoding="utf-8")
     plan.replace(out / "runs.json")
     for task in tasks:
         path = out / task.path / "experiment.toml"
-        if not path.exists():
+        text = check_same(path, task.experiment) if path.exists() else to_toml(task.experiment)
+        if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(to_toml(task.experiment), encoding="utf-8")
+            write_whole(path, text)
+
+
+def _refuse_to_forget(tasks: Sequence[Task], out: Path) -> None:
+    """The table and the report are of the runs that are listed: none that is there may drop out of the list."""
+    try:
+        listed = json.loads((out / "runs.json").read_text(encoding="utf-8"))["runs"]
+        lost = [f"{run['variant']} seed {run['seed']}" for run in listed if run["path"] not in {t.path for t in tasks}]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a new folder, or a damaged list that is written anew
+    if lost:
+        raise Mistake(
+            f"{out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its runs "
+            "(and more if you like), or choose another --out folder"
+        )
 
 
 def _messages(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.fitting import is_ours
 from turnout.fleet import FleetLog
 from turnout.members import Members
 from turnout.rng import uniform
@@ -25,6 +26,19 @@ class Selection(Protocol):
     """Whom to ask in round t: sorted ids of members."""
 
     def choose(self, members: Members, t: int, seed: int) -> Tensor: ...
+
+
+def chosen(selection: Selection, members: Members, t: int, seed: int) -> Tensor:
+    """The cohort; somebody's own selection is held to what it promises."""
+    client_C = selection.choose(members, t, seed)
+    if not is_ours(selection):
+        rising = bool((client_C[1:] > client_C[:-1]).all())
+        if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
+            raise Mistake(
+                f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+                "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+            )
+    return client_C
 
 
 def _first_distinct(value_D: Tensor, count: int) -> Tensor:
@@ -128,6 +142,9 @@ class AsLogged:
         selection = AsLogged(self.path, names)
         selection.__dict__["log"] = self.log.bound(names, clients)
         return selection
+
+    def check_rounds(self, rounds: int) -> None:
+        self.log.check_rounds(rounds)
 
     def choose(self, members: Members, t: int, seed: int) -> Tensor:
         asked_I = self.log.asked(t)

@@ -68,9 +68,10 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
 
 def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[Message]:
     with held(place.folder):
-        yield _began(prepared, place, needed)
+        began = _began(prepared, place, needed)
+        yield began
         stopped = yield from _lines(prepared, place)
-        yield Ended(place.name, prepared.experiment.rounds, time.monotonic() - start, stopped)
+        yield Ended(place.name, max(began.rounds, began.done), time.monotonic() - start, stopped)
 
 
 def _on_threads(experiment: Experiment, place: Place) -> Experiment:

@@ -64,7 +64,11 @@ def _hash(thing: Any) -> str:
 
 def to_toml(experiment: Experiment) -> str:
     """The exact experiment as a TOML text."""
-    return "\n".join(_lines(to_table(experiment), "")) + "\n"
+    return table_to_toml(to_table(experiment))
+
+
+def table_to_toml(table: Mapping[str, Any]) -> str:
+    return "\n".join(_lines(table, "")) + "\n"
 
 
 def _lines(table: Mapping[str, Any], path: str) -> list[str]:

@@ -5,9 +5,13 @@ Commands import what they need when they are called, so that help and mistakes i
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -77,17 +81,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a person's mistake is one sentence and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the folder one stands in
+    _prepare_streams()
     mount_studies(given)
     try:
-        app(given, prog_name="turnout")
+        with _told_to_end():
+            app(given, prog_name="turnout")
     except Mistake as mistake:
         say_mistake(str(mistake))
         return 2
+    except OSError as error:
+        say_mistake(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+        return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _prepare_streams() -> None:
+    """Letters that a terminal does not have are no reason to lose a table."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """SIGTERM is taken as Ctrl-C: the report is written, and how to go on is said."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say_mistake(sentence: str) -> None:

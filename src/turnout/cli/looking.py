@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
 
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
@@ -87,9 +88,11 @@ def export(
     from turnout.folder import open_run
     from turnout.report.units import size
 
-    if not model.absolute().parent.is_dir():
-        raise Mistake(f"--model {model}: there is no folder {model.parent}; create it first")
-    weights = open_run(run, data_dir).model(client=client).state_dict()
+    check_destination("--model", model)
+    opened = open_run(run, data_dir)
+    weights = opened.model(client=client).state_dict()
+    if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
+        say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
     save_file({name: value.contiguous() for name, value in weights.items()}, model)
     say(f"{model}: {len(weights)} tensors, {size(model.stat().st_size)}", stderr=False)
 

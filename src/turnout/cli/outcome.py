@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from turnout.cli.destinations import check_destination
 from turnout.cli.planning import Plan
 from turnout.errors import Mistake
 from turnout.folder import Run
@@ -63,8 +64,8 @@ def show_profile(plan: Plan) -> None:
 
 def check_json(json_to: str | None) -> None:
     """Find out before hours of work that its result could not be written."""
-    if json_to not in (None, "-") and not Path(str(json_to)).absolute().parent.is_dir():
-        raise Mistake(f"--json {json_to}: there is no folder {Path(str(json_to)).parent}; create it first")
+    if json_to is not None and json_to != "-":
+        check_destination("--json", json_to)
 
 
 def write_json(plan: Plan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:

@@ -55,6 +55,10 @@ def make_plan(
                 "--resume without a recipe or file goes on with the folder's runs: leave out --grid and --seeds"
             )
         return _from_folder(out, settings)
+    if source is None and resume and out is not None and out.is_dir() and any(out.iterdir()):
+        raise Mistake(f"{out} has no experiment.toml or runs.json: name the recipe or file that its runs are of")
+    if source == "":
+        raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
     variants = with_grid(variants, grid)

@@ -93,13 +93,12 @@ def run(
     except KeyboardInterrupt:
         outcome.say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
+    if json_to is not None:
+        outcome.write_json(plan, failed, time.monotonic() - start, json_to)
     if len(plan.tasks) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
             outcome.say_where(plan.out, stderr=True)
         raise Mistake(failed[0].why)
-    seconds = time.monotonic() - start
-    if json_to is not None:
-        outcome.write_json(plan, failed, seconds, json_to)
     if json_to != "-":
         outcome.show(plan.out)
         if profile:
@@ -108,4 +107,5 @@ def run(
     if failed:
         outcome.say_failures(failed, len(plan.tasks))
         raise typer.Exit(2 if len(failed) == len(plan.tasks) and all(f.mistake for f in failed) else 1)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed by whoever called
+        sys.stdout.flush()

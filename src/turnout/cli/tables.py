@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -10,8 +11,8 @@ from rich.text import Text
 
 from turnout.catalogue import Kind, first_sentence
 from turnout.data.cifar import CIFAR10_LAYOUT, CIFAR100_LAYOUT
-from turnout.data.files import locate
-from turnout.data.idx import EMNIST_ARCHIVE, FASHION_FILES, MNIST_FILES
+from turnout.data.files import PublicSet, locate
+from turnout.data.idx import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
 from turnout.recipes import recipes
 
 
@@ -44,14 +45,32 @@ def public_table(folder: Path) -> Table:
     """Which public data sets are in the data folder, and what to put where for the others."""
     table = _table("public data sets")
     for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
-        found = [locate(file.name, [folder / sub for sub in wanted.folders]) for file in wanted.files]
-        place = folder / wanted.folders[0]
-        table.add_row(wanted.title, _state(found[0] if all(found) else None, wanted.names(), place))
+        found = _all_of([file.name for file in wanted.files], folder, wanted)
+        splits = _emnist_splits(folder) if wanted is EMNIST_ARCHIVE and not found else {}
+        state = _state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
+        table.add_row(wanted.title, state.append(f" ({', '.join(splits)})" if splits else ""))
     for layout in (CIFAR10_LAYOUT, CIFAR100_LAYOUT):
-        unpacked = folder / layout.folder
+        unpacked = [folder / layout.folder, folder / layout.archive.name.split("-binary")[0] / layout.folder]
         archive = locate(layout.archive.name, [folder, *(folder / sub for sub in ("cifar", "cifar10", "cifar100"))])
-        table.add_row(layout.title, _state(unpacked if unpacked.is_dir() else archive, layout.archive.name, folder))
+        there = next((path for path in unpacked if path.is_dir()), archive)
+        table.add_row(layout.title, _state(there, layout.archive.name, folder))
     return table
+
+
+def _all_of(names: Sequence[str], folder: Path, wanted: PublicSet) -> Path | None:
+    """The first of these files, where all of them are there."""
+    found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
+    return found[0] if all(found) else None
+
+
+def _emnist_splits(folder: Path) -> dict[str, Path]:
+    """The splits of EMNIST whose four files are there unpacked, each with one of them."""
+    parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
+    found = {
+        split: _all_of([f"emnist-{split}-{part}-ubyte.gz" for part in parts], folder, EMNIST_ARCHIVE)
+        for split in EMNIST_LABELS
+    }
+    return {split: path for split, path in found.items() if path is not None}
 
 
 def _state(found: Path | None, files: str, place: Path) -> Text:

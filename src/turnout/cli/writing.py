@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
 
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
@@ -37,8 +38,7 @@ def init(
         raise Mistake(f"{file}: an experiment file's name ends in .toml")
     if file.exists() and not force:
         raise Mistake(f"{file} is there already: choose another name, or add --force")
-    if not file.absolute().parent.is_dir():
-        raise Mistake(f"{file}: there is no folder {file.parent}; create it first")
+    check_destination("init", file)
     variants = cook(recipe)
     name = variant or list(variants)[-1]
     if name not in variants:

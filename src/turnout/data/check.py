@@ -16,13 +16,26 @@ from turnout.errors import Mistake
 Array = Tensor | np.ndarray
 
 
-def as_samples(x: Array, y: Array) -> tuple[Tensor, Tensor]:
+def as_samples(x: Array, y: Array, place: str) -> tuple[Tensor, Tensor]:
     """Arrays as tensors: inputs as float32 (whole numbers stay, for embeddings), targets int64 or float32."""
-    x, y = torch.as_tensor(x).cpu(), torch.as_tensor(y).cpu()
+    x = _tensor(x, f"{place}: x", "turn it into numbers")
+    y = _tensor(y, f"{place}: y", "number the classes from 0, and give their names as labels")
     x = x.to(torch.float32 if x.is_floating_point() else torch.int64)
     if y.is_floating_point():
         return x, y.float().unsqueeze(1) if y.ndim == 1 else y.float()
     return x, y.long()
+
+
+def _tensor(values: Array, name: str, advice: str) -> Tensor:
+    try:
+        return torch.as_tensor(values).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Mistake(f"{name} is not an array of numbers ({error}): {advice}") from error
+
+
+def check_paired(x: Tensor, y: Tensor) -> None:
+    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+        raise Mistake(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
 
 
 def classes_of(y: Tensor, classes: int | None, labels: Sequence[str] | None) -> int:
@@ -41,8 +54,7 @@ def check_samples(
     input_shape: Sequence[int] | None = None,
 ) -> None:
     """Refuse samples that cannot be trained on; `place` says where a row is, in a person's words."""
-    if x.ndim < 2 or len(x) != len(y):
-        raise Mistake(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
+    check_paired(x, y)
     if not len(x):
         raise Mistake(f"{place(0)}: there are no samples here; every client needs at least one")
     if input_shape is not None and tuple(x.shape[1:]) != tuple(input_shape):

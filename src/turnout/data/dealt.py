@@ -9,6 +9,7 @@ Shape letters: S samples of the pool, C clients, L labels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,9 +83,7 @@ def federate(pool: Pool, spec: Dealt, seed: int) -> Pooled:
     """Deal a pool out to clients."""
     partition = spec.partition or (IID() if pool.owner_S is None else Natural())
     clients = _population(pool, spec, partition)
-    sizes = Equal(len(pool.y) // clients or 1) if spec.sizes == Equal() else spec.sizes
-    want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
-    rows_C = partition.split(pool.y, pool.owner_S, clients, seed, want_C)
+    rows_C = _rows(pool, partition, spec.sizes, clients, seed)
     official = spec.local_test == "official"
     train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, spec, seed)
     groups = getattr(partition, "groups", None)  # only partitions with clusters have it
@@ -114,6 +113,46 @@ def _population(pool: Pool, spec: Dealt, partition: Partition) -> int:
             raise Mistake(f"no owner has {partition.min_size} samples or more: lower min_size")
         return found
     raise Mistake(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
+
+
+def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
+    """The rows of each client; an equal number that somebody cannot have is refused."""
+
+    def split(sizes: Sizes | None) -> list[Tensor]:
+        want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
+        return partition.split(pool.y, pool.owner_S, clients, seed, want_C)
+
+    if not isinstance(sizes, Equal):
+        return split(sizes)
+    if sizes.each is None:
+        return split(Equal(len(pool.y) // clients or 1))
+    rows_C, each = split(sizes), sizes.each
+    least, poorest = min((len(rows), c) for c, rows in enumerate(rows_C))
+    if least < each:
+        most = _most_each(split, min(each - 1, len(pool.y) // clients))
+        advice = f"each can be at most {most} here" if most else "use fewer clients or another partition"
+        raise Mistake(
+            f"sizes=Equal(each={each}): {clients} clients x {each} are {clients * each} samples, and there are "
+            f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: {advice}"
+        )
+    return rows_C
+
+
+def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
+    """The largest number that everyone can have, 0 where there is none; by halving."""
+
+    def least(each: int) -> int | None:
+        try:
+            return min(len(rows) for rows in split(Equal(each)))
+        except Mistake:  # too few for a sample of every label that a client is promised
+            return None
+
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = least(middle)
+        low, high = (middle, high) if found is None or found >= middle else (low, middle - 1)
+    return low if low and least(low) else 0
 
 
 def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:

@@ -59,8 +59,15 @@ class ImageFolder(Images):
     size: int = 64
     colour: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1:
+            raise Mistake(f"ImageFolder(size={self.size}): a picture is at least 1 pixel wide; write size=64, say")
+
     def read(self, data_dir: Path | None = None) -> Pool:
         root = find_path(self.path, data_dir)
+        if not root.is_dir():
+            raise Mistake(f"{root} is not a folder: ImageFolder expects a folder with one folder of pictures a class")
         train = root / "train" if (root / "train").is_dir() else root
         names = tuple(sorted(folder.name for folder in train.iterdir() if folder.is_dir()))
         if not names:

@@ -53,6 +53,7 @@ class _OnDemand:
         name = type(self).__name__
         if self.clients < 1 or self.classes < 1:
             raise Mistake(f"{name}: there must be at least 1 client and 1 class")
+        _check_labels(name, self.classes, self.labels)
         if self.names is not None and len(self.names) != self.clients:
             raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
         if (self.public is None) != (self.label_sets is None):
@@ -78,7 +79,7 @@ class _OnDemand:
             return None
         x, said = self.public() if callable(self.public) else self.public
         y = Vocabulary(self._label_names).numbers(said, 0) if _are_names(said) else torch.as_tensor(said)
-        x, y = as_samples(x, y)
+        x, y = as_samples(x, y, "public samples")
         check_samples(x, y, self.classes, lambda row: f"public sample {row}", self.input_shape)
         return Public(x, y, self._set_of)
 
@@ -95,13 +96,20 @@ class _OnDemand:
             **more,
         )
 
-    def _checked(self, client: int, given: Samples, t: int = 0) -> tuple[Tensor, Tensor]:
+    def _checked(self, client: int, given: Samples, t: int | None = None) -> tuple[Tensor, Tensor]:
+        """A client's samples, of round t where they change."""
+        place = f"client {client}" if t is None else f"client {client}, round {t}"
         x, said = given
-        x, y = as_samples(x, said if self.label_sets is None else self._vocabulary().numbers(said, client))
-        check_samples(x, y, self.classes, lambda row: f"client {client}, row {row}", self.input_shape)
+        x, y = as_samples(x, said if self.label_sets is None else self._vocabulary().numbers(said, client), place)
+        check_samples(x, y, self.classes, lambda row: f"{place}, row {row}", self.input_shape)
         if self.label_sets is not None:
-            refuse_strangers(y, self._set_of(client, t), self._label_names, f"client {client}, round {t},")
+            refuse_strangers(y, self._set_of(client, t or 0), self._label_names, f"{place},")
         return x, y
+
+
+def _check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
+    if labels and len(labels) != classes:
+        raise Mistake(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
 
 
 def _are_names(said: Any) -> bool:
@@ -178,12 +186,18 @@ class ClientFiles:
     labels: tuple[str, ...] | None = None
     test_share: float = 0.2
 
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            if self.classes < 1:
+                raise Mistake(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
+            _check_labels("ClientFiles", self.classes, self.labels)
+
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
         folder = find_path(self.path, data_dir)
-        paths = tuple(sorted(folder.glob(self.pattern)))
+        paths = _matching(folder, self.pattern)
         if not paths:
             raise Mistake(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
-        x, y = as_samples(*_arrays(paths[0]))
+        x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
         if self.classes is None and not y.is_floating_point():
             raise Mistake("ClientFiles: say how many classes there are (classes=...)")
         loader = Loader(
@@ -196,6 +210,15 @@ class ClientFiles:
             test_share=self.test_share,
         )
         return loader.load(seed)
+
+
+def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
+    try:
+        return tuple(sorted(folder.glob(pattern)))
+    except (ValueError, NotImplementedError) as error:
+        raise Mistake(
+            f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from turnout.data.check import Array, as_samples, check_samples, classes_of
+from turnout.data.check import Array, as_samples, check_paired, check_samples, classes_of
 from turnout.data.dealt import Dealt, Pool
 from turnout.data.partition import Partition
 from turnout.data.tables import coded
@@ -41,9 +41,17 @@ class Own(Dealt):
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.test is not None and not (isinstance(self.test, tuple | list) and len(self.test) == 2):
+            raise Mistake("Own: test is a central test set: give a pair (x, y) of samples and their targets")
+
     def read(self, data_dir: Path | None = None) -> Pool:
-        x, y = as_samples(self.x, self.y)
-        test = as_samples(*self.test) if self.test else None
+        x, y = as_samples(self.x, self.y, "Own")
+        check_paired(x, y)
+        if not len(x):
+            raise Mistake("Own: there are no samples; every client needs at least one")
+        test = as_samples(*self.test, "Own, test set") if self.test else None
         owner_S, owners = self._owners(len(y))
         known = classes_of(y, self.classes, self.labels)
         check_samples(x, y, known, lambda row: _place(row, owner_S, owners))

@@ -5,6 +5,7 @@ Shape letters: C clients that were asked for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from turnout.errors import Mistake
 from turnout.rng import uniform
+
+LARGEST = 2**40  # samples of one client: the sizes of a million still add up within 64 bits
 
 
 class Sizes(Protocol):
@@ -27,6 +30,8 @@ class Sizes(Protocol):
 class Equal:
     """Everyone has `each` samples; without a number, the equal division of what there is.
 
+    What cannot be dealt out is refused: fewer samples than clients x `each`, or too few of a client's own labels.
+
     >>> Equal(200).draw(torch.tensor([0, 7]), seed=0)
     tensor([200, 200])
     """
@@ -34,8 +39,8 @@ class Equal:
     each: int | None = None
 
     def __post_init__(self) -> None:
-        if self.each is not None and self.each < 1:
-            raise Mistake(f"Equal(each={self.each}): every client needs at least 1 sample")
+        if self.each is not None and not 1 <= self.each <= LARGEST:
+            raise Mistake(f"Equal(each={self.each}): every client needs at least 1 sample, and at most {LARGEST}")
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         if self.each is None:
@@ -62,6 +67,7 @@ class Pareto:
     floor: int = 1
 
     def __post_init__(self) -> None:
+        _check_finite("Pareto", index=self.index, scale=self.scale, cap=self.cap, floor=self.floor)
         if self.index <= 0 or self.scale <= 0:
             raise Mistake(f"Pareto(index={self.index}, scale={self.scale}): both must be above 0")
         if not 1 <= self.floor <= self.cap:
@@ -69,7 +75,7 @@ class Pareto:
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         u_C = uniform(seed, "sizes", ids=client_C)
-        return (self.scale * (1 - u_C) ** (-1 / self.index)).clamp(self.floor, self.cap).floor().long()
+        return (self.scale * (1 - u_C) ** (-1 / self.index)).clamp(self.floor, min(self.cap, LARGEST)).floor().long()
 
 
 @dataclass(frozen=True)
@@ -86,15 +92,27 @@ class LogNormal:
     cap: int | None = None
 
     def __post_init__(self) -> None:
+        _check_finite("LogNormal", mean=self.mean, std=self.std, plus=self.plus, cap=self.cap or 1)
         if self.std < 0 or self.plus < 1:
             raise Mistake(f"LogNormal(std={self.std}, plus={self.plus}): need std >= 0 and plus >= 1")
         if self.cap is not None and self.cap < 1:
             raise Mistake(f"LogNormal(cap={self.cap}): a client needs at least 1 sample")
+        if self.cap is None and self.mean > math.log(LARGEST):
+            raise Mistake(
+                f"LogNormal(mean={self.mean}): it is the mean of the logarithm, so that half of the clients would have "
+                f"more than e^{self.mean} samples; write the logarithm of the median (mean=4 for 55), or set cap"
+            )
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         u_C = uniform(seed, "sizes", ids=client_C).clamp(min=2.0**-53)
-        size_C = torch.exp(self.mean + self.std * torch.special.ndtri(u_C)).long() + self.plus
+        size_C = torch.exp(self.mean + self.std * torch.special.ndtri(u_C)).clamp(max=LARGEST).long() + self.plus
         return size_C if self.cap is None else size_C.clamp(max=self.cap)
+
+
+def _check_finite(name: str, **fields: float) -> None:
+    for field, value in fields.items():
+        if not math.isfinite(value):
+            raise Mistake(f"{name}({field}={value}): write a finite number")
 
 
 def train_count(size_C: Tensor, test_share: float) -> Tensor:

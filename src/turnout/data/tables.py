@@ -67,6 +67,8 @@ def read_csv(path: Path) -> Csv:
             header, *rows = list(csv.reader(file)) or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise Mistake(f"{path} is not a CSV file in UTF-8 ({error}): convert it first") from error
+    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
+        raise Mistake(f"{path} has two columns with the name {twice[0]!r}: rename or remove one of them")
     rows = [row for row in rows if row]
     if not rows:
         raise Mistake(f"{path} has no rows below its header")
@@ -109,6 +111,14 @@ class Table(Dealt):
     standardise: bool = False
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label in (self.features or ()):
+            raise Mistake(
+                f"Table: {self.label!r} is the label and also among the features, so that a model would be shown the "
+                "answer: leave it out of features"
+            )
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))

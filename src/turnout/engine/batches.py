@@ -47,6 +47,7 @@ def address_batches(
 ) -> Batches:
     """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
     samples = replace(samples, **{n: getattr(samples, n).to("cpu", torch.int64) for n in ("row_R", "count_C")})
+    client_c, steps_c = client_c.to("cpu", torch.int64), steps_c.to("cpu", torch.int64)
     longest = int(steps_c.max()) if steps_c.numel() else 0
     key_c = keys(key(seed, "batches", t), client_c)
     per_epoch_c = steps_per_epoch(samples.count_C, batch_size, drop_single).clamp(min=1)

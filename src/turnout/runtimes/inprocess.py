@@ -34,7 +34,7 @@ from turnout.kept import Kept, initial_rows, kept_from
 from turnout.local import Local
 from turnout.members import Members
 from turnout.memory import keep_freed_memory
-from turnout.participation import Participation
+from turnout.participation import Participation, finished
 from turnout.round import client_work
 from turnout.runtimes.settings import InProcess, cores
 from turnout.settings import Algorithm, Evaluate
@@ -233,7 +233,7 @@ class InProcessRuntime:
 
     def _turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         local = self.algorithm.local
-        finished_C = self.participation.fraction(client_C, t, local.full_work, self.seed, self.groups)
+        finished_C = finished(self.participation, client_C, t, local.full_work, self.seed, self.groups)
         return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single, t)
 
 

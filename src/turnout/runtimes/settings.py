@@ -19,6 +19,9 @@ class RuntimeSpec(Protocol):
     def kind(self) -> str: ...
 
 
+MOST = {"threads": 1024, "chunk": 1 << 20}
+
+
 @dataclass(frozen=True)
 class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
@@ -46,8 +49,8 @@ class InProcess:
             raise Mistake(f"runtime.precision is {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
         for name in ("threads", "chunk"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise Mistake(f"runtime.{name} must be at least 1, not {value}; leave it out to have it chosen")
+            if value is not None and not 1 <= value <= MOST[name]:
+                raise Mistake(f"runtime.{name} must be 1 to {MOST[name]}, not {value}; leave it out to have it chosen")
 
 
 def cores() -> int:

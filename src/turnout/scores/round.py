@@ -31,6 +31,7 @@ from turnout.scores.averaging import Averages
 from turnout.scores.runtime import Asked, Reply, ScoreRuntime
 from turnout.scores.settings import Scores
 from turnout.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
+from turnout.selection import chosen
 from turnout.types import State
 
 
@@ -60,7 +61,7 @@ def run_round(
     record = RoundRecord(round=t, clock=t, lr=lr, members=len(server.members), events=events)
     if not len(server.members):
         return server, replace(record, skipped="nobody was asked")
-    cohort_C = algorithm.selection.choose(server.members, t, seed)
+    cohort_C = chosen(algorithm.selection, server.members, t, seed)
     if not len(cohort_C):
         return server, replace(record, skipped="nobody was asked")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from turnout.data import Federation
 from turnout.data.labels import refuse_strangers
 from turnout.events import Calendar, Event
-from turnout.participation import Participation
+from turnout.participation import Participation, finished
 from turnout.runtimes.inprocess import turn_out
 from turnout.scores.averaging import Averages, Trained, averaged, begin
 from turnout.scores.settings import Scores
@@ -94,7 +94,7 @@ class ScoreRuntime:
     def build(self, client_C: Tensor, t: int, averages: Averages) -> Asked:
         """Draw who turns up; those who do train, and score the public samples."""
         local = self.algorithm.local
-        fraction_C = self.participation.fraction(client_C, t, local.full_work, self.seed, self.clusters)
+        fraction_C = finished(self.participation, client_C, t, local.full_work, self.seed, self.clusters)
         sample_C, zero_C = self.federation.examples(client_C).cpu(), torch.zeros(len(client_C), dtype=torch.float64)
         turnout = Turnout(client_C, zero_C, local.full_work, zero_C.clone(), zero_C.clone())
         groups, replies, spent = [], [], dict.fromkeys(("training", "epochs", "scoring", "scored"), 0.0)

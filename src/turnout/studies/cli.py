@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
 from turnout.running import new_folder
 from turnout.studies import (
@@ -52,7 +53,7 @@ app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run 
 
 
 def find_study(name: str) -> Study:
-    if name not in STUDIES:
+    if not isinstance(name, str) or name not in STUDIES:
         raise Mistake(f"there is no study {name!r}: {nearest(name, STUDIES)}")
     return STUDIES[name]
 
@@ -103,12 +104,18 @@ def run_command(
     """
     study = find_study(name)
     plan = planned(study, scale, seeds)
-    if json not in (None, "-") and not Path(json).absolute().parent.is_dir():  # found now, not after the runs
-        raise Mistake(f"--json {json}: there is no folder {Path(json).absolute().parent}; create it first")
+    if json is not None and json != "-":
+        check_destination("--json", json)
+    if resume and out is None:
+        raise Mistake("--resume goes on with the study of a folder: name it with --out")
     folder = out or new_folder(f"study-{name}-{scale}")
-    findings = run_study(
-        study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, only=only or ()
-    )
+    try:
+        findings = run_study(
+            study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, only=only or ()
+        )
+    except KeyboardInterrupt:
+        console_for(stderr=True).print(f"interrupted; the same command with --out {folder} --resume goes on")
+        raise typer.Exit(130) from None
     console = console_for(stderr=json == "-")
     show(findings, plan, console)
     console.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
@@ -131,7 +138,7 @@ def show_command(
     """
     if not file.is_file():
         raise Mistake(f"there is no file {file}: give one that `turnout study run --json` wrote")
-    findings = Findings.from_json(file.read_text(encoding="utf-8"), str(file))
+    findings = Findings.from_json(file.read_bytes(), str(file))
     plan = planned(find_study(findings.study), findings.scale)
     if as_markdown:
         sys.stdout.write(markdown(findings, plan))

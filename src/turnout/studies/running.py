@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from turnout.errors import Mistake, nearest
-from turnout.experiment import refuse_full
+from turnout.experiment import make_folder, refuse_full
 from turnout.running import Run, run_many, tasks_of
 from turnout.settings import DataSpec
 from turnout.studies.claims import NOT_RUN, Claim
@@ -31,7 +31,7 @@ class Findings:
         return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, where: str = "the text") -> Findings:
+    def from_json(cls, text: str | bytes, where: str = "the text") -> Findings:
         try:
             found = json.loads(text)
             rows, claims = [Row(**row) for row in found["rows"]], [Claim(**claim) for claim in found["claims"]]
@@ -73,7 +73,8 @@ def run_study(
     for pattern in only:
         refuse_nothing(pattern, plan)
     refuse_full(out, resume)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    _refuse_another(study, scale, out / "study.txt")
     curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only)
     if study.then is not None:
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
@@ -86,6 +87,17 @@ def run_study(
     findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
     (out / "study.json").write_text(findings.to_json(), encoding="utf-8")
     return findings
+
+
+def _refuse_another(study: Study, scale: str, mark: Path) -> None:
+    """A folder is of one study at one scale; it says so from the beginning."""
+    text = f"{study.name} at {scale} scale\n"
+    if mark.exists() and mark.read_text(encoding="utf-8") != text:
+        raise Mistake(
+            f"{mark.parent} is of {mark.read_text(encoding='utf-8').strip()}, and this is {text.strip()}: choose "
+            "another --out folder"
+        )
+    mark.write_text(text, encoding="utf-8")
 
 
 def refuse_nothing(pattern: str, plan: Plan) -> None:
