@@ -9,7 +9,7 @@ import torch
 
 from turnout.data import Equal, Generated, LogNormal, Pareto, Pooled, Synthetic
 from turnout.data.generated import ClientData, Recent
-from turnout.data.synthetic import _Maker
+from turnout.data.synthetic import _Maker, spread
 from turnout.errors import Mistake
 from turnout.rng import rng
 
@@ -100,6 +100,17 @@ def test_a_cohort_s_data_is_each_client_s_own(iid: bool, shape: tuple[int, int])
             torch.testing.assert_close(together, own, rtol=1e-5, atol=5e-6)
         for together, own in zip(quick.of(i), maker.cohort([client], 0)[0].of(0), strict=True):
             assert torch.equal(together, own)
+
+
+def test_a_large_cohort_made_by_several_threads_is_the_same():
+    maker, clients = _Maker(Synthetic(clients=9999, sizes=Pareto(cap=90)), 1), list(range(7, 9000, 90))
+    train, test = maker.cohort(clients, 0)
+    for i in (0, 1, 49, 50, 51, 98, 99):
+        alone, alone_test = maker.cohort(clients[i : i + 1], 0)
+        for a, b in zip((*train.of(i), *test.of(i)), (*alone.of(0), *alone_test.of(0)), strict=True):
+            assert torch.equal(a, b)
+    assert spread(lambda part: len(part), 7, 3) == [3, 3, 1]
+    assert spread(lambda part: len(part), 0, 3) == []
 
 
 def test_alpha_and_beta_are_standard_deviations():

@@ -5,7 +5,8 @@ Shape letters: D dimensions, L classes, S samples of one client, C clients that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,11 @@ from turnout.data.generated import ClientData, Generated, one_thread
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.rng import rng, rng_seed
+from turnout.runtimes.settings import cores
 from turnout.types import Samples
 
 POOL_CLIENTS, POOL_BYTES = 1000, 256 * 2**20  # up to here the data is made once and pooled
+WORTH_A_THREAD = 100_000  # numbers
 SOURCE = Path(__file__).with_name("synthetic.c")
 ARGUMENTS = (pointer, pointer, whole, whole, whole, real, real, pointer, pointer, pointer, pointer)
 
@@ -81,6 +84,17 @@ class Synthetic:
         return made.pooled() if samples * self.dimension * 4 <= POOL_BYTES else made
 
 
+def spread(work: Callable[[range], int], clients: int, parts: int) -> list[int]:
+    """Consecutive clients, in so many parts at once."""
+    each = -(-clients // max(1, parts))
+    ranges = [range(first, min(first + each, clients)) for first in range(0, clients, max(1, each))]
+    if len(ranges) < 2:
+        return [work(part) for part in ranges]
+    with ThreadPoolExecutor(len(ranges) - 1) as others:
+        done = others.map(work, ranges[1:])
+        return [work(ranges[0]), *done]
+
+
 @dataclass(frozen=True)
 class _Counter:
     """Training sizes by client number. (An object and not a closure: it travels to other processes.)"""
@@ -128,14 +142,21 @@ class _Maker:
         return torch.arange(1, self.spec.dimension + 1, dtype=torch.float64).pow(-0.6).float()
 
     def samples_in_c(self, make: Any, clients: Sequence[int], size_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `samples` gives."""
+        """What `samples` gives; a large cohort's with a core for each part of it."""
         spec, total = self.spec, int(size_C.sum())
         seed_C = torch.tensor([rng_seed(self.seed, "synthetic", client) for client in clients])
         common = torch.cat([part.flatten() for part in self.common()]) if spec.iid else None
         x_SD, y_S = torch.empty(total, spec.dimension), torch.empty(total, dtype=torch.int64)
-        scale_D = self.scale()
-        given = (at(seed_C), at(size_C), len(clients), spec.dimension, spec.classes, spec.alpha, spec.beta)
-        if make(*given, None if common is None else at(common), at(scale_D), at(x_SD), at(y_S)):
+        scale_D, end_C = self.scale(), size_C.cumsum(0)
+        law = (spec.dimension, spec.classes, spec.alpha, spec.beta, None if common is None else at(common), at(scale_D))
+
+        def some(part: range) -> int:
+            first = int(end_C[part.start] - size_C[part.start])
+            given = (at(seed_C[part.start :]), at(size_C[part.start :]), len(part))
+            return make(*given, *law, at(x_SD[first:]), at(y_S[first:]))
+
+        parts = min(cores(), len(clients), 1 + x_SD.numel() // WORTH_A_THREAD)
+        if any(spread(some, len(clients), parts)):
             raise MemoryError
         return x_SD, y_S, size_C
 
