@@ -5,7 +5,7 @@
 Each population runs in a process of its own (so that its peak memory is its own); rounds are timed whole, cohort, data
 and record included. Prints the ratio of the median round and the peak memory of each, for an MLP and for a logistic
 regression. A thousand clients' samples fit one pool that is made once; a million clients' are made when they are asked,
-about 0.06 ms each, and against the few steps of a logistic regression that is what one sees.
+and against the few steps of a logistic regression that is what one sees.
 """
 
 from __future__ import annotations

@@ -34,19 +34,12 @@ def check_settings(part: Any, path: str = "") -> None:
         here = f"{path}.{name}" if path else name
         value = getattr(part, name, None)
         _check(hint, value, here)
-        for inner, where in _within(value, here):
-            check_settings(inner, where)
-
-
-def _within(value: Any, here: str) -> list[tuple[Any, str]]:
-    """The parts that a setting is, or is a list of."""
-    found = list(value) if isinstance(value, tuple | list) and len(value) <= MANY else [value]
-    whole = found[:1] == [value] and not isinstance(value, tuple | list)
-    return [
-        (item, here if whole else f"{here}.{i}")
-        for i, item in enumerate(found)
-        if dataclasses.is_dataclass(item) and not isinstance(item, type)
-    ]
+        items = [(here, value)]
+        if isinstance(value, tuple | list):
+            items = [(f"{here}.{i}", item) for i, item in enumerate(value[:MANY])]
+        for where, item in items:
+            if dataclasses.is_dataclass(item) and not isinstance(item, type):
+                check_settings(item, where)
 
 
 def _check(hint: Any, value: Any, here: str) -> None:
@@ -74,7 +67,8 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin in (tuple, list, Sequence):
         if not isinstance(value, tuple | list):
             return not isinstance(value, str | numbers.Number)
-        return len(value) > MANY or not arguments or all(_fits(arguments[0], item) for item in value)
+        alike = len(arguments) == 1 or arguments[1:] == (Ellipsis,)
+        return len(value) > MANY or not alike or all(_fits(arguments[0], item) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
     if origin is Callable or hint is Callable:
