@@ -84,7 +84,9 @@ class Chunk:
     def _in_c(self) -> None:
         assert self.native is not None
         native, rate = self.native
-        self.loss_c += native.train(self.job.samples, self.batches, self.steps_c, self.start_cP, rate, self.flat_cP)
+        shared = 0 if self.job.terms else self.network.layout.shared  # terms look at the weights first
+        work = (self.job.samples, self.batches, self.steps_c, self.start_cP, rate, self.flat_cP, shared)
+        self.loss_c += native.train(*work)
 
     def _advance(self) -> None:
         steps = self.steps_c.tolist()
@@ -207,7 +209,9 @@ class Chunk:
         """Turn the shared columns into what is sent, while they are still in the cache."""
         layout = self.network.layout
         update_cP, start_cP = self.flat_cP[:, : layout.shared], self.start_cP[:, : layout.shared]
-        if self.loose is None:
+        if self.native is not None and not self.job.terms:
+            pass  # it is one already
+        elif self.loose is None:
             update_cP.sub_(start_cP)
         else:
             starts, homes = layout.views(start_cP), layout.views(self.flat_cP)

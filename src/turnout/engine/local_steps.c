@@ -16,6 +16,7 @@ typedef __typeof__((vec){0} > (vec){0}) mask;
 #define LOAD(p) (*(const vec *)(p))
 #define STORE(p, v) (*(vec *)(p) = (v))
 #define INLINE static inline __attribute__((always_inline))
+#define SQUARE 16
 #define UP(n) (((n) + VL - 1) / VL * VL)
 
 enum { DENSE, CONVOLUTION, RECTIFY, POOL };
@@ -447,14 +448,29 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
     }
 }
 
+/* Lines become columns (less what `base` has in their place), a square at a time: every piece of memory that is touched is
+ * used whole. */
+INLINE void turn(const REAL *from, long lines, long columns, long stride, const REAL *base, REAL *to, long to_stride) {
+    for (long l = 0; l < lines; l += SQUARE)
+        for (long c = 0; c < columns; c += SQUARE) {
+            long high = lines - l < SQUARE ? lines - l : SQUARE, wide = columns - c < SQUARE ? columns - c : SQUARE;
+            for (long j = 0; j < wide; j++)
+                for (long i = 0, at = (c + j) * to_stride + l; i < high; i++, at++)
+                    to[at] = from[(l + i) * stride + c + j] - (base ? base[at] : 0);
+        }
+}
+
+INLINE void less(const REAL *from, long n, const REAL *base, REAL *to) {
+    for (long i = 0; i < n; i++) to[i] = from[i] - (base ? base[i] : 0);
+}
+
 /* A row's numbers for a layer into memory of its own. What fills lines up must be 0 again, whatever the last client left
  * there. */
 static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) {
     if (h->kind == DENSE) {
-        memset(W, 0, h->in * width * sizeof(REAL));
+        for (long i = 0; i < h->in; i++) memset(W + i * width + h->out, 0, (width - h->out) * sizeof(REAL));
         memset(b, 0, width * sizeof(REAL));
-        for (long o = 0; o < h->out; o++)
-            for (long i = 0; i < h->in; i++) W[i * width + o] = row[h->weight + o * h->in + i];
+        turn(row + h->weight, h->out, h->in, h->in, 0, W, width);
         if (h->bias >= 0) memcpy(b, row + h->bias, h->out * sizeof(REAL));
     } else if (h->kind == CONVOLUTION) {
         memcpy(W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
@@ -462,15 +478,12 @@ static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) 
     }
 }
 
-static void give(const Layer *h, const Room *r, REAL *row) {
-    if (h->kind == DENSE) {
-        for (long o = 0; o < h->out; o++)
-            for (long i = 0; i < h->in; i++) row[h->weight + o * h->in + i] = r->W[i * r->width + o];
-        if (h->bias >= 0) memcpy(row + h->bias, r->b, h->out * sizeof(REAL));
-    } else if (h->kind == CONVOLUTION) {
-        memcpy(row + h->weight, r->W, h->o * h->i * h->kh * h->kw * sizeof(REAL));
-        if (h->bias >= 0) memcpy(row + h->bias, r->b, h->o * sizeof(REAL));
-    }
+/* Into the client's row: its weights, or for those in front of `shared` their change since `start`. */
+static void give(const Layer *h, const Room *r, const REAL *start, long shared, REAL *row) {
+    const REAL *base = h->weight < shared ? start + h->weight : 0, *bias = h->bias < shared ? start + h->bias : 0;
+    if (h->kind == DENSE) turn(r->W, h->in, h->out, r->width, base, row + h->weight, h->in);
+    else if (h->kind == CONVOLUTION) less(r->W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
+    if (h->kind <= CONVOLUTION && h->bias >= 0) less(r->b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
 }
 
 static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, REAL lr, REAL keep) {
@@ -515,12 +528,12 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
     return loss;
 }
 
-/* Train some clients; `out` gets their weights. A step leaves keep W - lr g of a weight W with the gradient g, or with
+/* Train some clients; `out` gets their weights, less `start` in the first `shared` columns. A step leaves keep W - lr g of a weight W with the gradient g, or with
  * K and F (a row each) K W + F - lr g. 0, or 1 without memory, 2 for a label that the model has no score for. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
               int64_t start_stride, double lr, double keep, const REAL *K, const REAL *F, REAL *out, int64_t out_stride,
-              int64_t width, REAL *loss) {
+              int64_t shared, REAL *loss) {
     Heap heap = {0, 0};
     State *states = calloc(n + 1, sizeof(State));
     int64_t *y = malloc(B * sizeof(int64_t)), wrong = !states || !y;
@@ -536,9 +549,8 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
         take(layers + l, r->width, K, r->K, r->Kb), take(layers + l, r->width, F, r->F, r->Fb);
     }
     for (int64_t c = 0; c < clients && !wrong; c++) {
-        REAL *row = out + c * out_stride;
-        memcpy(row, start + c * start_stride, width * sizeof(REAL));
-        for (long l = 0; l < n; l++) take(layers + l, states[l].room.width, row, states[l].room.W, states[l].room.b);
+        const REAL *from = start + c * start_stride;
+        for (long l = 0; l < n; l++) take(layers + l, states[l].room.width, from, states[l].room.W, states[l].room.b);
         REAL total = 0;
         for (int64_t j = 0; j < steps[c] && !wrong; j++) {
             const int64_t *batch = rows + (c * J + j) * B;
@@ -550,7 +562,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
             }
             if (count && !wrong) total += step(layers, states, n, first, y, count, (REAL)lr, (REAL)keep);
         }
-        for (long l = 0; l < n; l++) give(layers + l, &states[l].room, row);
+        for (long l = 0; l < n; l++) give(layers + l, &states[l].room, from, shared, out + c * out_stride);
         loss[c] = total;
     }
     free(heap.memory), free(states), free(y);

@@ -67,11 +67,12 @@ DENSE, CONVOLUTION, RECTIFY, POOL = range(4)
 def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | None:
     """The layers for samples of a shape, or None where one of them is not written in C."""
     slots = {slot.name: slot for slot in layout.slots}
-    steps, shape = [], tuple(shape)
+    steps, shape, written = [], tuple(shape), set()
 
     def weights(layer: Dense | Convolution) -> tuple[int, int, int]:
         """How many outputs, and where weight and bias are."""
         weight = slots[layer.weight]
+        written.update({layer.weight, layer.bias} - {None})
         return weight.shape[0], weight.start, -1 if layer.bias is None else slots[layer.bias].start
 
     for layer in stack.layers:
@@ -95,7 +96,7 @@ def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | 
             steps.append(Step(CONVOLUTION, size, prod(shape), weight, bias, i, o, h, w, kh, kw, ph, pw))
         else:
             return None
-    return steps
+    return steps if written == slots.keys() else None  # every column of a row is some layer's
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,19 @@ class Native:
         return plain and y.dtype == torch.int64 and y.dim() == 1 and x.is_contiguous() and y.is_contiguous()
 
     def train(
-        self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, rate: Rate, out_cP: Tensor
+        self,
+        samples: Samples,
+        batches: Batches,
+        steps_c: Tensor,
+        start_cP: Tensor,
+        rate: Rate,
+        out_cP: Tensor,
+        shared: int = 0,
     ) -> Tensor:
-        """Some clients' steps; `out_cP` gets their weights. The sum of the losses of each one's steps comes back."""
+        """Some clients' steps; `out_cP` gets their weights, or how the first `shared` of them have changed.
+
+        The sum of the losses of each one's steps comes back.
+        """
         run = train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
@@ -156,7 +167,7 @@ class Native:
             *(at(samples.x), prod(self.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
             *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), rate.lr, rate.keep, *springs),
-            *(at(out_cP), out_cP.stride(0), self.layout.width, at(loss_c)),
+            *(at(out_cP), out_cP.stride(0), shared, at(loss_c)),
         )
         if wrong == 1:
             raise MemoryError
