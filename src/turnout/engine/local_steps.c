@@ -33,8 +33,8 @@ typedef struct {
 typedef struct {
     REAL *x, *dx;   /* what it was given and the gradient of that, sample after sample */
     long stride;    /* from one sample's x to the next */
-    REAL *W, *b;    /* weights; of a dense layer one line an input, outputs padded to whole vectors */
-    long width;     /* of such a line */
+    REAL *W, *b;    /* weights; of a dense layer in panels of two vectors of outputs, in each one line an input */
+    long width;     /* its outputs, padded to whole vectors (so that the last panel may be of one) */
     REAL *K, *F, *Kb, *Fb; /* what is kept of each weight in a step, and what is added to it; 0: `keep` of all of them */
     REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; room for the loss */
     int32_t *largest;
@@ -71,10 +71,10 @@ INLINE void forward_block(const int S, const int N, const REAL *x, long xs, cons
 static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
     for (long n = 0; n < r->width; n += 2 * VL)
         for (long s = 0; s < B; s += 5) {
-            const REAL *x = r->x + s * r->stride, *W = r->W + n, *b = r->b + n;
+            const REAL *x = r->x + s * r->stride, *W = r->W + n * h->in, *b = r->b + n;
             long S = B - s < 5 ? B - s : 5, N = n + VL < r->width ? 2 : 1;
 #define CASE(s_, n_) \
-    case 2 * s_ + n_: forward_block(s_, n_, x, r->stride, W, r->width, h->in, b, y + s * ys + n, ys); break;
+    case 2 * s_ + n_: forward_block(s_, n_, x, r->stride, W, n_ * VL, h->in, b, y + s * ys + n, ys); break;
             switch (2 * S + N) {
                 CASE(1, 1) CASE(1, 2) CASE(2, 1) CASE(2, 2) CASE(3, 1)
                 CASE(3, 2) CASE(4, 1) CASE(4, 2) CASE(5, 1) CASE(5, 2)
@@ -83,13 +83,22 @@ static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long y
         }
 }
 
-/* Gradient of the inputs: a line of weights is read once for S samples. */
-INLINE void back_block(const int S, const REAL *d, long ds, const REAL *W, long width, REAL *dx, long stride) {
-    vec a[5];
-    for (int s = 0; s < S; s++) a[s] = LOAD(d + s * ds) * LOAD(W);
-    for (long n = VL; n < width; n += VL)
-        for (int s = 0; s < S; s++) a[s] += LOAD(d + s * ds + n) * LOAD(W + n);
-    for (int s = 0; s < S; s++) dx[s * stride] = sum(a[s]);
+/* Gradient of I inputs for S samples, panel after panel. */
+INLINE void back_block(const int S, const int I, const REAL *d, long ds, const REAL *W, long in, long width, long at,
+                       REAL *dx, long stride) {
+    vec a[5][2];
+    for (int s = 0; s < S; s++)
+        for (int i = 0; i < I; i++) a[s][i] = (vec){0};
+    for (long n = 0; n < width; n += VL) {
+        long panel = n / (2 * VL) * 2 * VL, P = width - panel < 2 * VL ? VL : 2 * VL;
+        const REAL *line = W + panel * in + at * P + n - panel;
+        for (int s = 0; s < S; s++) {
+            vec g = LOAD(d + s * ds + n);
+            for (int i = 0; i < I; i++) a[s][i] += g * LOAD(line + i * P);
+        }
+    }
+    for (int s = 0; s < S; s++)
+        for (int i = 0; i < I; i++) dx[s * stride + i] = sum(a[s][i]);
 }
 
 INLINE void descend_block(const int I, const int N, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W,
@@ -111,23 +120,27 @@ INLINE void descend_block(const int I, const int N, const REAL *x, long xs, cons
 
 static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds, REAL keep, int first) {
     for (long s = 0; s < B && !first; s += 5)
-        for (long i = 0; i < h->in; i++) {
-            const REAL *g = d + s * ds, *W = r->W + i * r->width;
+        for (long i = 0; i < h->in; i += 2) {
+            const REAL *g = d + s * ds;
             REAL *dx = r->dx + s * r->stride + i;
-#define CASE(s_) case s_: back_block(s_, g, ds, W, r->width, dx, r->stride); break;
-            switch (B - s < 5 ? B - s : 5) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) }
+#define CASE(s_, i_) \
+    case 2 * s_ + i_: back_block(s_, i_, g, ds, r->W, h->in, r->width, i, dx, r->stride); break;
+            switch (2 * (B - s < 5 ? B - s : 5) + (i + 1 < h->in ? 2 : 1)) {
+                CASE(1, 1) CASE(1, 2) CASE(2, 1) CASE(2, 2) CASE(3, 1)
+                CASE(3, 2) CASE(4, 1) CASE(4, 2) CASE(5, 1) CASE(5, 2)
+            }
 #undef CASE
         }
     for (long n = 0; n < r->width; n += 2 * VL) {
         int two = n + VL < r->width;
         for (long i = 0; i < h->in; i += i + 4 <= h->in ? 4 : 1) {
-            long at = i * r->width + n;
+            long P = two ? 2 * VL : VL, at = n * h->in + i * P;
             const REAL *x = r->x + i, *g = d + n, *K = r->K ? r->K + at : 0, *F = r->K ? r->F + at : 0;
             if (i + 4 <= h->in) {
-                if (two) descend_block(4, 2, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
-                else descend_block(4, 1, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
-            } else if (two) descend_block(1, 2, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
-            else descend_block(1, 1, x, r->stride, g, ds, B, r->W + at, r->width, keep, K, F);
+                if (two) descend_block(4, 2, x, r->stride, g, ds, B, r->W + at, 2 * VL, keep, K, F);
+                else descend_block(4, 1, x, r->stride, g, ds, B, r->W + at, VL, keep, K, F);
+            } else if (two) descend_block(1, 2, x, r->stride, g, ds, B, r->W + at, 2 * VL, keep, K, F);
+            else descend_block(1, 1, x, r->stride, g, ds, B, r->W + at, VL, keep, K, F);
         }
     }
     if (h->bias >= 0)
@@ -468,9 +481,12 @@ INLINE void less(const REAL *from, long n, const REAL *base, REAL *to) {
  * there. */
 static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) {
     if (h->kind == DENSE) {
-        for (long i = 0; i < h->in; i++) memset(W + i * width + h->out, 0, (width - h->out) * sizeof(REAL));
         memset(b, 0, width * sizeof(REAL));
-        turn(row + h->weight, h->out, h->in, h->in, 0, W, width);
+        for (long n = 0; n < width; n += 2 * VL) {
+            long P = width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P;
+            for (long i = 0; i < h->in && real < P; i++) memset(W + n * h->in + i * P + real, 0, (P - real) * sizeof(REAL));
+            turn(row + h->weight + n * h->in, real, h->in, h->in, 0, W + n * h->in, P);
+        }
         if (h->bias >= 0) memcpy(b, row + h->bias, h->out * sizeof(REAL));
     } else if (h->kind == CONVOLUTION) {
         memcpy(W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
@@ -481,8 +497,11 @@ static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) 
 /* Into the client's row: its weights, or for those in front of `shared` their change since `start`. */
 static void give(const Layer *h, const Room *r, const REAL *start, long shared, REAL *row) {
     const REAL *base = h->weight < shared ? start + h->weight : 0, *bias = h->bias < shared ? start + h->bias : 0;
-    if (h->kind == DENSE) turn(r->W, h->in, h->out, r->width, base, row + h->weight, h->in);
-    else if (h->kind == CONVOLUTION) less(r->W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
+    for (long n = 0; n < r->width && h->kind == DENSE; n += 2 * VL) {
+        long P = r->width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P, from = n * h->in;
+        turn(r->W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
+    }
+    if (h->kind == CONVOLUTION) less(r->W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
     if (h->kind <= CONVOLUTION && h->bias >= 0) less(r->b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
 }
 
