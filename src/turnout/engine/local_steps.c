@@ -11,6 +11,7 @@
 #include <string.h>
 
 typedef REAL vec __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
+typedef REAL pair __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias)); /* one register, or two */
 typedef __typeof__((vec){0} > (vec){0}) mask;
 #define VL ((long)(32 / sizeof(REAL)))
 #define LOAD(p) (*(const vec *)(p))
@@ -54,31 +55,45 @@ INLINE vec larger(vec a, vec b) {
 
 /* -- dense */
 
-INLINE void forward_block(const int S, const int N, const REAL *x, long xs, const REAL *W, long width, long in,
-                          const REAL *b, REAL *y, long ys) {
-    vec a[5][2];
-    for (int s = 0; s < S; s++)
-        for (int n = 0; n < N; n++) a[s][n] = LOAD(b + n * VL);
-    for (long i = 0; i < in; i++)
-        for (int n = 0; n < N; n++) {
-            vec w = LOAD(W + i * width + n * VL);
-            for (int s = 0; s < S; s++) a[s][n] += w * x[s * xs + i];
-        }
-    for (int s = 0; s < S; s++)
-        for (int n = 0; n < N; n++) STORE(y + s * ys + n * VL, a[s][n]);
-}
+/* Blocks of outputs are two vectors wide (`pair`), the last one perhaps one: the same words for either type. */
+#define BLOCKS(name, type) \
+    INLINE void forward_##name(const int S, const REAL *x, long xs, const REAL *W, long in, const REAL *b, REAL *y, \
+                               long ys) { \
+        const long P = sizeof(type) / sizeof(REAL); \
+        type a[5]; \
+        for (int s = 0; s < S; s++) a[s] = *(const type *)b; \
+        for (long i = 0; i < in; i++) { \
+            type w = *(const type *)(W + i * P); \
+            for (int s = 0; s < S; s++) a[s] += w * x[s * xs + i]; \
+        } \
+        for (int s = 0; s < S; s++) *(type *)(y + s * ys) = a[s]; \
+    } \
+    INLINE void descend_##name(const int I, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W, REAL keep, \
+                               const REAL *K, const REAL *F) { \
+        const long P = sizeof(type) / sizeof(REAL); \
+        type a[4]; \
+        for (int i = 0; i < I; i++) { \
+            type w = *(const type *)(W + i * P); \
+            a[i] = K ? w * *(const type *)(K + i * P) + *(const type *)(F + i * P) : w * keep; \
+        } \
+        for (long s = 0; s < B; s++) { \
+            type g = *(const type *)(d + s * ds); \
+            for (int i = 0; i < I; i++) a[i] -= g * x[s * xs + i]; \
+        } \
+        for (int i = 0; i < I; i++) *(type *)(W + i * P) = a[i]; \
+    }
+BLOCKS(vec, vec)
+BLOCKS(pair, pair)
 
 static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
     for (long n = 0; n < r->width; n += 2 * VL)
         for (long s = 0; s < B; s += 5) {
             const REAL *x = r->x + s * r->stride, *W = r->W + n * h->in, *b = r->b + n;
-            long S = B - s < 5 ? B - s : 5, N = n + VL < r->width ? 2 : 1;
-#define CASE(s_, n_) \
-    case 2 * s_ + n_: forward_block(s_, n_, x, r->stride, W, n_ * VL, h->in, b, y + s * ys + n, ys); break;
-            switch (2 * S + N) {
-                CASE(1, 1) CASE(1, 2) CASE(2, 1) CASE(2, 2) CASE(3, 1)
-                CASE(3, 2) CASE(4, 1) CASE(4, 2) CASE(5, 1) CASE(5, 2)
-            }
+            REAL *to = y + s * ys + n;
+#define CASE(s_) \
+    case 2 * s_: forward_vec(s_, x, r->stride, W, h->in, b, to, ys); break; \
+    case 2 * s_ + 1: forward_pair(s_, x, r->stride, W, h->in, b, to, ys); break;
+            switch (2 * (B - s < 5 ? B - s : 5) + (n + VL < r->width)) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) }
 #undef CASE
         }
 }
@@ -101,23 +116,6 @@ INLINE void back_block(const int S, const int I, const REAL *d, long ds, const R
         for (int i = 0; i < I; i++) dx[s * stride + i] = sum(a[s][i]);
 }
 
-INLINE void descend_block(const int I, const int N, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W,
-                          long width, REAL keep, const REAL *K, const REAL *F) {
-    vec a[4][2];
-    for (int i = 0; i < I; i++)
-        for (int n = 0; n < N; n++) {
-            long at = i * width + n * VL;
-            a[i][n] = K ? LOAD(W + at) * LOAD(K + at) + LOAD(F + at) : LOAD(W + at) * keep;
-        }
-    for (long s = 0; s < B; s++)
-        for (int n = 0; n < N; n++) {
-            vec g = LOAD(d + s * ds + n * VL);
-            for (int i = 0; i < I; i++) a[i][n] -= g * x[s * xs + i];
-        }
-    for (int i = 0; i < I; i++)
-        for (int n = 0; n < N; n++) STORE(W + i * width + n * VL, a[i][n]);
-}
-
 static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds, REAL keep, int first) {
     for (long s = 0; s < B && !first; s += 5)
         for (long i = 0; i < h->in; i += 2) {
@@ -136,11 +134,12 @@ static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d,
         for (long i = 0; i < h->in; i += i + 4 <= h->in ? 4 : 1) {
             long P = two ? 2 * VL : VL, at = n * h->in + i * P;
             const REAL *x = r->x + i, *g = d + n, *K = r->K ? r->K + at : 0, *F = r->K ? r->F + at : 0;
+            REAL *W = r->W + at;
             if (i + 4 <= h->in) {
-                if (two) descend_block(4, 2, x, r->stride, g, ds, B, r->W + at, 2 * VL, keep, K, F);
-                else descend_block(4, 1, x, r->stride, g, ds, B, r->W + at, VL, keep, K, F);
-            } else if (two) descend_block(1, 2, x, r->stride, g, ds, B, r->W + at, 2 * VL, keep, K, F);
-            else descend_block(1, 1, x, r->stride, g, ds, B, r->W + at, VL, keep, K, F);
+                if (two) descend_pair(4, x, r->stride, g, ds, B, W, keep, K, F);
+                else descend_vec(4, x, r->stride, g, ds, B, W, keep, K, F);
+            } else if (two) descend_pair(1, x, r->stride, g, ds, B, W, keep, K, F);
+            else descend_vec(1, x, r->stride, g, ds, B, W, keep, K, F);
         }
     }
     if (h->bias >= 0)
