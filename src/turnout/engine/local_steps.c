@@ -10,10 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef REAL vec __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
-typedef REAL pair __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias)); /* one register, or two */
+#ifdef __AVX__
+#define BYTES 32
+#else
+#define BYTES 16 /* what every other machine has: wider ones would be made of memory */
+#endif
+typedef REAL vec __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 typedef __typeof__((vec){0} > (vec){0}) mask;
-#define VL ((long)(32 / sizeof(REAL)))
+#define VL ((long)(BYTES / sizeof(REAL)))
 #define LOAD(p) (*(const vec *)(p))
 #define STORE(p, v) (*(vec *)(p) = (v))
 #define INLINE static inline __attribute__((always_inline))
@@ -55,35 +59,47 @@ INLINE vec larger(vec a, vec b) {
 
 /* -- dense */
 
-/* Blocks of outputs are two vectors wide (`pair`), the last one perhaps one: the same words for either type. */
-#define BLOCKS(name, type) \
+/* Blocks of outputs are two vectors wide (one wide one, where there is such a register), the last one perhaps one. */
+#define BLOCKS(name, type, N) \
     INLINE void forward_##name(const int S, const REAL *x, long xs, const REAL *W, long in, const REAL *b, REAL *y, \
                                long ys) { \
-        const long P = sizeof(type) / sizeof(REAL); \
-        type a[5]; \
-        for (int s = 0; s < S; s++) a[s] = *(const type *)b; \
-        for (long i = 0; i < in; i++) { \
-            type w = *(const type *)(W + i * P); \
-            for (int s = 0; s < S; s++) a[s] += w * x[s * xs + i]; \
-        } \
-        for (int s = 0; s < S; s++) *(type *)(y + s * ys) = a[s]; \
+        const long L = sizeof(type) / sizeof(REAL); \
+        type a[5][N]; \
+        for (int s = 0; s < S; s++) \
+            for (int n = 0; n < N; n++) a[s][n] = *(const type *)(b + n * L); \
+        for (long i = 0; i < in; i++) \
+            for (int n = 0; n < N; n++) { \
+                type w = *(const type *)(W + (i * N + n) * L); \
+                for (int s = 0; s < S; s++) a[s][n] += w * x[s * xs + i]; \
+            } \
+        for (int s = 0; s < S; s++) \
+            for (int n = 0; n < N; n++) *(type *)(y + s * ys + n * L) = a[s][n]; \
     } \
     INLINE void descend_##name(const int I, const REAL *x, long xs, const REAL *d, long ds, long B, REAL *W, REAL keep, \
                                const REAL *K, const REAL *F) { \
-        const long P = sizeof(type) / sizeof(REAL); \
-        type a[4]; \
-        for (int i = 0; i < I; i++) { \
-            type w = *(const type *)(W + i * P); \
-            a[i] = K ? w * *(const type *)(K + i * P) + *(const type *)(F + i * P) : w * keep; \
-        } \
-        for (long s = 0; s < B; s++) { \
-            type g = *(const type *)(d + s * ds); \
-            for (int i = 0; i < I; i++) a[i] -= g * x[s * xs + i]; \
-        } \
-        for (int i = 0; i < I; i++) *(type *)(W + i * P) = a[i]; \
+        const long L = sizeof(type) / sizeof(REAL); \
+        type a[4][N]; \
+        for (int i = 0; i < I; i++) \
+            for (int n = 0; n < N; n++) { \
+                long at = (i * N + n) * L; \
+                type w = *(const type *)(W + at); \
+                a[i][n] = K ? w * *(const type *)(K + at) + *(const type *)(F + at) : w * keep; \
+            } \
+        for (long s = 0; s < B; s++) \
+            for (int n = 0; n < N; n++) { \
+                type g = *(const type *)(d + s * ds + n * L); \
+                for (int i = 0; i < I; i++) a[i][n] -= g * x[s * xs + i]; \
+            } \
+        for (int i = 0; i < I; i++) \
+            for (int n = 0; n < N; n++) *(type *)(W + (i * N + n) * L) = a[i][n]; \
     }
-BLOCKS(vec, vec)
-BLOCKS(pair, pair)
+BLOCKS(vec, vec, 1)
+#ifdef __AVX512F__
+typedef REAL wide __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+BLOCKS(pair, wide, 1)
+#else
+BLOCKS(pair, vec, 2)
+#endif
 
 static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long ys) {
     for (long n = 0; n < r->width; n += 2 * VL)
