@@ -45,7 +45,13 @@ app.command("report")(looking.report)
 app.command("export")(looking.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
-trace = typer.Typer(no_args_is_help=True, help="This machine's own participation trace.", rich_markup_mode=None)
+TRACE = """This machine's own participation trace.
+
+\b
+turnout trace record --out mine.csv
+turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="resample"}'
+"""
+trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
 trace.command("record")(measuring.record)
 app.add_typer(trace, name="trace")
 
@@ -68,7 +74,12 @@ def turnout(
 def mount_studies(arguments: Sequence[str]) -> None:
     """The studies' own commands, loaded only when they are meant: they bring the whole library with them."""
     app.registered_groups = [group for group in app.registered_groups if group.name != "study"]
-    about = "Published tables: run them, decide their claims."
+    about = (
+        "Published tables: run them, decide their claims.\n\n\b\n"
+        "turnout study list\n"
+        "turnout study run participation --scale small --json found.json\n"
+        "turnout study show found.json"
+    )
     if "study" in arguments[:1]:
         from turnout.studies.cli import app as studies
 
