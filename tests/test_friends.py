@@ -521,6 +521,21 @@ def test_similarity_is_symmetric_in_range_and_the_mean_of_history() -> None:
             assert float(similarity_KK[i, j]) == pytest.approx(sum(history) / len(history), abs=1e-6)
 
 
+def test_many_replies_compared_by_several_threads_are_the_plain_formula() -> None:
+    """Two rounds of 700: three blocks at once, whose pairs are nobody else's."""
+    part, g = to.Friends(), torch.Generator().manual_seed(5)
+    state, rounds = part.begin(700, 32), [torch.randn(700, 32, generator=g) for _ in range(2)]
+    for t, update_CP in enumerate(rounds):
+        state = part.observe(state, arrived(t, torch.ones(700, dtype=torch.bool), update_CP))
+    assert state["compared"] == 700 * 699 // 2
+    unit = [torch.nn.functional.normalize(update_CP) for update_CP in rounds]
+    expected = sum((x @ x.T + 1) / 2 for x in unit) / 2
+    client_I, found = friends.similarity(state)
+    assert client_I.tolist() == list(range(700))
+    apart = ~torch.eye(700, dtype=torch.bool)
+    torch.testing.assert_close(found[apart], expected[apart])
+
+
 def test_ties_go_to_the_lowest_client_and_near_ties_to_the_most_work() -> None:
     update_CP = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.1], [1.0, 0.0]])
     everyone, share_C = torch.ones(4, dtype=torch.bool), torch.full((4,), 0.25, dtype=torch.float64)

@@ -21,6 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from turnout.ahead import ahead
 from turnout.errors import Mistake, nearest
 from turnout.pairs import Pairs
 from turnout.sketch import sketch
@@ -168,17 +169,20 @@ class Friends(Unused):
     ) -> int:
         """Learn from every pair of rows that has a direction and is of interest; how many there were."""
         length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
-        moves_R, found = length_R > _NOTHING, 0
-        for row_b, row_c, wanted_bc in blocks:
+        moves_R, candidates = length_R > _NOTHING, self.candidates is not None
+
+        def learn(block: Block) -> int:
+            """A pair is in one block only: several can be written into the tables at once."""
+            row_b, row_c, wanted_bc = block
             wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
             product_N = (x_RD[row_b] @ x_RD[row_c].T).cpu()[wanted_bc]
             score_N = self.score(product_N, length_R[row_b][b_N], length_R[row_c][c_N])
             weight_N = 1.0 if work_R is None else torch.minimum(work_R[row_b][b_N], work_R[row_c][c_N])
-            candidates = self.candidates is not None
             pairs.met(slot_R[row_b][b_N], slot_R[row_c][c_N], score_N, weight_N, candidates)
-            found += len(b_N)
-        return found
+            return len(b_N)
+
+        return sum(ahead(learn, blocks, threads=1 if x_RD.is_cuda else None))
 
     def score(self, product_N: Tensor, length_N: Tensor, other_N: Tensor) -> Tensor:
         """r(Δ_i, Δ_j) from their inner product and lengths (eq. 14, or the negative distance).

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from turnout.ahead import ahead
 from turnout.rng import rng
 
 _ROWS = 64  # rows folded together, so that they stay in the cache
@@ -29,12 +30,16 @@ def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
     sign_P = torch.randint(0, 2, (width,), generator=generator).mul_(2).sub_(1).to(update_RP)
     turn_F = torch.randint(0, size, (-(-width // size),), generator=generator).tolist()
     sketch_RD = update_RP.new_zeros(rows, size)
-    step = _ROWS if update_RP.device.type == "cpu" else rows
-    for first in range(0, rows, step):
+    step = _ROWS if update_RP.device.type == "cpu" else max(rows, 1)
+
+    def fold_rows(first: int) -> None:
         x, out = update_RP[first : first + step], sketch_RD[first : first + step]
         for fold, turn in enumerate(turn_F):
             start, end = fold * size, min((fold + 1) * size, width)
             cut = min(start + size - turn, end)
             out[:, turn : turn + cut - start].addcmul_(x[:, start:cut], sign_P[start:cut])
             out[:, : end - cut].addcmul_(x[:, cut:end], sign_P[cut:end])
+
+    for _ in ahead(fold_rows, range(0, rows, step)):
+        pass
     return sketch_RD

@@ -215,7 +215,7 @@ class ClientFiles:
 def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
     try:
         return tuple(sorted(folder.glob(pattern)))
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, NotImplementedError) as error:  # what pathlib says to an empty and to an absolute pattern
         raise Mistake(
             f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
         ) from error

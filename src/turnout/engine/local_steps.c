@@ -562,8 +562,9 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
     return loss;
 }
 
-/* Train some clients; `out` gets their weights, less `start` in the first `shared` columns. A step leaves keep W - lr g of a weight W with the gradient g, or with
- * K and F (a row each) K W + F - lr g. 0, or 1 without memory, 2 for a label that the model has no score for. */
+/* Train some clients; `out` gets their weights, less `start` in the first `shared` columns. A step leaves keep W - lr g of
+ * a weight W with the gradient g, or with K and F (a row each) K W + F - lr g. 0, or 1 without memory, 2 for a label that
+ * the model has no score for. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
               int64_t start_stride, double lr, double keep, const REAL *K, const REAL *F, REAL *out, int64_t out_stride,
