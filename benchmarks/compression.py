@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import turnout as to
-from turnout.prepare import prepare
-from turnout.track import Weights
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
 
 TIMED = ("encode", "decode", "catch_up", "broadcast")
 

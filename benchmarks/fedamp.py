@@ -7,7 +7,7 @@ import time
 import torch
 
 import turnout as to
-from turnout.mixing import Ended
+from turnout.parts.mixing import Ended
 
 COHORT = 100
 

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 import turnout as to
-from turnout import friends
 from turnout.data.federation import Federation
-from turnout.prepare import prepare
+from turnout.parts.substitution import friends
+from turnout.parts.substitution.base import Arrived, Lent
 from turnout.rng import rng
-from turnout.substitution import Arrived, Lent
-from turnout.track import Weights
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
 from turnout.types import State
 
 CLASSES, FEATURES = 20, 40

@@ -19,7 +19,7 @@ import time
 from statistics import median
 
 import turnout as to
-from turnout.prepare import prepare
+from turnout.tracks.prepare import prepare
 
 COHORT = 100
 

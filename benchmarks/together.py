@@ -18,9 +18,9 @@ import torch
 from rich.console import Console
 
 import turnout as to
-from turnout.prepare import prepare
-from turnout.profiling import Profile, Stopwatch, profile_table, profiled
 from turnout.rng import rng
+from turnout.running.profile import Profile, Stopwatch, profile_table, profiled
+from turnout.tracks.prepare import prepare
 
 ALLOWED = 2.0
 

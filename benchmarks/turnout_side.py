@@ -15,9 +15,9 @@ from torch import Tensor
 
 import turnout as to
 from turnout.engine.batches import address_batches
-from turnout.members import Members
-from turnout.prepare import prepare
 from turnout.round import run_round
+from turnout.tracks.prepare import prepare
+from turnout.world.members import Members
 
 
 @dataclass(frozen=True)

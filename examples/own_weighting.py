@@ -6,9 +6,9 @@ python examples/own_weighting.py
 from dataclasses import dataclass
 
 import turnout as to
+from turnout.parts.weighting import scale
 from turnout.testing import check_weighting
 from turnout.types import Turnout
-from turnout.weighting import scale
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ python examples/three_devices.py
 from pathlib import Path
 
 import turnout as to
+from turnout.running.folder import new_folder
 
 DEVICES = {
     "camera": (("3", "5", "8"), to.models.CNN((8, 16), kernel=3, padding=1)),
@@ -61,7 +62,7 @@ def compare(folder: Path, seeds: int = 1) -> dict[str, tuple[list[float], list[f
 
 
 if __name__ == "__main__":
-    for device, (together, alone) in compare(to.folder.new_folder("three-devices")).items():
+    for device, (together, alone) in compare(new_folder("three-devices")).items():
         print(f"{device}: its model of a round {together[0]:.1%}")
         print(f"  scores it gets back {together[1]:.1%}, alone {alone[1]:.1%}")
         print(f"  its model after learning them {together[2]:.1%}, alone {alone[2]:.1%}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout.engine.batches import address_batches
-from turnout.track import Weights
+from turnout.tracks.weights import Weights
 from turnout.types import Samples
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout import participation
+from turnout.parts.terms.base import Stateless
 from turnout.rng import key, rng
-from turnout.terms import Stateless
+from turnout.world import participation
 
 T = TypeVar("T")
 ROUNDS = 5

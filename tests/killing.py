@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import turnout as to
-from turnout.checkpoint import rounds_done
-from turnout.config import to_toml
-from turnout.record import same
+from turnout.config.read import to_toml
+from turnout.records.checkpoint import rounds_done
+from turnout.records.records import same
 
 
 def killed_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> tuple[Path, Path]:

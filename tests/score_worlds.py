@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.record import RoundRecord
-from turnout.scores.round import ScoreServer
-from turnout.scores.track import ScoreTrack
+from turnout.round_log import RoundRecord
+from turnout.tracks.scores.round import ScoreServer
+from turnout.tracks.scores.track import ScoreTrack
 from worlds import EXACT, Given
 
 LABELS = ("ant", "bee", "cow", "dog")

@@ -10,8 +10,8 @@ import torch
 import turnout as to
 from alone import fresh, moments_of, torch_adam, train_alone, weights_of
 from turnout import testing
-from turnout.compression import Dense
 from turnout.errors import Mistake
+from turnout.parts.compression.base import Dense
 from worlds import play, ready, world
 
 COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)

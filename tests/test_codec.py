@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.codec.bits import Coded
-from turnout.codec.byte import Byte, Dither
-from turnout.codec.picks import largest, largest_with_torch, pieces_of
-from turnout.codec.ternary import Ternary
-from turnout.codec.values import Values
-from turnout.engine.layout import Slot
 from turnout.errors import Mistake
+from turnout.layout import Slot
+from turnout.parts.compression.codec.bits import Coded
+from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.codec.picks import largest, largest_with_torch, pieces_of
+from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.compression.codec.values import Values
 from turnout.rng import rng, uniform
 
 SIZES = (40, 7, 1, 12)

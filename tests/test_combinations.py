@@ -22,17 +22,17 @@ from torch import Tensor
 
 import turnout as to
 from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination, has_norm
-from turnout import experiment as loop
-from turnout.accounting import wire_bytes
-from turnout.compression import Sending
-from turnout.engine.layout import Slot
 from turnout.errors import Mistake
 from turnout.exchange import Download, Server
-from turnout.experiment import begin, read_state, rounds_of
-from turnout.prepare import prepare
-from turnout.record import RoundRecord, same
-from turnout.track import Weights
-from turnout.types import Replies, Tensors, Turnout, flatten
+from turnout.layout import Slot
+from turnout.parts.compression.base import Sending
+from turnout.records.records import same
+from turnout.round_log import RoundRecord
+from turnout.running import loop
+from turnout.running.loop import begin, read_state, rounds_of
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
+from turnout.types import Replies, Tensors, Turnout, flatten, wire_bytes
 
 KILLED = 2  # the round after whose checkpoint a run is killed
 EVERYBODY = torch.arange(len(COUNTS))

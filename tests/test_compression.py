@@ -10,17 +10,18 @@ import torch
 
 import turnout as to
 from turnout.cli import main
-from turnout.codec.bits import Coded
-from turnout.codec.ternary import Ternary
-from turnout.compression import Sending, dense_bytes
-from turnout.downlink import Downlink
-from turnout.engine.layout import Slot
 from turnout.errors import Mistake
 from turnout.exchange import Server
-from turnout.folder import open_run
-from turnout.record import same
+from turnout.layout import Slot
+from turnout.parts.compression.base import Sending, dense_bytes
+from turnout.parts.compression.broadcast_log import Downlink
+from turnout.parts.compression.codec.bits import Coded
+from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.substitution import friends
+from turnout.records.records import same
+from turnout.running.folder import open_run
 from turnout.studies.bytes import overshoot
-from turnout.track import Weights
+from turnout.tracks.weights import Weights
 from turnout.types import Message
 from worlds import blobs, local_updates, play, ready, world
 
@@ -296,7 +297,7 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
         algorithm = to.Algorithm(local, compression=to.SparseTernary(0.02), substitution=to.Friends(client_sketch=size))
         prepared = ready(to.Experiment(to.World(data), to.models.MLP(20), algorithm, runtime=to.InProcess(threads=1)))
         server, records = play(prepared, 4)
-        _, alike = to.friends.similarity(server.parts["substitution"])
+        _, alike = friends.similarity(server.parts["substitution"])
         group, away_from_oneself = prepared.federation.groups(), ~torch.eye(8, dtype=torch.bool)
         mates = (group[:, None] == group) & away_from_oneself
         margins[name] = float(alike[mates].mean() - alike[~mates & away_from_oneself].mean())

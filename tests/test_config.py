@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import turnout as to
-from turnout.catalogue import commented, kinds
-from turnout.config import build, check_same, from_table, lasting, load, with_setting
-from turnout.kinds import KINDS, ROLE_NAMES
+from turnout.config.catalogue import commented, kinds
+from turnout.config.kinds import KINDS, ROLE_NAMES
+from turnout.config.read import build, check_same, from_table, lasting, load, with_setting
+from turnout.config.write import to_toml
 from turnout.recipes import cook, recipes
-from turnout.spelling import to_toml
 
 EVERYTHING = """
 title = "all of it"

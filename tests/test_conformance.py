@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import turnout as to
-from turnout import participation, selection, testing
+from turnout import testing
 from turnout.errors import Mistake
+from turnout.parts import selection
 from turnout.types import Turnout
+from turnout.world import participation
 
 
 @pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()])

@@ -9,7 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from turnout.departure import (
+from turnout.errors import Mistake
+from turnout.parts.membership.departure import (
     Bounds,
     Fit,
     bounds_from,
@@ -19,7 +20,6 @@ from turnout.departure import (
     should_drop,
     should_exclude,
 )
-from turnout.errors import Mistake
 
 positive = st.floats(0.01, 100.0)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.catalogue import markdown
-from turnout.config import from_table
+from turnout.config.catalogue import markdown
+from turnout.config.read import from_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

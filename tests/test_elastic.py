@@ -14,9 +14,12 @@ import torch
 import turnout as to
 from alone import flat, fresh, torch_adam, train_alone, weights_of
 from turnout import testing
+from turnout.config.read import from_table
+from turnout.config.write import to_toml
 from turnout.engine.own_samples import OwnSamples
 from turnout.errors import Mistake
 from turnout.rng import key
+from turnout.types import Samples
 from worlds import blobs, play, ready, world
 
 COUNTS = [8, 12, 4, 16]
@@ -82,7 +85,7 @@ def test_a_mean_over_reporters_and_a_budget_of_samples():
     F = []
     for k in (0, 1, 3):
         n = torch.tensor([COUNTS[k]])
-        samples = to.types.Samples(torch.zeros(COUNTS[k], 1), torch.zeros(1), torch.arange(COUNTS[k]), n)
+        samples = Samples(torch.zeros(COUNTS[k], 1), torch.zeros(1), torch.arange(COUNTS[k]), n)
         own = OwnSamples.of(samples, torch.tensor([0]), torch.tensor([k]), key(0, "samples", 0), 10)
         rows = own.row_cm
         assert len(set(rows[0].tolist())) == rows.shape[1] == min(10, COUNTS[k])
@@ -446,12 +449,10 @@ def test_a_term_that_broadcasts_other_things_than_it_declares_is_caught():
 
 
 def test_as_a_file():
-    text = to.config.to_toml(elastic_world(term=to.Elastic(0.2, fisher_every=4, fisher_keep=0.1)).but(
+    text = to_toml(elastic_world(term=to.Elastic(0.2, fisher_every=4, fisher_keep=0.1)).but(
         **{"world.data": to.data.Synthetic(clients=4), "world.participation": to.participation.Always()}))  # fmt: skip
     assert 'kind = "elastic"' in text
-    assert to.config.from_table(tomllib.loads(text)).algorithm.terms == (
-        to.Elastic(0.2, fisher_every=4, fisher_keep=0.1),
-    )
+    assert from_table(tomllib.loads(text)).algorithm.terms == (to.Elastic(0.2, fisher_every=4, fisher_keep=0.1),)
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from turnout.adaptive import Adam
 from turnout.engine.backprop import Pool
-from turnout.engine.batches import address_batches, steps_per_epoch
+from turnout.engine.batches import address_batches
 from turnout.engine.crew import Crew
+from turnout.engine.gradient_sinks import Sink
 from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
 from turnout.engine.job import Job, Trained
-from turnout.engine.layout import lay_out
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
-from turnout.engine.sinks import Sink
 from turnout.engine.train import Trainer
-from turnout.local import SGD
+from turnout.layout import lay_out
+from turnout.parts.local import steps_per_epoch
+from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.terms.proximal import Proximal
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
-from turnout.terms import Proximal
 from turnout.types import Samples
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout import config
+from turnout.config import read as config
 from turnout.errors import Mistake
-from turnout.events import Calendar, Setting, calendar_of
-from turnout.randomevents import poisson
+from turnout.world.events import Calendar, Setting, calendar_of
+from turnout.world.random_events import poisson
 from worlds import blobs, ready, world
 
 SETTING = Setting(clients=10, names=None, rounds=100, seed=0)

@@ -13,7 +13,7 @@ import torch
 
 import turnout as to
 from turnout.errors import nearest
-from turnout.terms import Stateless
+from turnout.parts.terms.base import Stateless
 from turnout.testing import check_term
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {

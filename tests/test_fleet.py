@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import turnout as to
 from turnout.errors import Mistake
-from turnout.fleet import FleetLog, read_log, write_log
-from turnout.members import Members
-from turnout.participation import Traces
-from turnout.prepare import prepare
-from turnout.selection import AsLogged, Count
+from turnout.parts.selection import AsLogged, Count
+from turnout.tracks.prepare import prepare
+from turnout.world.fleet_log import FleetLog, read_log, write_log
+from turnout.world.members import Members
+from turnout.world.participation import Traces
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
 

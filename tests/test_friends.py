@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import turnout as to
-from turnout import friends, testing
-from turnout.config import from_table, load
+from turnout import testing
+from turnout.config.read import from_table, load
+from turnout.config.write import to_toml
 from turnout.errors import Mistake
-from turnout.pairs import Pairs
-from turnout.record import Records, same
-from turnout.spelling import to_toml
-from turnout.substitution import Arrived, Lent
+from turnout.parts.substitution import friends
+from turnout.parts.substitution.base import Arrived, Lent
+from turnout.parts.substitution.similarity_table import Pairs
+from turnout.records.records import Records, same
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 
@@ -484,7 +485,7 @@ def test_stale_forgets_and_grows() -> None:
 
 
 def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
-    from turnout.memory import check_fits
+    from turnout.running.memory import check_fits
 
     data = to.data.Synthetic(clients=1_000_000)
     experiment = to.Experiment(
@@ -588,7 +589,7 @@ def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
 @given(seed=st.integers(0, 10**6), size=st.integers(3, 40), width=st.integers(1, 130))
 @settings(max_examples=25, deadline=None)
 def test_a_sketch_folds_every_column_once_with_a_sign(seed: int, size: int, width: int) -> None:
-    from turnout.sketch import sketch
+    from turnout.parts.substitution.random_projection import sketch
 
     units = sketch(torch.eye(width), size, seed, t=3)
     assert (units.abs().sum(1) == 1).all()
@@ -601,7 +602,7 @@ def test_a_sketch_folds_every_column_once_with_a_sign(seed: int, size: int, widt
 
 def test_cosines_of_sketches_are_off_by_one_over_the_root_of_their_size() -> None:
     """And by less in a mean over rounds, for which signs are drawn anew."""
-    from turnout.sketch import sketch
+    from turnout.parts.substitution.random_projection import sketch
 
     g = torch.Generator().manual_seed(0)
     x_RP = torch.randn(30, 5000, generator=g)

@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from turnout.engine import dense_kernels, kernels, tritons
 from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool
 from turnout.engine.dropout import keep_mask
-from turnout.engine.sinks import Sink
+from turnout.engine.gpu import dense as dense_kernels
+from turnout.engine.gpu import layers as kernels
+from turnout.engine.gpu import triton_tools as tritons
+from turnout.engine.gradient_sinks import Sink
 
 
 @dataclass(frozen=True)

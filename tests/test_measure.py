@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnout import contention
 from turnout.errors import Mistake
-from turnout.fleet import FleetLog
-from turnout.measure import Row, Trial, calibrate, competitor, record_log, record_trace
+from turnout.world import contention
+from turnout.world.fleet_log import FleetLog
+from turnout.world.recording import Row, Trial, calibrate, competitor, record_log, record_trace
 
 
 def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:

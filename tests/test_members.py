@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.errors import Mistake
-from turnout.members import Members
+from turnout.world.members import Members
 
 some_ids = st.sets(st.integers(0, 29), max_size=12)
 

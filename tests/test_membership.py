@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.departure import Bounds, should_exclude
 from turnout.errors import Mistake
 from turnout.exchange import Server
-from turnout.members import Members
+from turnout.parts.membership.departure import Bounds, should_exclude
+from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
 
 COUNTS = [8, 12, 4, 16]

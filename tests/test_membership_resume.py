@@ -11,9 +11,9 @@ import torch
 import turnout as to
 from killing import killed_and_resumed
 from test_round import Control
-from turnout import experiment as loop
-from turnout.experiment import begin, rounds_of
-from turnout.record import Records, same
+from turnout.records.records import Records, same
+from turnout.running import loop
+from turnout.running.loop import begin, rounds_of
 from worlds import EXACT
 
 EVENTS = (to.RandomEvents(joins=0.3, leaves=0.25, returns=0.15, waiting=12), to.Leave(0, 8), to.Join(1, 12))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout.departure import Bounds, should_exclude
+from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.studies import arrivals, departures
-from turnout.studies.student import ranks, spearman
+from turnout.studies.statistics import ranks, spearman
 from turnout.studies.study import Curve, Curves
 
 

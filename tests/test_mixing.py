@@ -12,10 +12,10 @@ from torch import Tensor
 import turnout as to
 from turnout import testing
 from turnout.errors import Mistake
-from turnout.memory import check_fits
-from turnout.mixing import distances
-from turnout.record import same
-from turnout.track import Weights
+from turnout.parts.mixing import distances
+from turnout.records.records import same
+from turnout.running.memory import check_fits
+from turnout.tracks.weights import Weights
 from worlds import Coarse, gradient_of, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4: they train in the order 3, 1, 0, 2

@@ -13,21 +13,22 @@ from torch import Tensor, nn
 
 import turnout as to
 from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
-from turnout.compiling import compiled, function
-from turnout.engine import native
 from turnout.engine.backprop import by_hand
-from turnout.engine.batches import address_batches, order_with_torch, steps_per_epoch
+from turnout.engine.batches import address_batches, order_with_torch
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import ByHand, Looped, Network
 from turnout.engine.job import Job
-from turnout.engine.layout import Predicate, lay_out
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
-from turnout.engine.native import Native
+from turnout.engine.native import steps as native
+from turnout.engine.native.steps import Native
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
-from turnout.local import SGD
+from turnout.layout import Predicate, lay_out
+from turnout.machine.compiler import compiled, function
+from turnout.parts.local import steps_per_epoch
+from turnout.parts.optimizers import SGD
+from turnout.parts.terms.proximal import Proximal
 from turnout.rng import key, keys
-from turnout.terms import Proximal
 from turnout.types import Samples
 from worlds import blobs, play, ready
 

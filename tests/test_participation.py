@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.errors import Mistake
-from turnout.participation import Always, Dropout, Homogeneous, OnOff, Participation, Stratified, Traces
 from turnout.rng import uniform
-from turnout.strata import divide
-from turnout.traces import TABLE_2, max_entropy, probabilities
+from turnout.world.participation import Always, Dropout, Homogeneous, OnOff, Participation, Stratified, Traces
+from turnout.world.stratified import divide
+from turnout.world.traces import TABLE_2, max_entropy, probabilities
 
 KINDS: list[Participation] = [
     Always(),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.data import Own
-from turnout.data.dealing import ask, share_out
+from turnout.data.label_quotas import ask, share_out
 from turnout.data.partition import IID, Classes, Clustered, Dirichlet, Natural, OneLabel, Partition, Shards
 from turnout.data.sizes import Equal, Pareto
 from turnout.errors import Mistake

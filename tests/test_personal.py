@@ -11,10 +11,11 @@ import torch
 
 import turnout as to
 from alone import fresh, torch_adam, train_alone, weights_of
-from turnout.config import from_table
+from turnout.config.read import from_table
+from turnout.config.write import to_toml
 from turnout.errors import Mistake
-from turnout.record import same
-from turnout.spelling import to_toml
+from turnout.records.records import same
+from turnout.running import stop_rules
 from worlds import Given, folder_run, play, ready, world
 
 COUNTS, FRACTIONS = [8, 13, 4, 16], (1.0, 0.5, 0.0, 1.0)  # 13 = 3 batches of 4 and one of 1, which is dropped
@@ -226,7 +227,7 @@ def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data()
 def test_personal_accuracy_does_not_depend_on_engine_or_chunks(engine, monkeypatch):
     by_hand, other = (ready(with_tests(personal_world()), **{"runtime.engine": e}) for e in ("by-hand", engine))
     expected = by_hand.evaluate(play(by_hand, 1)[0], 0).per_client["personal_loss"][1]
-    monkeypatch.setattr("turnout.evaluation.ROOM", 1)  # one client at a time
+    monkeypatch.setattr("turnout.evaluation.metrics.ROOM", 1)  # one client at a time
     torch.testing.assert_close(other.evaluate(play(other, 1)[0], 0).per_client["personal_loss"][1], expected)
 
 
@@ -374,9 +375,9 @@ def test_an_option_without_effect_is_a_mistake():
     with pytest.raises(Mistake, match="no effect"):
         to.Algorithm(share_personal=True)
     with pytest.raises(Mistake, match="not measured here"):
-        to.stopping.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
+        stop_rules.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
     with pytest.raises(Mistake, match="own must be measured"):
-        to.stopping.metric_of(personal_world().but(**{"evaluate.personal": False}))
+        stop_rules.metric_of(personal_world().but(**{"evaluate.personal": False}))
 
 
 def test_a_chunk_of_one_client_with_layers_of_its_own_is_no_common_start():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from turnout.clients.state import Kept
 from turnout.engine.batches import address_batches
 from turnout.engine.dropout import keep_mask
-from turnout.kept import Kept
 from turnout.types import Samples
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.profiling import STAGES, read_profile
-from turnout.record import same
+from turnout.records.records import same
+from turnout.running.profile import STAGES, read_profile
 
 
 def everything(rounds: int = 4) -> to.Experiment:

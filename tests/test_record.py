@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import Mistake
-from turnout.record import Evaluation, Records, RoundRecord, export_turnout, same
+from turnout.records.records import Records, export_turnout, same
 from turnout.rng import uniform
+from turnout.round_log import Evaluation, RoundRecord
 
 
 def a_round(t: int, clients: int = 4, **changes: object) -> RoundRecord:

@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 
 from turnout.errors import Mistake
-from turnout.record import Evaluation, Records, RoundRecord
+from turnout.records.records import Records
 from turnout.report import charts, find_runs, results_table, sparkline, write_picture, write_report
 from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
 from turnout.report.charts import Series
@@ -28,6 +28,7 @@ from turnout.report.maps import turnout_cells
 from turnout.report.results import results
 from turnout.report.runs import mean_curve
 from turnout.rng import uniform
+from turnout.round_log import Evaluation, RoundRecord
 
 NASTY = '<script>alert("x")</script>&\x07'
 

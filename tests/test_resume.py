@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from turnout.cli import main
-from turnout.folder import open_run
-from turnout.record import same
+from turnout.records.records import same
+from turnout.running.folder import open_run
 
 Program = subprocess.Popen[str]
 Start = Callable[..., Program]
@@ -228,7 +228,7 @@ def test_a_run_keeps_the_threads_it_began_with(tmp_path: Path) -> None:
 def test_two_processes_in_one_folder_are_refused(
     tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnout.folder.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("turnout.running.folder.LOCK_SECONDS", 0.2)
     file, out = experiment(tmp_path, 1_000_000), tmp_path / "run"
     process = start(file, "--out", out)
     wait_for(process, out / "records.sqlite", 2)

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.memory import check_fits, free_bytes, keep_freed_memory
-from turnout.running import cores, jobs_for, run_many, run_tasks, tasks_of
+from turnout.machine.memory import free_bytes, keep_freed_memory
+from turnout.running.many import cores, jobs_for, run_many, run_tasks, tasks_of
+from turnout.running.memory import check_fits
 
 
 def small(**changes: object) -> to.Experiment:
@@ -183,7 +184,7 @@ def test_stop_rules_say_why(tmp_path: Path) -> None:
 
 
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
-    from turnout.record import same
+    from turnout.records.records import same
 
     variants = {"A": small(**{"algorithm.weighting": to.CompleteOnly()}), "C": small()}
     one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
@@ -273,8 +274,8 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
 def test_progress_on_no_terminal_is_plain_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnout.progress.PLAIN_EVERY", 0.0)
-    monkeypatch.setattr("turnout.sidebyside.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("turnout.running.display.PLAIN_EVERY", 0.0)
+    monkeypatch.setattr("turnout.running.processes.LINE_SECONDS", 0.0)
     to.run(small(**{"runtime.engine": "by-hand", "runtime.device": "cpu"}), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import turnout as to
 from score_worlds import COUNTS, LABELS, SETS, Arrive, play, public, score_world, stream
-from turnout.prepare import prepare
-from turnout.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
+from turnout.tracks.prepare import prepare
+from turnout.tracks.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
 from worlds import Given
 
 FOUR = (("ant", "bee"), ("bee", "cow"), ("cow", "dog"), ("ant", "bee", "dog"))

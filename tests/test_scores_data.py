@@ -9,9 +9,10 @@ import torch
 
 import turnout as to
 from score_worlds import LABELS, SETS, Arrive, play, public, score_world, stream
-from turnout.config import from_table
+from turnout.config.read import from_table
 from turnout.data.labels import Means, Vocabulary
-from turnout.prepare import prepare
+from turnout.running import stop_rules
+from turnout.tracks.prepare import prepare
 
 DIGITS = to.data.Digits()
 PAIRS = (("3", "5"), ("5", "8"), ("8", "9"))
@@ -125,7 +126,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: to.data.WithPublic(stream()).load(), "WithPublic needs a labelled data set in one pool, not Stream"),
         (lambda: from_table({"algorithm": {"kind": "scores", "row": "all"}}), "unknown setting algorithm.row"),
         (lambda: from_table({"algorithm": {"kind": "score"}}), "there is no algorithm of kind 'score': did you mean"),
-        (lambda: to.stopping.metric_of(score_world().but(**{"stop.metric": "global_loss"})),
+        (lambda: stop_rules.metric_of(score_world().but(**{"stop.metric": "global_loss"})),
          "stop.metric = 'global_loss' is not measured here: did you mean 'global_accuracy'"),
     ],
 )  # fmt: skip

@@ -12,12 +12,12 @@ import torch
 import turnout as to
 from killing import killed_and_resumed
 from score_worlds import score_world
-from turnout import experiment as loop
 from turnout.cli import main
-from turnout.config import from_table, to_toml, with_setting
-from turnout.experiment import begin, rounds_of
+from turnout.config.read import from_table, to_toml, with_setting
 from turnout.recipes.labels import DIGITS, animals_labels, labels
-from turnout.record import same
+from turnout.records.records import same
+from turnout.running import loop
+from turnout.running.loop import begin, rounds_of
 
 ROOT = Path(__file__).parent.parent
 

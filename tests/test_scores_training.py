@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 import turnout as to
 from score_worlds import COUNTS, SETS, Arrive, play, public, score_world, stream
 from turnout.engine.batches import address_batches
-from turnout.prepare import prepare
-from turnout.scores.tables import Table, targets
+from turnout.tracks.prepare import prepare
+from turnout.tracks.scores.tables import Table, targets
 from turnout.types import Samples
 
 MODELS = {0: to.models.MLP(6, batch_norm=True), 1: {0: to.models.MLP(6), 2: to.models.MLP(4, activation="softmax")}}

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.members import Members
-from turnout.participation import finished
-from turnout.selection import Count, Everyone, Fraction, Selection, chosen, draw
+from turnout.parts.selection import Count, Everyone, Fraction, Selection, chosen
+from turnout.rng import draw
+from turnout.world.members import Members
+from turnout.world.participation import finished
 
 
 @given(among=st.integers(0, 60), share=st.floats(0, 1), t=st.integers(0, 10**6), seed=st.integers(0, 2**31))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnout.checkpoint import NAME, Checkpoint, read_checkpoint, rounds_done, write_checkpoint
+from turnout.clients.store import ClientStore
 from turnout.errors import Mistake
-from turnout.store import ClientStore
+from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, rounds_done, write_checkpoint
 
 
 def store(**changes: object) -> ClientStore:

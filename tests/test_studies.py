@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import turnout as to
 from turnout.data import MNIST
 from turnout.errors import Mistake
-from turnout.settings import Experiment
+from turnout.experiment import Experiment
 from turnout.studies import bias, participation
 from turnout.studies.claims import (
     Claim,
@@ -35,7 +35,7 @@ from turnout.studies.claims import (
 from turnout.studies.cli import STUDIES, app
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, planned, run_study
-from turnout.studies.student import sign_test, t_below, t_quantile
+from turnout.studies.statistics import sign_test, t_below, t_quantile
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.tables import cells, left_out, tally
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.config import from_table
+from turnout.config.read import from_table
 from turnout.errors import Mistake
-from turnout.friends import similarity
+from turnout.parts.substitution.friends import similarity
 from turnout.types import flatten
 from worlds import Given, blobs, local_updates, play, ready, world
 

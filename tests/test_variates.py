@@ -11,8 +11,8 @@ from torch import Tensor
 
 import turnout as to
 from turnout.errors import Mistake
-from turnout.record import same
-from turnout.track import Weights
+from turnout.records.records import same
+from turnout.tracks.weights import Weights
 from worlds import Coarse, Given, gradient_of, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]

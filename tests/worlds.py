@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.func import functional_call
 
 import turnout as to
-from turnout.compression import Dense
 from turnout.engine.batches import address_batches
 from turnout.exchange import Server
-from turnout.experiment import begin, rounds_of
-from turnout.prepare import prepare
-from turnout.record import RoundRecord
-from turnout.track import Weights
+from turnout.parts.compression.base import Dense
+from turnout.round_log import RoundRecord
+from turnout.running.loop import begin, rounds_of
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
 from turnout.types import Samples
 
 EXACT = to.InProcess(device="cpu", precision="float64", threads=1)

@@ -1,6 +1,7 @@
 """Turnout: federated learning when clients do not all turn up. Its public names are those of public.py.
 
-They are loaded when first used: the command line answers `--help` without waiting for torch.
+They are loaded when first used: the command line answers `--help` without waiting for torch. They are found before the
+packages, so that a room of the house never shadows a name such as `to.run`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from turnout.version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from turnout.public import *  # noqa: F403
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if not name.startswith("__"):
+        public = importlib.import_module("turnout.public")
+        if name in public.__all__:
+            return getattr(public, name)
         if importlib.util.find_spec(f"turnout.{name}") is not None:
             return importlib.import_module(f"turnout.{name}")
-        public = importlib.import_module("turnout.public")
-        if hasattr(public, name):
-            return getattr(public, name)
     raise AttributeError(f"module 'turnout' has no attribute {name!r}")
 
 

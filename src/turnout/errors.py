@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class Mistake(ValueError):
@@ -23,3 +24,33 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not close:
         return f"known are {', '.join(names)}"
     return f"did you mean {' or '.join(repr(n) for n in close)}? (known: {', '.join(names)})"
+
+
+def check_part(where: str, part: Any, role: type, example: str) -> None:
+    """Refuse what cannot play a role: a protocol's names must be there, of anything else it must be an instance.
+
+    >>> check_part("algorithm.server", "adam", object, "ServerAdam()")
+    Traceback (most recent call last):
+    turnout.errors.Mistake: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
+    """
+    if isinstance(part, str):
+        raise Mistake(f"{where} is the text {part!r}: in Python give an object, such as {example}")
+    if isinstance(part, type):
+        raise Mistake(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
+    lacking = [name for name in _names(role) if not hasattr(part, name)]
+    if lacking or not (_is_protocol(role) or isinstance(part, role)):
+        what = f" (it has no {', '.join(lacking)})" if lacking else ""
+        raise Mistake(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
+
+
+def is_ours(part: Any) -> bool:
+    """Whether a part comes with the library, where tests hold it to its promises."""
+    return type(part).__module__.split(".")[0] == "turnout"
+
+
+def _is_protocol(role: type) -> bool:
+    return getattr(role, "_is_protocol", False)
+
+
+def _names(role: type) -> list[str]:
+    return [name for name in vars(role) if not name.startswith("_")] if _is_protocol(role) else []

@@ -15,13 +15,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.engine.layout import Layout
-from turnout.events import Event
-from turnout.members import Members
-from turnout.substitution import Lent
-from turnout.terms import Extra
+from turnout.evaluation.probes import Watch
+from turnout.layout import Layout
+from turnout.parts.substitution.base import Lent
+from turnout.parts.terms.base import Extra
 from turnout.types import Replies, Samples, State, Tensors, Turnout, flatten
-from turnout.watching import Watch
+from turnout.world.events import Event
+from turnout.world.members import Members
 
 
 @dataclass(frozen=True)

@@ -1,228 +1,263 @@
-"""The loop around the round: evaluate, record, checkpoint, stop, resume.
+"""An experiment has three sections: the world, the algorithm, the runtime. Plus model, task, and when to stop.
 
-`rounds_of` is a generator: whoever drives it sees each round as it ends and can show it; there are no callbacks. A run
-can be killed at any moment: records are one transaction a round, checkpoints replace one another in one step, and a
-resumed run deletes what is later than its checkpoint and computes it again, to the same values.
+These are values only: what they mean is in the parts, how they run in round.py and experiment.py, how they are written
+as TOML in config.py.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-import torch
-from safetensors import SafetensorError
+from turnout.data import Synthetic
+from turnout.data.federation import DataSpec as DataSpec
+from turnout.errors import Mistake, check_part, nearest
+from turnout.layout import Predicate
+from turnout.models import Logistic, Model
+from turnout.parts.aggregation import Aggregation, WeightedSum
+from turnout.parts.compatibility import check_algorithm
+from turnout.parts.compression.base import Compression, Dense
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Membership
+from turnout.parts.mixing import Common, Mixing
+from turnout.parts.selection import Everyone, Selection
+from turnout.parts.server import Apply, ServerStep
+from turnout.parts.substitution.base import Substitution, Unused
+from turnout.parts.terms.base import Term
+from turnout.parts.weighting import ByWork, Shares, Weighting
+from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.task import Classification, TaskSpec
+from turnout.world.events import Events
+from turnout.world.participation import Always, Participation
 
-from turnout.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
-from turnout.config import check_same, to_toml
-from turnout.errors import Mistake
-from turnout.prepare import prepare
-from turnout.record import Evaluation, Records, RoundRecord, export_turnout
-from turnout.runtimes.settings import InProcess
-from turnout.settings import Experiment
-from turnout.stopping import Progress, metric_of, reason_to_stop
-from turnout.track import Track
-from turnout.version import __version__
-
-RUN_FILES = {"experiment.toml", "experiment.toml.new", "runs.json", "runs.json.new", "study.txt", "error.txt"}
-CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
-CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
+PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models: evaluation.summary and .spread
 
 
 @dataclass(frozen=True)
-class Step:
-    """A round that has ended: its record, and what was measured after it."""
+class World:
+    """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when."""
 
-    record: RoundRecord
-    evaluation: Evaluation | None
-    stopped: str | None = None  # why this was the last round, before the last one asked for
+    data: DataSpec = field(default_factory=Synthetic)
+    participation: Participation = field(default_factory=Always)
+    events: tuple[Events, ...] = ()
 
-
-def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
-    """Run (or go on with) an experiment in its folder, round by round."""
-    with Records.open(folder / "records.sqlite") as records:
-        first, state, client_files = _restore(track, folder)
-        _refuse_gap(records, first, folder)
-        records.cut(first - 1 if first else -2)
-        _write_environment(track, folder)
-        if first == 0:
-            records.add_evaluation(track.evaluate(state, -1))
-        progress = Progress.from_records(records, track.experiment)
-        due = time.monotonic() + CHECKPOINT_SECONDS
-        stopped = reason_to_stop(track.experiment, progress) if first else None
-        for t in range(first, track.experiment.rounds):
-            if stopped:
-                break
-            state, step = _one_round(track, state, t)
-            progress = progress.after(step.record, step.evaluation, track.experiment)
-            stopped = reason_to_stop(track.experiment, progress)
-            last = stopped is not None or t == track.experiment.rounds - 1
-            if last and step.evaluation is None:
-                step = replace(step, evaluation=track.evaluate(state, t))
-            records.add_round(step.record, step.evaluation)
-            _refuse_nan(step)
-            if last or time.monotonic() > due:
-                start = time.monotonic()
-                records.sync()
-                client_files = _save(track, state, folder, t, client_files)
-                due = time.monotonic() + pause_after(time.monotonic() - start)
-            yield replace(step, stopped=stopped)
-        export_turnout(records, folder / "turnout.csv")
+    def __post_init__(self) -> None:
+        check_part("world.data", self.data, DataSpec, "data.Digits(clients=20)")
+        check_part("world.participation", self.participation, Participation, "participation.Dropout(0.3)")
+        listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
+        object.__setattr__(self, "events", listed)
+        if not all(hasattr(entry, "events") for entry in listed):
+            raise Mistake("world.events is a list of Join, Leave, EventLog and RandomEvents")
 
 
-def pause_after(seconds: float) -> float:
-    """How long to wait after a checkpoint that took so long; no time at all where one is wanted after every round.
+class AlgorithmSpec(Protocol):
+    """What you do about it: federate weights (`Algorithm`), or scores on a public set (`Scores`)."""
 
-    >>> pause_after(0.01), pause_after(2.0)
-    (5.0, 18.0)
+    @property
+    def local(self) -> Local: ...
+
+    @property
+    def selection(self) -> Selection: ...
+
+    def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
+        """What is evaluated, by name; the main one first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What you do about it: weights are trained by clients and averaged.
+
+    max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
+    nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
+    scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
+    mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
+    personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
+    share_personal  send it all the same (counted in bytes): its average completes a central model, and
+    newcomers   may begin with that "average" instead of the "initial" values
     """
-    return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
+
+    local: Local = field(default_factory=Local)
+    terms: tuple[Term, ...] = ()
+    personal: Predicate | None = None
+    share_personal: bool = False
+    newcomers: str = "initial"
+    mixing: Mixing = field(default_factory=Common)
+    compression: Compression = field(default_factory=Dense)
+    substitution: Substitution = field(default_factory=Unused)
+    weighting: Weighting = field(default_factory=ByWork)
+    shares: Shares = field(default_factory=Shares)
+    aggregation: Aggregation = field(default_factory=WeightedSum)
+    server: ServerStep = field(default_factory=Apply)
+    selection: Selection = field(default_factory=Everyone)
+    membership: Membership = field(default_factory=Membership)
+    scale_at: str = "client"
+    max_weight: float | None = None
+    nonfinite: str = "stop"
+
+    @property
+    def makes_own(self) -> bool:
+        """Whether clients have models of their own."""
+        return self.personal is not None or self.mixing.personal or any(term.personal for term in self.terms)
+
+    def __post_init__(self) -> None:
+        check_parts(self)
+        if self.scale_at not in ("client", "server"):
+            raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
+        if self.nonfinite not in ("stop", "absent"):
+            raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
+        if self.newcomers not in ("initial", "average"):
+            raise Mistake(f"algorithm.newcomers is 'initial' or 'average', not {self.newcomers!r}")
+        if self.max_weight is not None and not self.max_weight > 0:
+            raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
+        check_algorithm(self)
+
+    def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
+        """Those of the global model where the server has all of it, then those of clients' own models."""
+        whole, own = self.personal is None or self.share_personal, self.measures_personal(asked)
+        kinds = (["global"] if whole else []) + (["personal"] if own else [])
+        if not kinds:
+            raise Mistake("the server has no whole model (algorithm.personal), so clients' own must be measured: leave "
+                          "evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
+        known = [f"{kind}_{name}" for kind in kinds for name in {task.main: 0, **task.metrics, "loss": 0}]
+        return known + ([f"personal_{task.main}_{part}" for part in PERSONAL_PARTS] if own else [])
+
+    def measures_personal(self, asked: Evaluate) -> bool:
+        """Whether clients' own models are measured: as asked, else where something is their own."""
+        return self.makes_own if asked.personal is None else asked.personal
 
 
-def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:
-    start = time.perf_counter()
-    state, record = track.round(state, t)
-    record = replace(record, seconds=time.perf_counter() - start)
-    due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, Step(record, track.evaluate(state, t) if due else None)
+ALGORITHM_PARTS: dict[str, tuple[type, str]] = {
+    "local": (Local, "Local(SGD(lr=0.1), epochs=5)"),
+    "mixing": (Mixing, "FedAMP()"),
+    "compression": (Compression, "SparseTernary(keep=0.01)"),
+    "substitution": (Substitution, "Friends()"),
+    "weighting": (Weighting, "ByWork()"),
+    "shares": (Shares, "Shares(by='uniform')"),
+    "aggregation": (Aggregation, "WeightedSum()"),
+    "server": (ServerStep, "ServerAdam()"),
+    "selection": (Selection, "selection.Fraction(0.5)"),
+    "membership": (Membership, "Membership(leave='decide')"),
+}
 
 
-def _refuse_nan(step: Step) -> None:
-    values = step.evaluation.values if step.evaluation else {}
-    loss = values.get("global_loss", values.get("personal_loss"))
-    if loss is not None and loss != loss:
+def check_parts(algorithm: Algorithm) -> None:
+    """Every part of an algorithm plays the role it is given."""
+    for name, (role, example) in ALGORITHM_PARTS.items():
+        check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
+    if not isinstance(algorithm.terms, list | tuple):
+        raise Mistake(f"algorithm.terms is a list, not {algorithm.terms!r}: write terms=[{algorithm.terms!r}]")
+    for term in algorithm.terms:
+        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
+    object.__setattr__(algorithm, "terms", tuple(algorithm.terms))
+    if algorithm.personal is not None and not callable(algorithm.personal):
         raise Mistake(
-            f"the model's test loss is not a number after round {step.record.round}: training has diverged. Its "
-            "records are kept; lower algorithm.local.optimizer.lr or algorithm.server.lr"
+            f"algorithm.personal = {algorithm.personal!r} is no rule for what stays home: give personal.batch_norm, "
+            "personal.Named('head.*'), or a function of a name and the model"
         )
 
 
-def _refuse_gap(records: Records, first: int, folder: Path) -> None:
-    """Rounds are recorded before they are in a checkpoint: where they are not, somebody took them away."""
-    last = records.last_round()
-    if first and (last is None or last < first - 1):
-        raise Mistake(
-            f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
-            f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete the "
-            "checkpoint to start that run over"
-        )
+@dataclass(frozen=True)
+class Evaluate:
+    """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
 
-
-def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
-    """The next round to run, the state and the client files: from the checkpoint, or from the beginning."""
-    found = read_state(track, folder)
-    return (0, track.begin(), []) if found is None else (found.round + 1, track.unpack(found.state), found.client_files)
-
-
-def read_state(track: Track, folder: Path) -> Checkpoint | None:
-    """The checkpoint of a run folder, with what clients keep put back in its place; None where there is none yet."""
-    path = folder / NAME
-    if not path.exists():
-        return None
-    found = read_checkpoint(path, track.fingerprint, track.pack(track.begin()))
-    try:
-        track.load_clients(folder / "clients", found.client_files)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise Mistake(
-            f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
-            "--resume to start that run over"
-        ) from error
-    return found
-
-
-def _save(track: Track, state: Any, folder: Path, t: int, files: list[str]) -> list[str]:
-    """Client rows first, then the checkpoint that names them, then the files nothing names any more."""
-    clients = folder / "clients"
-    files = track.save_clients(clients, f"{t:07d}", files)
-    checkpoint = Checkpoint(t, track.pack(state), track.fingerprint, files)
-    write_checkpoint(folder / NAME, checkpoint)
-    for path in clients.glob("*.safetensors"):
-        if path.name not in files:
-            path.unlink()
-    return files
-
-
-def _write_environment(track: Track, folder: Path) -> None:
-    """What a result may depend on beyond the experiment: versions, device, and how the work was cut up."""
-    path = folder / "environment.json"
-    if path.exists():
-        return
-    versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    about = versions | {"platform": platform.platform()} | track.about()
-    write_whole(path, json.dumps(about, indent=2) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: the run may be killed at any moment."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
-def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way.
-
-    On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory that was free then.
+    per_client    also the global model on each member's own test data (`client_...`)
+    personal      also each member's own model, what it has of its own included, on its own test data (`personal_...`):
+                  after download, before training; by default where something is personal
+    clients       how many members are measured one by one, a fixed sample where there are more
+    substitution  train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
+                  how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the
+                  same cluster
+    recovery      participants measure their own models before and after local training, every round: the drop at
+                  aggregation and what training makes of it (`before_...`, `after_...`)
+    gradients     participants report the mean magnitude of their gradients, by parameter (`gradient_...`)
+    activations   participants compare their neurons before and after aggregation, with their own BatchNorm and with
+                  the averaged one: paper 004, (10) (`neurons_...`)
     """
-    path, runtime = folder / "environment.json", experiment.runtime
-    if not path.exists() or not isinstance(runtime, InProcess):
-        return experiment
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        threads, chunk, device = before["threads"], before["chunk"], before["device"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
-    if runtime.threads is None:
-        runtime = replace(runtime, threads=threads)
-    if runtime.chunk is None and device.startswith("cuda"):
-        runtime = replace(runtime, chunk=chunk)
-    return experiment.but(runtime=runtime)
+
+    every: int = 1
+    per_client: bool = False
+    personal: bool | None = None
+    clients: int = 1000
+    substitution: bool = False
+    recovery: bool = False
+    gradients: bool = False
+    activations: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.clients < 1:
+            raise Mistake(
+                f"evaluate.every and evaluate.clients must be at least 1, not {self.every} and {self.clients}"
+            )
 
 
-def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:
-    """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
-    refuse_full(folder, resume)
-    make_folder(folder)
-    settings = folder / "experiment.toml"
-    renewed = check_same(settings, experiment) if settings.exists() else None
-    if settings.exists():
-        experiment = as_before(experiment, folder)
-    metric_of(experiment)  # the stop rules' metric is a name that can be mistyped
-    prepared = prepare(experiment, data_dir)
-    if not settings.exists() or not (folder / "environment.json").exists():
-        write_whole(settings, to_toml(experiment))
-    elif renewed is not None:
-        write_whole(settings, renewed)
-    return prepared
+@dataclass(frozen=True)
+class Stop:
+    """When to stop before the last round: a target reached, no gain for some rounds, or a budget spent.
+
+    target    value of `metric` (the task's main global metric where none is named)
+    patience  evaluations without a new best
+    """
+
+    target: float | None = None
+    metric: str | None = None
+    patience: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("patience", "seconds", "bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
 
 
-def make_folder(folder: Path) -> None:
-    """A folder that can be written into, or a sentence that says why there is none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run needs. `start`: a safetensors file of weights to begin from instead of fresh ones."""
+
+    world: World = field(default_factory=World)
+    model: Model = field(default_factory=Logistic)
+    algorithm: AlgorithmSpec = field(default_factory=Algorithm)
+    task: TaskSpec = field(default_factory=Classification)
+    rounds: int = 100
+    seed: int = 0
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    stop: Stop = field(default_factory=Stop)
+    runtime: RuntimeSpec = field(default_factory=InProcess)
+    start: str | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        check_part("world", self.world, World, "World(data.Digits(clients=20))")
+        check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
+        check_part("task", self.task, TaskSpec, "Classification()")
+        check_part("evaluate", self.evaluate, Evaluate, "Evaluate(every=5)")
+        check_part("stop", self.stop, Stop, "Stop(target=0.9)")
+        check_part("runtime", self.runtime, RuntimeSpec, "InProcess(device='cpu')")
+        for name in ("rounds", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise Mistake(f"{name} must be a whole number, not {getattr(self, name)!r}")
+        if self.rounds < 1:
+            raise Mistake(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
+        if self.seed < 0:
+            raise Mistake(f"a seed must not be negative, but is {self.seed}")
+
+    def but(self, **changes: Any) -> Experiment:
+        """The same experiment with some settings replaced, by path: `but(**{"algorithm.weighting": ByShare()})`.
+
+        >>> Experiment().but(rounds=3, **{"world.data.alpha": 0.5}).world.data.alpha
+        0.5
+        """
+        result = self
+        for path, value in changes.items():
+            result = _with(result, path.split("."), value)
+        return result
 
 
-def refuse_full(folder: Path, resume: bool) -> None:
-    """A folder with something in it is used again only when asked."""
-    if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
-    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    if there and not resume:
-        raise Mistake(
-            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
-        )
-    if there and not RUN_FILES & set(there):
-        raise Mistake(
-            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
-        )
+def _with(thing: Any, path: list[str], value: Any) -> Any:
+    if not hasattr(thing, path[0]):
+        known = getattr(thing, "__dataclass_fields__", ())
+        raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
+    inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
+    return replace(thing, **{path[0]: inner})

@@ -1,34 +1,39 @@
 """The public names, in reading order; `import turnout` finds them here when they are first used."""
 
-from turnout import data, models, participation, personal, selection
-from turnout.adaptive import Adam, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.aggregation import Apply, WeightedSum, weighted_mean, weighted_sum
-from turnout.apfl import APFL
-from turnout.compression import Dense
+import turnout.data as data
+import turnout.models as models
+from turnout import __version__
 from turnout.data import partition
-from turnout.elastic import Elastic
 from turnout.errors import Mistake
-from turnout.events import EventLog, Join, Leave
-from turnout.friends import Candidates, Friends
-from turnout.local import SGD, Constant, Custom, InverseClock, Local, TheoryRate
-from turnout.membership import Constants, DropInactive, Membership
-from turnout.mime import MimeLite
-from turnout.mixing import Common, FedAMP
-from turnout.quantise import Quantise
-from turnout.randomevents import RandomEvents
-from turnout.running import Run, open_run, run
+from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.parts import personal, selection, terms
+from turnout.parts.aggregation import WeightedSum, weighted_mean, weighted_sum
+from turnout.parts.compression.base import Dense
+from turnout.parts.compression.quantise import Quantise
+from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Constants, DropInactive, Membership
+from turnout.parts.mixing import Common, FedAMP
+from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.schedules import Constant, Custom, InverseClock, TheoryRate
+from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerYogi
+from turnout.parts.substitution.base import Dropout, Unused
+from turnout.parts.substitution.friends import Candidates, Friends
+from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.apfl import APFL
+from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
+from turnout.parts.terms.elastic import Elastic
+from turnout.parts.terms.mime import MimeLite
+from turnout.parts.terms.proximal import Proximal
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+from turnout.running.many import Run, open_run, run
 from turnout.runtimes.settings import InProcess
-from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
-from turnout.settings import Algorithm, Evaluate, Experiment, Stop, World
-from turnout.stale import Stale
-from turnout.substitution import Dropout, Unused
 from turnout.task import Classification, NextCharacter, Regression, Task
-from turnout.terms import Proximal
-from turnout.ternary import LiteralTernary, SparseTernary, TopK
+from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
-from turnout.variates import VRLSGD, FedGATE, Scaffold
-from turnout.version import __version__
-from turnout.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+from turnout.world import participation
+from turnout.world.events import EventLog, Join, Leave
+from turnout.world.random_events import RandomEvents
 
 __all__ = [
     "APFL",
@@ -102,6 +107,7 @@ __all__ = [
     "personal",
     "run",
     "selection",
+    "terms",
     "weighted_mean",
     "weighted_sum",
 ]

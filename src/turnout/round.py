@@ -21,21 +21,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.accounting import attendance, row_bytes, sent, terms_bytes, weighed, wire_bytes
-from turnout.aggregation import weighted_mean
-from turnout.compression import Dense, Sending
+from turnout.clients.state import Kept, central_model, sent_down
 from turnout.engine.job import Job
 from turnout.engine.train import Trainer
 from turnout.errors import Mistake
 from turnout.exchange import ClientWork, Download, Hindsight, Runtime, Served, Server
-from turnout.kept import Kept, central_model, sent_down
-from turnout.mixing import Ended
-from turnout.record import RoundRecord
-from turnout.selection import chosen
-from turnout.settings import Algorithm
-from turnout.substitution import Arrived
-from turnout.terms import Merging, merged
-from turnout.types import Replies, Tensors, Turnout
+from turnout.experiment import Algorithm
+from turnout.parts.aggregation import weighted_mean
+from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.mixing import Ended
+from turnout.parts.selection import chosen
+from turnout.parts.substitution.base import Arrived
+from turnout.parts.terms.base import Merging, merged
+from turnout.round_log import RoundRecord, attendance, sent, terms_bytes, weighed
+from turnout.types import Replies, Tensors, Turnout, row_bytes, wire_bytes
 
 
 def run_round(

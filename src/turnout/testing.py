@@ -14,19 +14,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.aggregation import Aggregation, ServerStep
-from turnout.compression import Compression, Sending
-from turnout.engine.layout import Slot
-from turnout.events import Events, Setting, calendar_of
-from turnout.local import Optimizer
-from turnout.members import Members
-from turnout.mixing import Ended, Mixing
-from turnout.participation import Participation
-from turnout.selection import Selection
-from turnout.substitution import Arrived, Substitution
-from turnout.terms import At, Merging, Reform, Term
+from turnout.layout import Slot
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.compression.base import Compression, Sending
+from turnout.parts.mixing import Ended, Mixing
+from turnout.parts.optimizers import Optimizer
+from turnout.parts.selection import Selection
+from turnout.parts.server import ServerStep
+from turnout.parts.substitution.base import Arrived, Substitution
+from turnout.parts.terms.base import At, Merging, Reform, Term
+from turnout.parts.weighting import Weighting
 from turnout.types import State, Tensors, Turnout, flatten
-from turnout.weighting import Weighting
+from turnout.world.events import Events, Setting, calendar_of
+from turnout.world.members import Members
+from turnout.world.participation import Participation
 
 
 def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    pass
 
 Tensors = dict[str, Tensor]
 
@@ -189,3 +192,13 @@ def unflatten(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> State:
             node = node.setdefault(parent, {})
         node[leaf] = value
     return tree
+
+
+def wire_bytes(tensors: Tensors) -> int:
+    """What named tensors take when sent as they are: floats travel as four bytes, whatever they are computed in."""
+    return sum(v.numel() * (4 if v.is_floating_point() else v.element_size()) for v in tensors.values())
+
+
+def row_bytes(rows: Tensors) -> int:
+    """The same for one client's row of each."""
+    return wire_bytes({name: value[0] for name, value in rows.items()})

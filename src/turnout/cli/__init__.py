@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
+from turnout import __version__
 from turnout.cli import looking, measuring, running, writing
 from turnout.errors import Mistake
-from turnout.version import __version__
 
 EXAMPLES = """
 Examples:

@@ -26,9 +26,9 @@ def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
     turnout list weighting
     turnout list --markdown > docs/parts.md
     """
-    from turnout.catalogue import kinds, markdown
     from turnout.cli.outcome import console
     from turnout.cli.tables import kind_table, recipe_table
+    from turnout.config.catalogue import kinds, markdown
 
     if as_markdown:
         typer.echo(markdown(), nl=False)
@@ -85,8 +85,8 @@ def export(
     from safetensors.torch import save_file
 
     from turnout.cli.outcome import say
-    from turnout.folder import open_run
     from turnout.report.units import size
+    from turnout.running.folder import open_run
 
     check_destination("--model", model)
     opened = open_run(run, data_dir)

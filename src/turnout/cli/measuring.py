@@ -43,7 +43,7 @@ def record(
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from turnout.cli.outcome import console, say
-    from turnout.measure import PAPER_LOADS, Row, record_log
+    from turnout.world.recording import PAPER_LOADS, Row, record_log
 
     if out.exists() and not force:
         raise Mistake(f"{out} is there already: choose another --out, or add --force")

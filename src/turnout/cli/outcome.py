@@ -16,12 +16,12 @@ from rich.text import Text
 from turnout.cli.destinations import check_destination
 from turnout.cli.planning import Plan
 from turnout.errors import Mistake
-from turnout.folder import Run
-from turnout.profiling import Profile, profile_table, read_profile
-from turnout.progress import Failed
 from turnout.report import find_runs, results_table
 from turnout.report.runs import Runs
-from turnout.running import explained
+from turnout.running.display import Failed
+from turnout.running.folder import Run
+from turnout.running.many import explained
+from turnout.running.profile import Profile, profile_table, read_profile
 
 PLAIN_WIDTH = 120  # columns where the output is no terminal
 

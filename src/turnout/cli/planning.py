@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.config import load, parse_value, with_setting, with_value
+from turnout.config.read import load, parse_value, with_setting, with_value
 from turnout.errors import Mistake
+from turnout.experiment import Experiment
 from turnout.recipes import cook
-from turnout.running import Task, new_folder, tasks_of
-from turnout.settings import Experiment
+from turnout.running.many import Task, new_folder, tasks_of
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3

@@ -71,7 +71,7 @@ def run(
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     """
     from turnout.cli import outcome, planning
-    from turnout.running import run_tasks
+    from turnout.running.many import run_tasks
 
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)

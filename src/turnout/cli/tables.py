@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from turnout.catalogue import Kind, first_sentence
+from turnout.config.catalogue import Kind, first_sentence
 from turnout.data.cifar import CIFAR10_LAYOUT, CIFAR100_LAYOUT
 from turnout.data.files import PublicSet, locate
-from turnout.data.idx import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
+from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
 from turnout.recipes import recipes
 
 

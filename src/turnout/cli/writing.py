@@ -30,8 +30,8 @@ def init(
     turnout init my.toml --recipe participation --variant C
     turnout run my.toml
     """
-    from turnout.catalogue import commented
     from turnout.cli.outcome import say
+    from turnout.config.catalogue import commented
     from turnout.recipes import cook
 
     if file.suffix != ".toml":

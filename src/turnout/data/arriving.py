@@ -19,9 +19,9 @@ from torch import Tensor
 from turnout.data.federation import DataSpec, Device, digest
 from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping
 from turnout.errors import Mistake
-from turnout.members import Members
 from turnout.rng import key, rng
 from turnout.types import Samples
+from turnout.world.members import Members
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data.dealt import Pool
 from turnout.data.files import PublicFile, PublicSet, find_data_dir, obtain
 from turnout.data.images import Images
+from turnout.data.partitioned import Pool
 from turnout.errors import Mistake
 
 SITE = "https://www.cs.toronto.edu/~kriz/"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.data.dealt import Dealt, Pool
+from turnout.data.partitioned import Dealt, Pool
 from turnout.rng import rng
 
 TEST_SAMPLES = 359  # a fifth

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from turnout.data.labels import Public
 from turnout.errors import Mistake
-from turnout.members import Members
 from turnout.types import Samples
+from turnout.world.members import Members
 
 Device = torch.device | str
 

@@ -15,8 +15,8 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from turnout.cache import cache_dir
 from turnout.errors import Mistake
+from turnout.machine.cache import cache_dir
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**18

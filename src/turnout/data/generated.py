@@ -19,9 +19,9 @@ from torch import Tensor
 
 from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
 from turnout.data.labels import Public
-from turnout.members import Members
 from turnout.rng import rng
 from turnout.types import Samples
+from turnout.world.members import Members
 
 
 @contextmanager

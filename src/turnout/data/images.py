@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data.dealt import Dealt, Pool
 from turnout.data.files import find_path
+from turnout.data.partitioned import Dealt, Pool
 from turnout.errors import Mistake
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from turnout.data.check import Array, as_samples, check_paired, check_samples, classes_of
-from turnout.data.dealt import Dealt, Pool
 from turnout.data.partition import Partition
+from turnout.data.partitioned import Dealt, Pool
 from turnout.data.tables import coded
 from turnout.errors import Mistake
 

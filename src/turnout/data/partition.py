@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data import dealing
+from turnout.data import label_quotas as dealing
 from turnout.errors import Mistake, nearest
 from turnout.rng import key, rng, uniform
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.compiling import at, function, pointer, real, whole
 from turnout.data.federation import Pooled
 from turnout.data.generated import ClientData, Generated, one_thread
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import Mistake
+from turnout.machine.compiler import at, function, pointer, real, whole
+from turnout.machine.threads import cores
 from turnout.rng import rng, rng_seed
-from turnout.runtimes.settings import cores
 from turnout.types import Samples
 
 POOL_CLIENTS, POOL_BYTES = 1000, 256 * 2**20  # up to here the data is made once and pooled

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.dealt import Dealt, Pool
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
+from turnout.data.partitioned import Dealt, Pool
 from turnout.errors import Mistake, nearest
 
 Columns = str | tuple[str, ...] | None

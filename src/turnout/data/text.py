@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.data.dealt import Dealt, Pool
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
+from turnout.data.partitioned import Dealt, Pool
 from turnout.data.tables import Columns, coded, read_csv
 from turnout.errors import Mistake
 

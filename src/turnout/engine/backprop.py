@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from turnout.engine.batch_norm import Normalise
 from turnout.engine.dropout import AddressedDropout, keep_mask
+from turnout.engine.gradient_sinks import Sink, Squares
 from turnout.engine.losses import Loss
-from turnout.engine.normalise import Normalise
-from turnout.engine.sinks import Sink, Squares
 from turnout.types import Tensors
 
 aten: Any = torch.ops.aten
@@ -276,7 +276,7 @@ def _for_device(layers: Sequence[Layer], x: Tensor) -> Sequence[Layer]:
     """The layers as they are, or with the GPU's kernels where x is there and the kernels can be used."""
     if not x.is_cuda:
         return layers
-    from turnout.engine import kernels  # imports Triton, which takes a while
+    from turnout.engine.gpu import layers as kernels  # imports Triton, which takes a while
 
     return kernels.for_gpu(layers) if kernels.suit(x) else layers
 

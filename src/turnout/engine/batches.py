@@ -14,24 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.compiling import at, function, pointer, whole
+from turnout.machine.compiler import at, function, pointer, whole
+from turnout.parts.local import steps_per_epoch
 from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
 SOURCE = Path(__file__).with_name("orders.c")
 ARGUMENTS = (pointer,) * 5 + (whole,) * 3 + (pointer,) * 2
-
-
-def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
-    """How many mini-batches one pass makes; a last batch of one sample is dropped where batch statistics need two.
-
-    >>> steps_per_epoch(torch.tensor([40, 41, 1]), 20, drop_single=True)
-    tensor([2, 2, 0])
-    """
-    full = count_C // batch_size
-    rest = count_C % batch_size
-    return full + (rest > (1 if drop_single else 0)).long()
 
 
 @dataclass(frozen=True)

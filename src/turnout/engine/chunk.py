@@ -12,14 +12,14 @@ from torch import Tensor
 
 from turnout.engine.batches import Batches, Feed
 from turnout.engine.dropout import dropout_keys
+from turnout.engine.gpu.graphs import Batch
 from turnout.engine.gradients import ByHand, Gradients, Network
 from turnout.engine.job import Job, Trained
-from turnout.engine.native import Native, Rate
+from turnout.engine.native.steps import Native, Rate
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
-from turnout.engine.replays import Batch
-from turnout.local import SGD
+from turnout.parts.optimizers import SGD
+from turnout.parts.terms.base import At
 from turnout.rng import key
-from turnout.terms import At
 from turnout.types import Tensors
 
 

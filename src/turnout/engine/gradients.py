@@ -22,12 +22,12 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 
 from turnout.engine import losses
 from turnout.engine.backprop import Stack, by_hand
+from turnout.engine.batch_norm import REAL
 from turnout.engine.dropout import with_addressed_dropout
-from turnout.engine.layout import Layout
-from turnout.engine.normalise import REAL
-from turnout.engine.replays import Batch, Replays
-from turnout.engine.sinks import Sink
-from turnout.engine.trail import Loose, trail_bytes
+from turnout.engine.factored import Loose, trail_bytes
+from turnout.engine.gpu.graphs import Batch, Replays
+from turnout.engine.gradient_sinks import Sink
+from turnout.layout import Layout
 from turnout.types import Tensors
 
 ROOM = {"cpu": 16 << 20, "cuda": 1 << 30}  # bytes of samples' gradients at once, under vmap

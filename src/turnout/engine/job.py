@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from turnout.local import SGD, Optimizer
-from turnout.terms import Term
+from turnout.parts.optimizers import SGD, Optimizer
+from turnout.parts.terms.base import Term
 from turnout.types import Samples, Tensors
 
 

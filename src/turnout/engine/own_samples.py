@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnout.engine.gpu.graphs import Batch
 from turnout.engine.gradients import Gradients
-from turnout.engine.replays import Batch
 from turnout.rng import keys
 from turnout.types import Samples, Tensors
 

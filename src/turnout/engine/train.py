@@ -19,9 +19,9 @@ from turnout.engine.chunk import Chunk
 from turnout.engine.crew import Crew
 from turnout.engine.gradients import Gradients, Network
 from turnout.engine.job import Job, Trained, plain_sgd
-from turnout.engine.layout import Slot
-from turnout.engine.native import Native, Rate
-from turnout.local import SGD, Optimizer
+from turnout.engine.native.steps import Native, Rate
+from turnout.layout import Slot
+from turnout.parts.optimizers import SGD, Optimizer
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batch orders are laid out together

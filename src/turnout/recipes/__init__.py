@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 from turnout.errors import Mistake, nearest
-from turnout.settings import Experiment
+from turnout.experiment import Experiment
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
 _RETURNS = ("Experiment", "dict[str, Experiment]", Experiment, dict[str, Experiment])
@@ -40,7 +40,7 @@ def _is_recipe(function: Callable[..., object]) -> bool:
 def cook(name: str) -> dict[str, Experiment]:
     """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
-        from turnout.kinds import imported
+        from turnout.config.kinds import imported
 
         recipe, name = imported(name, "the recipe"), name.rpartition(":")[2]
     else:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnout import models
-from turnout.apfl import APFL
+import turnout.models as models
 from turnout.data import Digits
 from turnout.data.partition import Classes
-from turnout.local import SGD, Local
-from turnout.mime import MimeLite
-from turnout.mixing import FedAMP
-from turnout.participation import Dropout
+from turnout.experiment import Algorithm, Evaluate, Experiment, World
+from turnout.parts.local import Local
+from turnout.parts.mixing import FedAMP
+from turnout.parts.optimizers import SGD
+from turnout.parts.terms.apfl import APFL
+from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
+from turnout.parts.terms.mime import MimeLite
+from turnout.parts.terms.proximal import Proximal
+from turnout.parts.weighting import FedNova
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, Evaluate, Experiment, World
-from turnout.terms import Proximal
-from turnout.variates import VRLSGD, FedGATE, Scaffold
-from turnout.weighting import FedNova
+from turnout.world.participation import Dropout
 
 AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
 METHODS: dict[str, dict[str, Any]] = {

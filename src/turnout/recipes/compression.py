@@ -6,16 +6,17 @@ nor rounds, rates or batches: they are parameters here.
 
 from __future__ import annotations
 
-from turnout import models
-from turnout.compression import Compression, Dense
+import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Classes
-from turnout.local import SGD, Local
-from turnout.participation import Dropout
-from turnout.quantise import Quantise
+from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.parts.compression.base import Compression, Dense
+from turnout.parts.compression.quantise import Quantise
+from turnout.parts.compression.ternary import SparseTernary, TopK
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.ternary import SparseTernary, TopK
+from turnout.world.participation import Dropout
 
 
 def compression(

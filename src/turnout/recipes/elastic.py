@@ -6,16 +6,17 @@ batches: these are ours.
 
 from __future__ import annotations
 
-from turnout import models
+import turnout.models as models
 from turnout.data import MNIST, Digits
 from turnout.data.partition import Classes
-from turnout.elastic import Elastic
-from turnout.local import SGD, Local
-from turnout.participation import Traces
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
-from turnout.substitution import Dropout
-from turnout.ternary import SparseTernary
-from turnout.weighting import CompleteOnly
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Dropout
+from turnout.parts.terms.elastic import Elastic
+from turnout.parts.weighting import CompleteOnly
+from turnout.world.participation import Traces
 
 
 def elastic(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from turnout import models
+import turnout.models as models
 from turnout.data import Digits
 from turnout.data.partition import Classes
-from turnout.local import SGD, Local
-from turnout.participation import Traces
-from turnout.settings import Algorithm, Evaluate, Experiment, World
+from turnout.experiment import Algorithm, Evaluate, Experiment, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.world.participation import Traces
 
 
 def digits(clients: int = 50, rounds: int = 40) -> Experiment:

@@ -8,15 +8,17 @@ is a parameter here.
 
 from __future__ import annotations
 
-from turnout import models
+import turnout.models as models
 from turnout.data import EMNIST, MNIST, Equal, Pareto, Synthetic
 from turnout.data.partition import IID, OneLabel
-from turnout.events import Event, Join, Leave
-from turnout.local import SGD, InverseClock, Local
-from turnout.membership import Membership
-from turnout.participation import Traces
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
-from turnout.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Membership
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.world.events import Event, Join, Leave
+from turnout.world.participation import Traces
 
 SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 

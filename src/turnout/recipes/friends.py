@@ -7,16 +7,17 @@ authors' code: uniform shares, server learning rate 1, everybody present in roun
 
 from __future__ import annotations
 
-from turnout import models
+import turnout.models as models
 from turnout.data import MNIST, Digits, Equal
 from turnout.data.partition import Clustered
-from turnout.friends import Friends
-from turnout.local import SGD, Local
-from turnout.participation import Always, Participation, Stratified
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
-from turnout.stale import Stale
-from turnout.substitution import Dropout, Substitution, Unused
-from turnout.weighting import Shares
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Dropout, Substitution, Unused
+from turnout.parts.substitution.friends import Friends
+from turnout.parts.substitution.stale import Stale
+from turnout.parts.weighting import Shares
+from turnout.world.participation import Always, Participation, Stratified
 
 
 def friends(alpha: float = 0.7, clients: int = 20, epochs: int = 2, rounds: int = 50) -> dict[str, Experiment]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from turnout import models
-from turnout.adaptive import Adam
+import turnout.models as models
 from turnout.data import Arriving, Digits, Dip, ImageFolder
-from turnout.events import Leave
-from turnout.local import Local
+from turnout.experiment import Experiment, World
 from turnout.models import Model
+from turnout.parts.local import Local
+from turnout.parts.optimizers import Adam
 from turnout.runtimes.settings import InProcess
-from turnout.scores.settings import Distil, Scores, Uses
-from turnout.settings import Experiment, World
+from turnout.tracks.scores.settings import Distil, Scores, Uses
+from turnout.world.events import Leave
 
 USERS = ("User_1", "User_2", "User_3")
 DIGITS = (("3", "5"), ("5", "8"), ("8", "9"))  # four digits that look alike

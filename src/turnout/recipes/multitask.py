@@ -7,16 +7,16 @@ The batch size is that of the authors' code, as the paper gives none.
 
 from __future__ import annotations
 
-from turnout import models
-from turnout.adaptive import Adam
+import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Noisy
-from turnout.data.dealt import Dealt
 from turnout.data.partition import IID, Classes, Partition
-from turnout.local import SGD, Local
-from turnout.personal import batch_norm, everything
+from turnout.data.partitioned import Dealt
+from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.personal import batch_norm, everything
+from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.runtimes.settings import InProcess
-from turnout.selection import Everyone, Fraction, Selection
-from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
 
 BATCH = 20
 LOCAL_TEST = "official"  # the test set dealt with each client's own mix of labels, as in the paper

@@ -19,20 +19,21 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
-from turnout import models
+import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Clustered
-from turnout.elastic import Elastic
-from turnout.events import Join, Leave
-from turnout.friends import Friends
-from turnout.local import SGD, Local
-from turnout.membership import Membership
-from turnout.participation import OnOff, Traces
-from turnout.personal import batch_norm
+from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Membership
+from turnout.parts.optimizers import SGD
+from turnout.parts.personal import batch_norm
+from turnout.parts.substitution.friends import Friends
+from turnout.parts.terms.elastic import Elastic
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.ternary import SparseTernary
-from turnout.weighting import ByShare, ByWork, CompleteOnly
+from turnout.world.events import Join, Leave
+from turnout.world.participation import OnOff, Traces
 
 PAPERS = {
     "000": ("C", "fast-reboot"),

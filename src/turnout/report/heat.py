@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.records.schema import Column
 from turnout.report.axes import Floats
 from turnout.report.charts import text
-from turnout.schema import Column
 
 MOST_ROWS, MOST_COLUMNS = 360, 1000
 LEVELS = 64

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from turnout.records.schema import Column
 from turnout.report.heat import MOST_ROWS, Cells, Words, gather, heat_map
 from turnout.report.runs import Run, Runs
 from turnout.report.sections import column_chart, grid, section
-from turnout.schema import Column
 
 SHOWN = 3
 Turnout = tuple[Column, Column, Column]  # rounds, clients, work of everyone asked

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from turnout import __version__
 from turnout.report import charts, sections, style
 from turnout.report.charts import text
 from turnout.report.maps import friends_section, turnout_section
 from turnout.report.runs import Run, Runs, find_runs
 from turnout.report.units import show, size, spread, title_of, unit_of
-from turnout.version import __version__
 
 # The page may show and run only what it carries: nothing is ever fetched, whatever a name contains.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

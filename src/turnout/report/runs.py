@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import Mistake
-from turnout.record import Records
+from turnout.records.records import Records
+from turnout.records.schema import Column
 from turnout.report.axes import Floats
 from turnout.report.units import in_order, lower_is_better
-from turnout.schema import Column
 
 FILE = "records.sqlite"
 NO_CURVE = (np.array([], np.int64), np.array([], np.float64))

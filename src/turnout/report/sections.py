@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from turnout.record import RoundRecord
 from turnout.report import charts
 from turnout.report.axes import Floats
 from turnout.report.charts import Series, text
 from turnout.report.results import results, seeds_of
 from turnout.report.runs import Run, Runs
 from turnout.report.units import Unit, in_order, lower_is_better, show, title_of, unit_of
+from turnout.round_log import RoundRecord
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 

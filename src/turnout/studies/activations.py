@@ -8,7 +8,7 @@ BatchNorm would have done; in FedAdam the other way round.
 
 from __future__ import annotations
 
-from turnout.selection import Everyone
+from turnout.parts.selection import Everyone
 from turnout.studies.claims import Claim, above
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.personal import SIZES, experiments

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnout import models
+import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import IID
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, Stop, World
 from turnout.recipes.multitask import adam, asking, of_classes, sgd
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, Stop, World
 from turnout.studies.claims import LEVEL, Claim, best_elsewhere, sooner
 from turnout.studies.drawing import band, picture
 from turnout.studies.published import TABLE_1_ADAM
-from turnout.studies.student import sign_test
+from turnout.studies.statistics import sign_test
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, spent
 

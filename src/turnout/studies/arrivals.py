@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from turnout.events import Join
+from turnout.experiment import Experiment
 from turnout.recipes.flexible import arrival, mnist_arrival, mnist_arrivals
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Experiment
 from turnout.studies.claims import Claim, better, difference, sooner
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_4
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.world.events import Join
 
 KINDS = {"fast": "fast-reboot", "vanilla": "vanilla"}
 

@@ -21,16 +21,18 @@ from torch import Tensor, nn
 
 from turnout.data import Own, Pooled
 from turnout.errors import Mistake
-from turnout.local import SGD, InverseClock, Local
-from turnout.participation import Homogeneous, Participation, Traces
+from turnout.experiment import Algorithm, Experiment, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.rng import rng
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, Experiment, World
 from turnout.studies.claims import Claim, better, mean_over
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, row
 from turnout.task import Regression
-from turnout.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.world.participation import Homogeneous, Participation, Traces
 
 SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 DIMENSION, SAMPLES = 10, 50

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnout.participation import Always
-from turnout.settings import Evaluate, Experiment
+from turnout.experiment import Evaluate, Experiment
 from turnout.studies.claims import Claim, better
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, best, methods, methods_notes
 from turnout.studies.published import TABLE_2_BMTA
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+from turnout.world.participation import Always
 
 METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary")
 PAIR = ("EFL", "FedAvg")

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from turnout.compression import Compression, Sending
-from turnout.elastic import Elastic
-from turnout.engine.layout import Slot
+from turnout.experiment import Experiment
+from turnout.layout import Slot
+from turnout.parts.compression.base import Compression, Sending
+from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
+from turnout.parts.terms.elastic import Elastic
 from turnout.recipes import compression as recipes
 from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
-from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, by_bytes, megabytes, total
-from turnout.ternary import LiteralTernary, SparseTernary
 
 MARGIN = 2.0  # points of accuracy
 FEWER = 20.0  # times fewer bytes

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.errors import Mistake
-from turnout.studies.student import sign_test, t_quantile
+from turnout.studies.statistics import sign_test, t_quantile
 
 BySeed = Mapping[int, float]
 LEVEL = 0.95

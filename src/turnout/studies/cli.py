@@ -13,7 +13,7 @@ from rich.table import Table
 
 from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
-from turnout.running import new_folder
+from turnout.running.many import new_folder
 from turnout.studies import (
     activations,
     adam,

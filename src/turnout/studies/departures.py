@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout.departure import Bounds, should_exclude
+from turnout.experiment import Experiment
+from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.recipes.flexible import departure
-from turnout.settings import Experiment
 from turnout.studies.arrivals import on_one_core
 from turnout.studies.claims import Claim, above, better, mean_over
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_5
-from turnout.studies.student import spearman
+from turnout.studies.statistics import spearman
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, row
 
 LEAVES = ("include", "exclude")

@@ -11,19 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout import models
+import turnout.models as models
 from turnout.data import CIFAR10, CIFAR100, MNIST, Characters, Digits, Equal, Sentences
 from turnout.data.partition import IID, Classes, Dirichlet, Natural, Partition
-from turnout.elastic import Elastic
-from turnout.local import SGD, Local
-from turnout.participation import Participation, Traces
+from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.terms.base import Term
+from turnout.parts.terms.elastic import Elastic
 from turnout.recipes.baselines import METHODS
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Evaluate, Experiment, Model, World
 from turnout.studies.study import Curve
 from turnout.task import Classification, NextCharacter, TaskSpec
-from turnout.terms import Term
-from turnout.ternary import SparseTernary
+from turnout.world.participation import Participation, Traces
 
 TRACES = Traces(first=5)  # how much of the work clients finish, unless a study says otherwise
 FULL = "as it comes"  # the split of data that has its own

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnout.elastic import Elastic
-from turnout.settings import Experiment
+from turnout.experiment import Experiment
+from turnout.parts.terms.elastic import Elastic
 from turnout.studies.claims import Claim, best_elsewhere, better, either
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, spread

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnout.friends import Candidates, Friends
+from turnout.parts.substitution.friends import Candidates, Friends
 from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
 from turnout.studies.claims import Claim, above, difference, no_worse

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from turnout.folder import Run
-from turnout.friends import similarity
+from turnout.experiment import Evaluate
+from turnout.parts.substitution.friends import similarity
 from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
-from turnout.settings import Evaluate
+from turnout.running.folder import Run
 from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import Chart, band, matrix
 from turnout.studies.friends import ALPHAS, METHODS, SIZES, Setting, accuracy, experiment

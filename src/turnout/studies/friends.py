@@ -10,22 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turnout import models
+import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Equal, FashionMNIST
 from turnout.data.partition import Clustered, Partition, Shards
-from turnout.friends import Friends
-from turnout.local import SGD, Local
-from turnout.participation import Always, Dropout, Participation, Stratified
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Dropout as Spread
+from turnout.parts.substitution.base import Substitution, Unused
+from turnout.parts.substitution.friends import Friends
+from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.proximal import Proximal
+from turnout.parts.weighting import Shares
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
-from turnout.stale import Stale
 from turnout.studies.claims import BySeed, Claim, above, better, difference
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.substitution import Dropout as Spread
-from turnout.substitution import Substitution, Unused
-from turnout.terms import Proximal
-from turnout.weighting import Shares
+from turnout.world.participation import Always, Dropout, Participation, Stratified
 
 METHODS: dict[str, Substitution] = {"Full": Unused(), "Dropout": Spread(), "Stale": Stale(), "FDMS": Friends()}
 AUTHORS_STALE = "Stale weights"  # what the authors' code calls Stale: the last weights, not the last update

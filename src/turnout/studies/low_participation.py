@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.selection import Everyone, Fraction, Selection
-from turnout.settings import Experiment
+from turnout.experiment import Experiment
+from turnout.parts.selection import Everyone, Fraction, Selection
+from turnout.parts.substitution.base import Dropout
+from turnout.parts.weighting import CompleteOnly
 from turnout.studies.claims import Claim, better, difference
 from turnout.studies.drawing import Chart, band, over_rounds, picture
 from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
-from turnout.substitution import Dropout
-from turnout.weighting import CompleteOnly
 
 DROPS, USES, EFL = METHODS = ("FedAvg", "FedAvg + C", "EFL")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnout.participation import Always
-from turnout.settings import Evaluate, Experiment
+from turnout.experiment import Evaluate, Experiment
 from turnout.studies.claims import Claim, better, difference
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.efl import PAPER, PAPER_NOTES, SMALL, Setting, accuracy, methods, methods_notes
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+from turnout.world.participation import Always
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "APFL", "EFL", "EFL ternary")
 COMPARED = METHODS[:4]  # with EFL

@@ -17,18 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from turnout import models
+import turnout.models as models
 from turnout.data import EMNIST, MNIST, Pareto, Synthetic
 from turnout.data.partition import IID, OneLabel
-from turnout.local import SGD, InverseClock, Local
-from turnout.participation import Homogeneous, Participation, Traces
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.runtimes.settings import InProcess
-from turnout.settings import Algorithm, DataSpec, Experiment, Model, World
 from turnout.studies.claims import Claim, above, better, difference, mean_over, same, within
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_3
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.world.participation import Homogeneous, Participation, Traces
 
 SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 FIGURE_3 = (1, 3, 5, 8)

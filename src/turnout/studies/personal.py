@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from turnout import models
+import turnout.models as models
 from turnout.data import CIFAR10, Digits
+from turnout.experiment import Experiment
 from turnout.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, spoilt
-from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim, above, better, difference, no_worse
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.published import FIGURES_4_TO_6

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from turnout.errors import Mistake, nearest
-from turnout.experiment import make_folder, refuse_full
-from turnout.running import Run, run_many, tasks_of
-from turnout.settings import DataSpec
+from turnout.experiment import DataSpec
+from turnout.running.loop import make_folder, refuse_full
+from turnout.running.many import Run, run_many, tasks_of
 from turnout.studies.claims import NOT_RUN, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 

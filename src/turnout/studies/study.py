@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import Mistake, nearest
-from turnout.folder import Run
-from turnout.settings import Experiment
+from turnout.experiment import Experiment
+from turnout.running.folder import Run
 from turnout.studies.claims import NOT_RUN, BySeed, Claim
 
 SCALES = ("smoke", "small", "paper")

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turnout.experiment import Experiment
 from turnout.recipes import together as recipes
 from turnout.recipes.together import ALL, PAPERS, PLAIN, all_but
 from turnout.report.charts import line_chart, sheet
 from turnout.report.style import CHART_CSS
-from turnout.settings import Experiment
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row

@@ -1,0 +1,180 @@
+"""What a client keeps between rounds: personal parameters and statistics, moments, residuals, its terms' own state.
+
+`Kept` is how the round sees it; the client store (store.py) sees one flat set of named rows. What travels of it beside
+the update is named among the states: federated moments, and the personal layers where they are shared.
+
+Shape letters: C clients, P shared and Q personal parameters, A all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from turnout.engine.job import Trained
+from turnout.experiment import Algorithm
+from turnout.layout import Layout
+from turnout.parts.optimizers import Optimizer
+from turnout.types import Tensors, flatten, unflatten
+
+MOMENT = "moment/"  # how federated moments are named among the states
+OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
+PARAMETERS = "parameters"
+COUNT = "count"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows of some clients.
+
+    `slots` are the optimizer's moments that stay home: all columns [C, A] where moments are local, the personal ones
+    [C, Q] where they are federated; `count` the steps they have seen, where moments are local.
+    """
+
+    personal_CQ: Tensor
+    states: Tensors = field(default_factory=dict)  # personal BatchNorm statistics and the like
+    slots: Tensors = field(default_factory=dict)
+    residuals: Tensors = field(default_factory=dict)
+    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
+    seen: Tensors = field(default_factory=dict)  # its own activations after training (watching.py)
+
+    def start(self, shared: Tensor) -> Tensor:
+        """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
+        if self.personal_CQ.shape[1] == 0:
+            return shared
+        rows = shared.expand(self.personal_CQ.shape[0], -1)
+        return torch.cat([rows, self.personal_CQ.to(shared)], 1)
+
+    def moments(self, states: Tensors, layout: Layout) -> tuple[Tensors, Tensor | None]:
+        """The optimizer's state to begin with: what was kept, joined to what was downloaded; and the steps so far."""
+        clients = len(self.personal_CQ)
+        names = {name.removeprefix(MOMENT) for name in states if name.startswith(MOMENT)}
+        if not names:
+            slots = {name: value.clone() for name, value in self.slots.items() if name != COUNT}
+            return slots, self.slots.get(COUNT)
+        down = {name: states[MOMENT + name].expand(clients, -1) for name in names - {COUNT}}
+        own = {name: torch.cat([value, self.slots[name]], 1) if layout.width > layout.shared else value.clone()
+               for name, value in down.items()}  # fmt: skip
+        return own, states[MOMENT + COUNT].expand(clients) if COUNT in names else None
+
+    def after(self, trained: Trained, layout: Layout, optimizer: Optimizer) -> Kept:
+        """The rows after training (residuals are the compression's to say)."""
+        slots: Tensors = {}
+        if optimizer.moments == "local":
+            slots = trained.slots | ({COUNT: trained.count_C} if optimizer.carries_count else {})
+        elif optimizer.moments == "federated" and layout.width > layout.shared:
+            slots = {name: value[:, layout.shared :] for name, value in trained.slots.items()}
+        return Kept(
+            personal_CQ=trained.flat_CP[:, layout.shared :],
+            states={name: trained.states[name] for name in layout.personal_states},
+            slots=slots,
+            mine=trained.mine,
+        )
+
+    @staticmethod
+    def federated_moments(trained: Trained, layout: Layout, optimizer: Optimizer) -> Tensors:
+        """What is sent of the optimizer's state where moments are averaged with the weights."""
+        if optimizer.moments != "federated":
+            return {}
+        shared = {MOMENT + name: value[:, : layout.shared] for name, value in trained.slots.items()}
+        return shared | ({MOMENT + COUNT: trained.count_C.to(trained.flat_CP.dtype)} if optimizer.carries_count else {})
+
+    def shared_personal(self) -> Tensors:
+        """What is sent of the personal layers where they are shared: their values, not their moments."""
+        parameters = {PARAMETERS: self.personal_CQ} if self.personal_CQ.shape[1] else {}
+        return {OWN + name: value for name, value in (parameters | self.states).items()}
+
+    def welcome(self, new_C: Tensor, states: Tensors) -> Kept:
+        """The same, but who is new begins with the average of what others share (if it was downloaded)."""
+        average = {n.removeprefix(OWN): value for n, value in states.items() if n.startswith(OWN)}
+        if not average or not bool(new_C.any()):
+            return self
+        new_C = new_C.to(self.personal_CQ.device)
+
+        def mixed(rows: Tensor, name: str) -> Tensor:
+            at_C = new_C.view(-1, *(1 for _ in rows.shape[1:]))
+            return torch.where(at_C, average[name].to(rows), rows)
+
+        personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
+        return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
+
+    def finite(self) -> Tensor:
+        """Which clients' rows are numbers throughout."""
+        finite_C = torch.ones(len(self.personal_CQ), dtype=torch.bool, device=self.personal_CQ.device)
+        for value in self.to_rows().values():
+            if value.is_floating_point():
+                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_C.device)
+        return finite_C
+
+    def to_rows(self) -> Tensors:
+        """As named rows for the store; an empty personal matrix is left out."""
+        tree = {n: getattr(self, field) for n, field in _GROUPS.items()}
+        rows = flatten(tree)[0]
+        return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
+
+
+_GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store
+
+
+def kept_from(rows: Tensors, clients: int, device: torch.device) -> Kept:
+    """The store's rows as the round sees them."""
+    moved = {name: value.to(device) for name, value in rows.items()}
+    personal_CQ = moved.pop("personal", torch.empty(clients, 0, device=device))
+    tree = unflatten(moved, {})
+    return Kept(personal_CQ, **{field: tree.get(n, {}) for n, field in _GROUPS.items()})
+
+
+def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
+    """One client's rows before its first round, floats in the precision of the parameters."""
+    optimizer, shared_P = algorithm.local.optimizer, flat_A[: layout.shared]
+    home = {"local": layout.width, "federated": layout.width - layout.shared}.get(optimizer.moments, 0)
+    slots = {name: flat_A.new_zeros(home) for name in optimizer.slots if home}
+    if optimizer.moments == "local" and optimizer.carries_count:
+        slots[COUNT] = torch.zeros((), dtype=torch.int64)
+    tree = {
+        "state": {name: states[name] for name in layout.personal_states},
+        "slot": slots,
+        "residual": algorithm.compression.residuals(layout.shared_slots),
+        "mine": {term.name: term.mine(shared_P) for term in algorithm.terms},
+    }
+    rows = flatten(tree)[0]
+    if layout.width > layout.shared:
+        rows["personal"] = flat_A[layout.shared :]
+    return {n: v.to(flat_A.dtype) if v.is_floating_point() else v for n, v in rows.items()}
+
+
+def initial_moments(layout: Layout, shared_P: Tensor, algorithm: Algorithm) -> Tensors:
+    """The server's moments before the first round, where they are federated."""
+    optimizer = algorithm.local.optimizer
+    if optimizer.moments != "federated":
+        return {}
+    zeros = {MOMENT + name: torch.zeros_like(shared_P) for name in optimizer.slots}
+    return zeros | ({MOMENT + COUNT: shared_P.new_zeros(())} if optimizer.carries_count else {})
+
+
+def initial_shared(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
+    """The average of the personal layers before anybody has shared any: the model's first values."""
+    if not algorithm.share_personal:
+        return {}
+    first = {name: states[name] for name in layout.personal_states}
+    first |= {PARAMETERS: flat_A[layout.shared :]} if layout.width > layout.shared else {}
+    return {OWN + name: value for name, value in first.items()}
+
+
+def central_model(layout: Layout, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors] | None:
+    """One model of what is shared and the averages of what is personal; None where these are not sent."""
+    own = [*(OWN + name for name in layout.personal_states), *([OWN + PARAMETERS] * (layout.width > layout.shared))]
+    if any(name not in states for name in own):
+        return None
+    flat_A = torch.cat([shared_P, states[OWN + PARAMETERS]]) if layout.width > layout.shared else shared_P
+    inside = {name: states[OWN + name] for name in layout.personal_states}
+    return flat_A, inside | {name: states[name] for name in layout.shared_states}
+
+
+def sent_down(states: Tensors, algorithm: Algorithm) -> Tensors:
+    """What clients are sent of the server's states: personal averages only where newcomers begin with them."""
+    if algorithm.newcomers == "average":
+        return states
+    return {name: value for name, value in states.items() if not name.startswith(OWN)}

@@ -1,0 +1,247 @@
+"""Experiments from TOML, and single settings from the command line; clear errors. (spelling.py is the way back.)
+
+Everything is driven by the dataclasses' own type hints: a table becomes the object its field is annotated with, a role
+(a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported, settable
+from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
+from turnout.errors import Mistake, nearest
+from turnout.experiment import Experiment
+from turnout.models import ModelSpec
+
+FREE_TO_CHANGE = ("rounds", "stop", "title", "runtime")  # what may differ when a run is resumed
+
+
+def load(path: str | Path) -> Experiment:
+    """Read an experiment file."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
+        raise Mistake(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is not valid TOML: {error}") from error
+    return from_table(table)
+
+
+def from_table(table: Mapping[str, Any]) -> Experiment:
+    """An experiment from nested tables.
+
+    >>> from_table({"rounds": 3, "algorithm": {"weighting": "A"}}).algorithm.weighting
+    CompleteOnly()
+    """
+    return build(Experiment, dict(table), "")
+
+
+def build(hint: Any, value: Any, path: str) -> Any:
+    """A value of the hinted type from what TOML gave, or a mistake that says where."""
+    if isinstance(value, str) and re.fullmatch(OWN_OBJECT, value) and hint is not str:
+        raise Mistake(
+            f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
+            "Python, to.run(experiment, out, resume=True) or to.open_run(folder, experiment=experiment)"
+        )
+    if hint in KINDS:
+        return _build_role(hint, value, path)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _build_union(arguments, value, path)
+    if origin in (tuple, list, Sequence) and isinstance(value, list | tuple):
+        return tuple(build(arguments[0], item, f"{path}.{i}") for i, item in enumerate(value))
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {name: build(arguments[1], item, f"{path}.{name}") for name, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _build_fields(hint, value, path)
+    if origin is Callable and isinstance(value, str) and ":" in value:
+        return imported(value, path)
+    return _build_plain(hint, value, path)
+
+
+def _build_role(role: Any, value: Any, path: str) -> Any:
+    if isinstance(value, str):
+        value = {"kind": value}
+    if value is None or isinstance(value, bool | int | float | list):
+        raise Mistake(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', KINDS[role])}")
+    if not isinstance(value, dict):
+        return value  # an object given in Python
+    if role in UNSAID:
+        value = {"kind": UNSAID[role]} | value
+    if "kind" not in value:
+        raise Mistake(f'{path} needs a kind: {path}.kind = "..." {nearest("", KINDS[role])}')
+    if not isinstance(value["kind"], str):
+        raise Mistake(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', KINDS[role])}")
+    maker = find(role, value["kind"], path)
+    rest = {name: item for name, item in value.items() if name != "kind"}
+    if _is_part(role, maker):
+        if rest:
+            raise Mistake(f"{path}: {value['kind']} is a function, which has no settings: leave out {', '.join(rest)}")
+        return maker
+    return _complete(role, _build_fields(maker, rest, path), value["kind"], path)
+
+
+def _complete(role: Any, part: Any, kind: str, path: str) -> Any:
+    """The part, unless it lacks something its role needs."""
+    needed = [*vars(role), *role.__annotations__] if inspect.isclass(role) else []
+    lacking = [name for name in needed if not name.startswith("_") and not hasattr(part, name)]
+    if lacking:
+        raise Mistake(f"{path}: {kind} is no {ROLE_NAMES[role]}, it lacks {', '.join(lacking)}")
+    return part
+
+
+def _is_part(role: Any, maker: Any) -> bool:
+    """Whether a function is itself the part (a predicate, a function that makes a module) rather than making one."""
+    if role is ModelSpec and maker not in KINDS[role].values():
+        return not hasattr(maker, "build")
+    return not inspect.isclass(maker) and bool(_required(maker))
+
+
+def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
+    wanted = [o for o in options if o is not type(None)]
+    if len(wanted) < len(options) and (value is None or (value == "none" and str not in wanted)):
+        return None  # a file leaves it out, a command line says none
+    mistakes = []
+    for option in wanted:
+        try:
+            return build(option, value, path)
+        except Mistake as mistake:
+            mistakes.append(mistake)
+    if len(mistakes) > 1 and not any(option in KINDS or dataclasses.is_dataclass(option) for option in wanted):
+        raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
+    raise mistakes[0]
+
+
+def _build_fields(maker: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        if isinstance(maker, type) and isinstance(value, maker):
+            return value
+        raise Mistake(f"{path or 'the experiment'} must be a table of settings, not {value!r}")
+    hints = settable(maker)
+    arguments = {}
+    for name, item in value.items():
+        here = f"{path}.{name}" if path else name
+        if name not in hints:
+            raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
+        arguments[name] = build(hints[name], item, here)
+    missing = [name for name in _required(maker) if name not in arguments]
+    if missing:
+        raise Mistake(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
+    return maker(**arguments)
+
+
+def _required(maker: Any) -> list[str]:
+    """The settings that have no default."""
+    parameters = inspect.signature(maker).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _build_plain(hint: Any, value: Any, path: str) -> Any:
+    if hint is Any or hint is None:
+        return value
+    origin = typing.get_origin(hint) or hint
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    ok = callable(value) if origin is Callable else isinstance(origin, type) and isinstance(value, origin)
+    if ok and not (isinstance(value, bool) and hint is not bool):
+        return value
+    raise Mistake(f"{path} must be {in_words(hint)}, not {value!r}")
+
+
+def in_words(hint: Any) -> str:
+    """A type in a person's words."""
+    origin = typing.get_origin(hint) or hint
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    words |= {tuple: "a list", list: "a list", Sequence: "a list", Mapping: "a table", dict: "a table"}
+    if origin is Callable:
+        return 'a function, as its path "package.module:name"'
+    return words.get(origin, getattr(origin, "__name__", str(origin)))
+
+
+def with_setting(experiment: Experiment, setting: str) -> Experiment:
+    """One `a.b.c=value` from the command line, applied.
+
+    >>> with_setting(Experiment(), "algorithm.local.optimizer.lr=0.5").algorithm.local.optimizer.lr
+    0.5
+    """
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip() or not text.strip():
+        raise Mistake(f"--set {setting}: write it as path=value, such as --set algorithm.local.epochs=5")
+    return with_value(experiment, path.strip(), parse_value(text.strip()))
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
+    """The object with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
+    name, _, rest = path.partition(".")
+    here = f"{above}.{name}" if above else name
+    if isinstance(thing, tuple):
+        return _with_item(thing, name, rest, value, here)
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise Mistake(f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=...")
+    hints = settable(type(thing))
+    if name not in hints:
+        raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
+    changed = build(hints[name], value, here) if rest in ("", "kind") else None
+    if rest not in ("", "kind"):
+        changed = with_value(getattr(thing, name), rest, value, here)
+    return dataclasses.replace(thing, **{name: changed})
+
+
+def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: str) -> tuple[Any, ...]:
+    if not name.isdigit() or int(name) >= len(items) or not rest:
+        raise Mistake(f"{here}: give the number of one of the {len(items)} entries and a setting, such as terms.0.mu")
+    i = int(name)
+    return (*items[:i], with_value(items[i], rest, value, here), *items[i + 1 :])
+
+
+def lasting(experiment: Experiment) -> dict[str, Any]:
+    """The settings that make a run the run it is: those that may not change when it is resumed."""
+    return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
+
+
+def check_same(path: Path, experiment: Experiment) -> str | None:
+    """Refuse to go on with a run under other settings than it began with.
+
+    What its file should say from now on comes back where rounds, stop rules or title are new; what it runs on stays.
+    """
+    try:
+        before = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Mistake(f"{path} cannot be read ({error}): choose another --out folder") from error
+    now = tomllib.loads(to_toml(experiment))
+    changed = [name for name in _differences(before, now) if name.split(".")[0] not in FREE_TO_CHANGE]
+    if changed:
+        raise Mistake(
+            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "
+            f"or give the settings of {path}"
+        )
+    after = {name: value for name, value in now.items() if name != "runtime"}
+    after |= {"runtime": before["runtime"]} if "runtime" in before else {}
+    return table_to_toml(after) if after != before else None
+
+
+def _differences(a: Any, b: Any, path: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = sorted(a.keys() | b.keys())
+        return [d for n in names for d in _differences(a.get(n), b.get(n), f"{path}.{n}" if path else n)]
+    return [] if a == b else [path]

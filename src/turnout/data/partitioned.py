@@ -1,0 +1,193 @@
+"""From a pool of samples to a federation: `Dealt` is what all data sets that are dealt out to clients share.
+
+A data set reads its files into a `Pool`; its partition and sizes say who owns what; every client keeps a
+share of its own samples for testing.
+
+Shape letters: S samples of the pool, C clients, L labels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from turnout.data.federation import Pooled, Rows, pool_tests
+from turnout.data.label_quotas import deal, share_out
+from turnout.data.partition import IID, Natural, Partition
+from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
+from turnout.errors import Mistake, nearest
+from turnout.rng import uniform
+
+LOCAL_TESTS = ("holdout", "last", "official")
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A data set in tensors: samples, targets, the official test set and the owners where there are any.
+
+    `classes` is the number of outputs a model needs, `labels` their names (none for regression), `owners` the
+    names that `owner_S` numbers.
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: int
+    labels: tuple[str, ...] = ()
+    test: tuple[Tensor, Tensor] | None = None
+    owner_S: Tensor | None = None
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt(ABC):
+    """The fields every dealt-out data set has.
+
+    clients     how many; None for one per owner in the data
+    partition   who gets what; None for `Natural` where the data has owners, `IID` where not
+    sizes       how many samples each client has (training and test together); None deals out everything
+    test_share  the share of its samples that a client keeps for testing
+    local_test  which those are: "holdout", a random share; "last", the last ones in the partition's order,
+                label after label (paper 003's code); "official", the official test set dealt with each
+                client's own mix of labels (paper 004), nothing being held back from training
+    """
+
+    clients: int | None = 100
+    partition: Partition | None = field(default_factory=IID)
+    sizes: Sizes | None = None
+    test_share: float = 0.2
+    local_test: str = "holdout"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.clients is not None and self.clients < 1:
+            raise Mistake(f"{name}(clients={self.clients}): there must be at least 1 client")
+        if self.local_test not in LOCAL_TESTS:
+            raise Mistake(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
+        check_test_share(self.test_share)
+
+    @abstractmethod
+    def read(self, data_dir: Path | None) -> Pool:
+        """The data set's samples, from its files."""
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
+        """Read the data and deal it out; the seed decides who gets what."""
+        return federate(self.read(data_dir), self, seed)
+
+
+def federate(pool: Pool, spec: Dealt, seed: int) -> Pooled:
+    """Deal a pool out to clients."""
+    partition = spec.partition or (IID() if pool.owner_S is None else Natural())
+    clients = _population(pool, spec, partition)
+    rows_C = _rows(pool, partition, spec.sizes, clients, seed)
+    official = spec.local_test == "official"
+    train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, spec, seed)
+    groups = getattr(partition, "groups", None)  # only partitions with clusters have it
+    federation = Pooled(
+        pool.x,
+        pool.y,
+        train,
+        test,
+        pool.classes,
+        pool.labels,
+        names=_names(pool, rows_C) if isinstance(partition, Natural) else None,
+        test_x=pool.test[0] if official and pool.test else None,
+        test_y=pool.test[1] if official and pool.test else None,
+        central=pool.test,
+        official=pool.test is not None and not official,
+        cluster_N=groups(clients) if groups else None,
+    )
+    return federation if pool.test else pool_tests(federation)
+
+
+def _population(pool: Pool, spec: Dealt, partition: Partition) -> int:
+    if spec.clients is not None:
+        return spec.clients
+    if isinstance(partition, Natural) and pool.owner_S is not None:
+        found = len(partition.owners(pool.owner_S))
+        if not found:
+            raise Mistake(f"no owner has {partition.min_size} samples or more: lower min_size")
+        return found
+    raise Mistake(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
+
+
+def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
+    """The rows of each client; an equal number that somebody cannot have is refused."""
+
+    def split(sizes: Sizes | None) -> list[Tensor]:
+        want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
+        return partition.split(pool.y, pool.owner_S, clients, seed, want_C)
+
+    if not isinstance(sizes, Equal):
+        return split(sizes)
+    if sizes.each is None:
+        return split(Equal(len(pool.y) // clients or 1))
+    rows_C, each = split(sizes), sizes.each
+    least, poorest = min((len(rows), c) for c, rows in enumerate(rows_C))
+    if least < each:
+        most = _most_each(split, min(each - 1, len(pool.y) // clients))
+        advice = f"each can be at most {most} here" if most else "use fewer clients or another partition"
+        raise Mistake(
+            f"sizes=Equal(each={each}): {clients} clients x {each} are {clients * each} samples, and there are "
+            f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: {advice}"
+        )
+    return rows_C
+
+
+def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
+    """The largest number that everyone can have, 0 where there is none; by halving."""
+
+    def least(each: int) -> int | None:
+        try:
+            return min(len(rows) for rows in split(Equal(each)))
+        except Mistake:  # too few for a sample of every label that a client is promised
+            return None
+
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = least(middle)
+        low, high = (middle, high) if found is None or found >= middle else (low, middle - 1)
+    return low if low and least(low) else 0
+
+
+def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:
+    """The owner of each client's first row, by name."""
+    if pool.owner_S is None or not pool.owners:
+        return None
+    first_C = torch.stack([rows[0] for rows in rows_C])
+    return tuple(pool.owners[owner] for owner in pool.owner_S[first_C].tolist())
+
+
+def _held_out(rows_C: list[Tensor], spec: Dealt, seed: int) -> tuple[Rows, Rows]:
+    """Keep a share of each client's rows for testing."""
+    every = Rows.of(rows_C)
+    owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), every.count_N)
+    row_R = every.row_R
+    if spec.local_test == "holdout":
+        mixed_R = uniform(seed, "holdout", ids=row_R).argsort()
+        row_R = row_R[mixed_R[owner_R[mixed_R].argsort(stable=True)]]
+    place_R = torch.arange(len(row_R)) - every.start_N[owner_R]
+    kept_C = train_count(every.count_N, spec.test_share)
+    train_R = place_R < kept_C[owner_R]
+    test_C = every.count_N - kept_C
+    return (
+        Rows(row_R[train_R], kept_C, kept_C.cumsum(0) - kept_C),
+        Rows(row_R[~train_R], test_C, test_C.cumsum(0) - test_C),
+    )
+
+
+def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:
+    """Deal the official test set so that each client's test labels are mixed like its training labels."""
+    if pool.test is None or pool.y.ndim != 1 or pool.y.is_floating_point():
+        raise Mistake('local_test="official" needs labelled data with a test set of its own: use "holdout"')
+    train = Rows.of(rows_C)
+    owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), train.count_N)
+    cell_R = owner_R * pool.classes + pool.y[train.row_R]
+    weight_CL = cell_R.bincount(minlength=len(rows_C) * pool.classes).view(len(rows_C), pool.classes)
+    test_y = pool.test[1]
+    return train, Rows.of(deal(test_y, share_out(weight_CL, test_y.bincount(minlength=pool.classes)), seed))

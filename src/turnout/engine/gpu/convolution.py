@@ -1,0 +1,160 @@
+"""Triton kernels for a convolution of every client with its own weights; no unfolded image is ever written.
+
+Each is a matrix product whose one factor is gathered from the image while it runs: y[o, n] = Σ_k w[o, k] x[k, n] with
+k = (channel, row and column of the kernel) and n = (sample, row and column of the output). The gradient of the input
+is the same product with the kernel turned around and the channels' roles exchanged; the gradient of the weights sums
+d[o, n] x[k, n] over n. The host functions are at the end.
+
+Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, N positions of all images.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The tile one program works on, and how it is run."""
+
+    outputs: int  # at most so many output channels
+    patch: int  # entries of the unfolded patch
+    positions: int
+    warps: int
+    stages: int
+    positions_first: bool = False  # the tile transposed: long sides suit the tensor cores where channels are few
+
+
+PRODUCT = Blocks(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
+GRADIENT = Blocks(outputs=64, patch=64, positions=64, warps=4, stages=3)
+SPLIT_FROM = 512  # positions below which a sum of the weights' gradient is not split further
+BIAS_IN_PRODUCT = False  # the gradient of the bias as one more column of that of the weights, else a sum of its own
+
+
+@jit
+def _product(
+    x_ptr, w_ptr, b_ptr, y_ptr, N, xs_c, xs_i, xs_b, xs_h, xs_w, ws_c, ws_o, ws_i, bs_c,
+    I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, PAD: tl.constexpr,
+    TURNED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, SWAP: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    c = tl.program_id(2).to(tl.int64)
+    place = n % (OH * OW)
+    row, column = place // OW - PH, place % OW - PW
+    x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :]
+    w_at = w_ptr + c * ws_c + (o * ws_o)[:, None]
+    total = tl.zeros((BLOCK_N, BLOCK_O), tl.float32) if SWAP else tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+    for start in range(0, I * KH * KW, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        i, tap = k // (KH * KW), k % (KH * KW)
+        down, right = tap // KW, tap % KW
+        real = (k < I * KH * KW)[:, None] & (n < N)[None, :]
+        if PAD:
+            r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
+            real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
+        x = tl.load(x_at + (i * xs_i + down * xs_h + right * xs_w)[:, None], mask=real, other=0.0)
+        if TURNED:
+            tap = KH * KW - 1 - tap
+        w = tl.load(w_at + (i * ws_i + tap)[None, :], mask=(o < O)[:, None] & (k < I * KH * KW)[None, :], other=0.0)
+        if SWAP:
+            total = tl.dot(tl.trans(x), tl.trans(w), total, input_precision=PRECISION)
+        else:
+            total = tl.dot(w, x, total, input_precision=PRECISION)
+    if SWAP:
+        total = tl.trans(total)
+    if BIAS:
+        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
+    y_at = y_ptr + c * O * N + o[:, None] * N + n[None, :]
+    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
+
+
+@jit
+def _weight_gradient(
+    x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w,
+    I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, PAD: tl.constexpr,
+    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    K: tl.constexpr = I * KH * KW
+    tiles: tl.constexpr = (K + BIAS + BLOCK_K - 1) // BLOCK_K
+    k = tl.program_id(0) % tiles * BLOCK_K + tl.arange(0, BLOCK_K)
+    o = tl.program_id(0) // tiles * BLOCK_O + tl.arange(0, BLOCK_O)
+    first = tl.program_id(1) * stretch
+    c = tl.program_id(2).to(tl.int64)
+    down, right = k % (KH * KW) // KW, k % KW
+    x_at = x_ptr + c * xs_c + (k // (KH * KW) * xs_i + down * xs_h + right * xs_w)[:, None]
+    d_at = d_ptr + c * O * N + (o * N)[:, None]
+    total = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
+    for start in range(first, tl.minimum(first + stretch, N), BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        place = n % (OH * OW)
+        row, column = place // OW - PH, place % OW - PW
+        real = (k < K)[:, None] & (n < N)[None, :]
+        if PAD:
+            r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
+            real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
+        x = tl.load(x_at + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
+        if BIAS:
+            x = tl.where((k == K)[:, None], 1.0, x)
+        d = tl.load(d_at + n[None, :], mask=(o < O)[:, None] & (n < N)[None, :], other=0.0)
+        total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
+    g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
+    tl.store(g_at, total, mask=(o < O)[:, None] & (k < K + BIAS)[None, :])
+
+
+def convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    """Stride-1 convolution of x [c, i, B, h, w] with W [c, o, i, kh, kw], each client's own -> [c, o, B, oh, ow]."""
+    kh, kw = W.shape[3:]
+    size = x.shape[3] + 2 * padding[0] - kh + 1, x.shape[4] + 2 * padding[1] - kw + 1
+    return _convolve(x, W, bias, W.shape[1], padding, size, turned=False)
+
+
+def input_gradient(d: Tensor, W: Tensor, padding: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Gradient [c, i, B, h, w] of the input of `convolve`, of the given size (h, w), from its output's."""
+    kh, kw = W.shape[3:]
+    return _convolve(d, W, None, W.shape[2], (kh - 1 - padding[0], kw - 1 - padding[1]), size, turned=True)
+
+
+def _convolve(
+    x: Tensor, W: Tensor, bias: Tensor | None, o: int, padding: tuple[int, int], size: tuple[int, int], turned: bool
+) -> Tensor:
+    (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
+    y = torch.empty(c, o, B, *size, dtype=x.dtype, device=x.device)
+    N, block = B * size[0] * size[1], power_of_two(o, 16, t.outputs)
+    roles = (W.stride(2), W.stride(1)) if turned else (W.stride(1), W.stride(2))
+    bs_c = 0 if bias is None else bias.stride(0)
+    _product[pieces(N, t.positions), pieces(o, block), c](
+        x, W, W if bias is None else bias, y, N, *x.stride(), W.stride(0), *roles, bs_c,
+        i, h, w, o, *size, kh, kw, *padding, max(padding) > 0,
+        turned, bias is not None, precision(), t.positions_first, block, t.patch, t.positions,
+        num_warps=t.warps, num_stages=t.stages,
+    )  # fmt: skip
+    return y
+
+
+def weight_gradient(x: Tensor, d: Tensor, kernel: tuple[int, int], padding: tuple[int, int], bias: bool) -> Tensor:
+    """Gradients [c, o, K] of the weights of `convolve`, or with those of the bias [c, o, K + 1], from its output's."""
+    (c, i, B, h, w), o, t = x.shape, d.shape[1], GRADIENT
+    N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
+    block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)
+    tiles = pieces(o, block_o) * pieces(K, block_k)
+    parts = splits(tiles * c, N, SPLIT_FROM)
+    stretch = pieces(pieces(N, parts), t.positions) * t.positions
+    parts = pieces(N, stretch)
+    g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
+    _weight_gradient[tiles, parts, c](
+        x, d.contiguous(), g, N, c, stretch, *x.stride(),
+        i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, max(padding) > 0,
+        int(bias), precision(), block_o, block_k, t.positions, num_warps=t.warps, num_stages=t.stages,
+    )  # fmt: skip
+    return g[0] if parts == 1 else g.sum(0)

@@ -1,0 +1,121 @@
+"""Which engine trains a network, on which device, in which chunks: chosen once, from the settings and one batch."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from turnout.engine.crew import Crew
+from turnout.engine.gpu.graphs import Batch
+from turnout.engine.gradients import ByHand, Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.losses import Loss
+from turnout.engine.native.steps import Native
+from turnout.engine.train import Trainer
+from turnout.errors import Mistake
+from turnout.machine.memory import keep_freed_memory
+from turnout.machine.threads import cores
+from turnout.runtimes.settings import InProcess
+
+NOT_IN_C = (
+    "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
+    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
+)
+
+
+CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
+
+
+def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor) -> Trainer:
+    """A trainer for a network, its chunks measured on a batch like those it will see."""
+    gradients = pick_gradients(settings.engine, network, loss)
+    if not isinstance(gradients, Looped):
+        gradients = checked_gradients(gradients, network, x, y)
+    cost = client_bytes(network, x, y)
+    on_gpu = x.device.type == "cuda"
+    threads = 1 if on_gpu else settings.threads or cores()
+    if on_gpu:
+        room = torch.cuda.mem_get_info(x.device)[0] // 2
+    else:
+        torch.set_num_threads(1)  # here too: a crew of one works in this thread
+        room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
+    chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
+    asked = settings.engine in ("auto", "native")
+    native = Native.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
+    if settings.engine == "native" and native is None:
+        raise Mistake(NOT_IN_C)
+    return Trainer(network, Crew(gradients, threads), chunk, cost, settings.chunk is not None, native)
+
+
+def place_of(settings: InProcess) -> tuple[torch.device, torch.dtype]:
+    """Where a run computes and in which numbers; torch is told so."""
+    device = pick_device(settings.device)
+    if device.type == "cuda":
+        if device.index is not None:
+            torch.cuda.set_device(device)  # steps are captured on the current one
+        torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
+    else:
+        keep_freed_memory()
+    return device, torch.float64 if settings.precision == "float64" else torch.float32
+
+
+def pick_device(name: str) -> torch.device:
+    """The device meant by a setting."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Mistake(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise Mistake("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
+    return device
+
+
+def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradients:
+    """The gradients meant by a setting."""
+    if engine == "loop":
+        return Looped(network)
+    if engine == "vmap":
+        return Vmapped(network)
+    gradients = fastest(network, loss)
+    if engine == "by-hand" and isinstance(gradients, Vmapped):
+        raise Mistake(
+            "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
+            "Flatten and Dropout layers under the classification or regression task: use 'auto'"
+        )
+    return gradients
+
+
+def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
+    """The same gradients, or the plain loop (with a warning) for a model that cannot be vectorised."""
+    flat_cP = network.layout.pack(dict(network.module.named_parameters())).expand(2, -1).clone()
+    states = {n: b.expand(2, *b.shape).clone() for n, b in network.module.named_buffers() if n in network.layout.states}
+    keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
+    batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
+    try:
+        gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0][:160]
+        warnings.warn(
+            f"this model cannot be vectorised, so clients train one at a time, slowly: {reason}", stacklevel=2
+        )
+        return Looped(network)
+    return gradients
+
+
+def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
+    """What one client's local step touches: its weights, and what the forward pass saves for the backward one."""
+    total = 0
+
+    def count(saved: Tensor) -> Tensor:
+        nonlocal total
+        total += saved.numel() * saved.element_size()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(count, count):
+        network.module.eval()
+        network.loss(network.module(x), y).mean()
+    return total + network.layout.width * x.element_size()

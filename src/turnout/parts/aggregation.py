@@ -1,0 +1,71 @@
+"""The server's arithmetic: a weighted sum of updates, a weighted mean of states, and the step that applies them.
+
+Shape letters: C or R replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.parts.substitution.base import Arrived
+
+
+def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
+    """Σ_c weight_c · update_c over the rows with a weight; the weights need not sum to 1.
+
+    A zero weight does not hide a NaN, so rows without weight are left out rather than multiplied by 0.
+
+    >>> weighted_sum(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.tensor([2.0, 0.0]))
+    tensor([2., 4.])
+    """
+    used_C = weight_C != 0
+    if not bool(used_C.all()):
+        update_CP, weight_C = update_CP[used_C.to(update_CP.device)], weight_C[used_C]
+    return weight_C.to(update_CP) @ update_CP
+
+
+def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
+    """Σ_c weight_c · value_c / Σ_c weight_c: for states, which must stay in their range whatever the weights sum to.
+
+    Integers (a batch counter) are rounded. What is the same for everybody stays exactly as it is.
+
+    >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0]))
+    tensor([2.])
+    """
+    used_C = weight_C > 0
+    if not bool(used_C.all()):
+        value_C, weight_C = value_C[used_C.to(value_C.device)], weight_C[used_C]
+    if bool((value_C == value_C[:1]).all()):
+        return value_C[0].clone()
+    weight_C = weight_C.to(torch.float64)
+    whole = not value_C.is_floating_point()
+    row_C = (value_C.to(torch.float64) if whole else value_C).reshape(len(value_C), -1)
+    mean = (weight_C / weight_C.sum()).to(row_C) @ row_C  # federated moments are as large as the updates: no copy
+    return (mean.round() if whole else mean).to(value_C.dtype).view(value_C.shape[1:])
+
+
+class Aggregation(Protocol):
+    """How the replies of a round become one update; a robust or a fair one is another object."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
+        ...
+
+    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+        """One update [P] from those that arrived, given what each weighs; the weights need not sum to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """Σ weight_c update_c: what every paper here does."""
+
+    linear: ClassVar[bool] = True
+
+    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+        return weighted_sum(arrived.update_RP, weight_R)

@@ -1,0 +1,103 @@
+"""What makes no sense together, in one place: why, and what to use instead, before the first round.
+
+A part checks its own settings when it is made. Here is what only shows when parts meet: one another (`check_algorithm`,
+when an algorithm is made) and the model (`check_experiment`, when it is prepared). How parts meet that do make sense
+together is the round's business (docs/which-part-when.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turnout.errors import Mistake
+from turnout.layout import Layout
+from turnout.parts.compression.base import Dense
+
+if TYPE_CHECKING:
+    from turnout.experiment import Algorithm, Experiment
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Refuse parts that cannot be combined, or of which one would have no effect."""
+    _check_personal(algorithm)
+    _check_substitution(algorithm)
+    _check_terms(algorithm)
+
+
+def _check_personal(algorithm: Algorithm) -> None:
+    if algorithm.share_personal and algorithm.personal is None:
+        raise Mistake("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
+    if algorithm.newcomers == "average" and not algorithm.share_personal:
+        raise Mistake("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
+
+
+def _check_substitution(algorithm: Algorithm) -> None:
+    name, substitution = type(algorithm.substitution).__name__, algorithm.substitution
+    if algorithm.mixing.personal and substitution.lends:
+        mixing = type(algorithm.mixing).__name__
+        raise Mistake(f"algorithm.substitution has no effect on clients' own models: leave it out with {mixing}")
+    if algorithm.membership.stand_in and not substitution.lends:
+        raise Mistake(
+            "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
+        )
+    if substitution.adds_rows and not algorithm.aggregation.linear:
+        raise Mistake(
+            f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
+            f"{type(algorithm.aggregation).__name__} is none: use Friends or Dropout"
+        )
+
+
+def _check_terms(algorithm: Algorithm) -> None:
+    names = [term.name for term in algorithm.terms]
+    if any("/" in name for name in names):
+        raise Mistake(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
+    if len(set(names)) != len(names):
+        raise Mistake(f"two terms are called the same ({', '.join(names)}): give one of them another name")
+    optimizer = algorithm.local.optimizer
+    for term in algorithm.terms:
+        if term.by_path and not optimizer.linear:
+            raise Mistake(
+                f"the term {term.name!r} takes a client's path for the mean of its gradients, which "
+                f"{type(optimizer).__name__}'s steps are not: use SGD, or Scaffold(option=1), which measures gradients"
+            )
+
+
+def check_experiment(experiment: Experiment, algorithm: Algorithm, layout: Layout) -> None:
+    """Refuse what does not fit the model: layers that are not there, parts that would have nothing to act on."""
+    if algorithm.personal is not None and layout.personal == 0:
+        name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
+        raise Mistake(
+            f"algorithm.personal = {name} keeps nothing at home: nothing in this model is of that kind, so it would be "
+            "plain FedAvg. Its parameters are " + ", ".join(slot.name for slot in layout.slots[:6])
+        )
+    if experiment.evaluate.activations:
+        _check_activations(algorithm, layout)
+    if layout.shared == 0:
+        _check_independent(algorithm)
+
+
+def _check_activations(algorithm: Algorithm, layout: Layout) -> None:
+    if not any(name.endswith("running_mean") for name in layout.states):
+        raise Mistake("evaluate.activations looks at BatchNorm layers, and this model has none")
+    if layout.personal_states and algorithm.newcomers != "average":
+        raise Mistake(
+            "evaluate.activations compares clients' own BatchNorm with the average, which they are not sent: set "
+            "algorithm.share_personal and algorithm.newcomers = 'average'"
+        )
+
+
+def _check_independent(algorithm: Algorithm) -> None:
+    """Where everything is personal, a part that is about what is shared would do nothing."""
+    if algorithm.local.optimizer.moments == "federated":
+        raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")
+    idle = {
+        "substitution": algorithm.substitution.lends,
+        "terms": bool(algorithm.terms),
+        "compression": not isinstance(algorithm.compression, Dense),
+        "mixing": algorithm.mixing.personal,
+    }
+    for name in (name for name, is_set in idle.items() if is_set):
+        raise Mistake(
+            f"algorithm.{name} is about the parameters that are shared, and algorithm.personal keeps all of them at "
+            f"home, so nothing is shared: leave algorithm.{name} out, or keep less at home"
+        )

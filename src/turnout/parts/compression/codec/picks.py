@@ -1,0 +1,148 @@
+"""The k largest entries of each tensor of a row: exactly k, ties by lowest index, vectorised over rows.
+
+Shape letters: C rows (clients), b some of them, P columns, S pieces (tensors, or the whole row), K entries of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.layout import Slot
+from turnout.machine.compiler import at, function, pointer, whole
+
+SCOPES = ("tensor", "model")
+_CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
+SOURCE = Path(__file__).with_name("largest.c")
+ARGUMENTS = (pointer, whole, whole, pointer, whole, whole, pointer, pointer)
+NUMBERS = {
+    torch.float32: ("REAL=float", "BITS=uint32_t", "TOP=20"),
+    torch.float64: ("REAL=double", "BITS=uint64_t", "TOP=49"),
+}
+_GOLDEN = (math.sqrt(5) + 1) / 2
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring columns of which the `keep` largest are sent."""
+
+    start: int
+    size: int
+    keep: int
+
+    @property
+    def golomb(self) -> int:
+        """Bits of a gap's remainder: b* = 1 + floor(log2(log(φ - 1) / log(1 - q))), q the share really kept.
+
+        >>> Piece(0, 10_000, 100).golomb, Piece(0, 10, 1).golomb, Piece(0, 10, 10).golomb
+        (6, 3, 0)
+        """
+        q = self.keep / self.size
+        if q >= _GOLDEN - 1:
+            return 0
+        return max(0, 1 + math.floor(math.log2(math.log(_GOLDEN - 1) / math.log(1 - q))))
+
+
+def kept_of(size: int, keep: float) -> int:
+    """k = max(⌈n q⌉, 1); a product that is whole but for rounding is not rounded up.
+
+    >>> kept_of(30, 0.1), kept_of(31, 0.1), kept_of(5, 0.01)
+    (3, 4, 1)
+    """
+    return min(size, max(1, math.ceil(size * keep - 1e-9)))
+
+
+@lru_cache(maxsize=64)
+def pieces_of(slots: tuple[Slot, ...], keep: float, scope: str) -> tuple[Piece, ...]:
+    """The pieces of a row: its tensors, or all of it as one."""
+    if scope == "tensor":
+        return tuple(Piece(s.start, s.size, kept_of(s.size, keep)) for s in slots if s.size)
+    size = sum(s.size for s in slots)
+    return (Piece(0, size, kept_of(size, keep)),) if size else ()
+
+
+def check_keep(where: str, keep: float, scope: str) -> None:
+    """Refuse a share or a scope that means nothing."""
+    if not 0 < keep <= 1:
+        raise Mistake(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
+    if scope not in SCOPES:
+        raise Mistake(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Entries of each row, piece after piece, columns rising; where a piece has fewer than k entries that are not 0,
+    the last ones of the piece are not there (their column is any)."""
+
+    column_CK: Tensor
+    there_CK: Tensor
+
+    def of(self, x_CP: Tensor) -> Tensor:
+        """The picked entries of rows, 0 where there is none."""
+        return torch.where(self.there_CK, x_CP.gather(1, self.column_CK), 0)
+
+    def dense(self, value_CK: Tensor, width: int) -> Tensor:
+        """Whole rows again: these values at these columns, 0 elsewhere."""
+        return value_CK.new_zeros(len(value_CK), width).scatter_add_(1, self.column_CK, value_CK * self.there_CK)
+
+
+def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
+    """The entries of largest size of every piece, ties by lowest index; an entry that is 0 is never picked.
+
+    >>> picked = largest(torch.tensor([[1.0, -3.0, 3.0, 0.0, 0.0]]), [Piece(0, 3, 1), Piece(3, 2, 1)])
+    >>> picked.column_CK[picked.there_CK], picked.there_CK
+    (tensor([1]), tensor([[ True, False]]))
+    """
+    if not pieces or not len(x_CP):
+        none_CK = torch.empty(len(x_CP), sum(p.keep for p in pieces), dtype=torch.int64, device=x_CP.device)
+        return Picked(none_CK, none_CK.bool())
+    pick = function(SOURCE, "largest", ARGUMENTS, NUMBERS[x_CP.dtype]) if _in_c(x_CP) else None
+    if pick is None:
+        return largest_with_torch(x_CP, pieces)
+    entries = sum(piece.keep for piece in pieces)
+    column_CK = torch.empty(len(x_CP), entries, dtype=torch.int64)
+    there_CK = torch.empty(len(x_CP), entries, dtype=torch.bool)
+    table = torch.tensor([(piece.start, piece.size, piece.keep) for piece in pieces])
+    if pick(at(x_CP), len(x_CP), x_CP.stride(0), at(table), len(pieces), entries, at(column_CK), at(there_CK)):
+        raise MemoryError
+    return Picked(column_CK, there_CK)
+
+
+def _in_c(x_CP: Tensor) -> bool:
+    return x_CP.device.type == "cpu" and x_CP.dtype in NUMBERS and x_CP.stride(1) == 1
+
+
+def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
+    """The same on a GPU, or without a compiler."""
+    step = len(x_CP) if x_CP.device.type == "cuda" else max(1, _CACHE // (x_CP.shape[1] * x_CP.element_size()))
+    order_CK = torch.cat([_order(x_bP, pieces) for x_bP in x_CP.split(step)])
+    return Picked(order_CK // 2, order_CK % 2 == 0)
+
+
+def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    """Twice the columns that are picked, rising; what is not there is odd, behind its piece but before the next one."""
+    found = []
+    for piece in pieces:
+        index_bk, there_bk = _top(x_bP[:, piece.start : piece.start + piece.size].abs(), piece.keep)
+        behind = 2 * (piece.start + piece.size) - 1
+        found.append(torch.where(there_bk, 2 * (piece.start + index_bk), behind))
+    return torch.cat(found, 1).sort(1).values
+
+
+def _top(size_bn: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    value_bk, index_bk = size_bn.topk(min(keep + 1, size_bn.shape[1]))
+    if keep < size_bn.shape[1]:
+        # Of equals `topk` takes any: where the next one is as large, sort those rows, which leaves equals in order.
+        tied_b = (value_bk[:, keep] == value_bk[:, keep - 1]) & (value_bk[:, keep] > 0)
+        row_t = tied_b.nonzero().squeeze(1)
+        value_bk, index_bk = value_bk[:, :keep], index_bk[:, :keep]
+        if len(row_t):
+            index_bk[row_t] = size_bn[row_t].sort(dim=1, descending=True, stable=True).indices[:, :keep]
+    return index_bk, value_bk != 0

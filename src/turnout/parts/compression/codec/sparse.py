@@ -1,0 +1,219 @@
+"""A sparse message as bytes: which entries, their signs, and floats.
+
+One message, bit after bit, highest bit of a field first:
+
+    S flags      1 where a piece has fewer entries than its k, which both sides know
+    counts       for those pieces how many, in as many bits as k has
+    signs        1 a negative entry (where the message has signs)
+    remainders   (gap - 1) mod 2^b of every entry, b bits: gaps to the entry before, in its piece
+    quotients    (gap - 1) div 2^b as that many 0 and a 1
+    padding      0 up to a whole byte
+    floats       little-endian float32: some for each piece, or some for each entry that is there
+
+So k positions cost k (1 + b) + Σ floor((gap - 1) / 2^b) bits, as Golomb code words that stand by themselves; taken
+apart like this, all messages of a cohort are written and read at once, without a loop over entries.
+
+Shape letters: C messages, S pieces, K entries of a row, N bits, B bytes, F floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from turnout.parts.compression.codec.bits import Coded, before, bytes_of, floats_of, pack, put, refuse, take, unpack
+from turnout.parts.compression.codec.picks import Picked, Piece
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a message is made of, known to both sides.
+
+    signs      whether each entry has a sign bit
+    per_piece  float32 numbers for each piece
+    per_entry  float32 numbers for each entry
+    """
+
+    pieces: tuple[Piece, ...]
+    signs: bool = False
+    per_piece: int = 0
+    per_entry: int = 0
+
+    @property
+    def entries(self) -> int:
+        return sum(piece.keep for piece in self.pieces)
+
+    @property
+    def longest(self) -> int:
+        """No message is longer than so many bytes."""
+        bits = 7 + sum(1 + p.keep.bit_length() + p.keep * (2 + p.golomb) + (p.size >> p.golomb) for p in self.pieces)
+        return bits // 8 + 4 * (len(self.pieces) * self.per_piece + self.entries * self.per_entry)
+
+    def table(self, device: torch.device) -> Table:
+        return _table(self.pieces, device)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers of the pieces as tensors."""
+
+    keep_S: Tensor
+    bits_S: Tensor  # of a count
+    first_S: Tensor  # the piece's first entry among K
+    piece_K: Tensor
+    rank_K: Tensor  # which entry of its piece
+    start_K: Tensor
+    end_K: Tensor
+    golomb_K: Tensor
+    widest_count: int
+    widest_rest: int
+
+
+@lru_cache(maxsize=64)
+def _table(pieces: tuple[Piece, ...], device: torch.device) -> Table:
+    def whole(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    keep_S = whole([p.keep for p in pieces])
+    piece_K = torch.arange(len(pieces), device=device).repeat_interleave(keep_S)
+    first_S = keep_S.cumsum(0) - keep_S
+    start_S, end_S = whole([p.start for p in pieces]), whole([p.start + p.size for p in pieces])
+    bits, rests = [p.keep.bit_length() for p in pieces], [p.golomb for p in pieces]
+    rank_K = torch.arange(len(piece_K), device=device) - first_S[piece_K]
+    of_K = (start_S[piece_K], end_S[piece_K], whole(rests)[piece_K])
+    return Table(keep_S, whole(bits), first_S, piece_K, rank_K, *of_K, max(bits, default=0), max(rests, default=0))
+
+
+def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
+    """Messages of picked entries; `float_CF`: per piece, or per entry (all of the first kind, then the second)."""
+    table, there_CK = form.table(float_CF.device), picked.there_CK
+    there = there_CK.to(torch.int64)
+    rows, few_CS, count_CS, count_width_CS = len(there), *_counts(table, there)
+    gap_CK = _gaps(table, picked.column_CK) - 1
+    quotient_CK, rest_CK = gap_CK >> table.golomb_K, gap_CK & ((1 << table.golomb_K) - 1)
+    sign_width_CK = there if negative_CK is not None else torch.zeros_like(there)
+    widths = (torch.ones_like(count_CS), count_width_CS, sign_width_CK, there * table.golomb_K, there * quotient_CK)
+    flags, counts, signs, rests, ends = _places((*widths[:-1], widths[-1] + there))
+    bits_C = torch.cat(widths, 1).sum(1) + there.sum(1)
+    floats_C = len(form.pieces) * form.per_piece + there.sum(1) * form.per_entry
+    length_C = (bits_C + 7) // 8 + 4 * floats_C
+    size = int(length_C.max()) if rows else 0
+
+    bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
+    put(bit_CN, flags, widths[0], few_CS.to(torch.int64), 1)
+    put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if bool(few_CS.any()) else 0)
+    if negative_CK is not None:
+        put(bit_CN, signs, there, negative_CK.to(torch.int64), 1)
+    put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
+    put(bit_CN, ends + widths[4], there, there, 1)
+    byte_CB = pack(bit_CN[:, :-1])
+    _put_floats(form, byte_CB, (bits_C + 7) // 8, there_CK, float_CF)
+    return Coded(byte_CB, length_C.cpu())
+
+
+def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
+    """What messages say: the entries, which are negative, and the floats. One that cannot be right is refused."""
+    byte_CB, pieces = coded.byte_CB, len(form.pieces)
+    table, length_C = form.table(byte_CB.device), coded.length_C.to(byte_CB.device)
+    refuse(length_C > form.longest, f"it is longer than {form.longest} bytes")
+    bit_CN, end_C = unpack(byte_CB), 8 * length_C
+    one_CS = torch.ones(len(byte_CB), pieces, dtype=torch.int64, device=byte_CB.device)
+    refuse(pieces > end_C, "it ends before its first entry")
+    few_CS = take(bit_CN, before(one_CS), one_CS, 1).bool()
+
+    width_CS = torch.where(few_CS, table.bits_S, 0)
+    at_C = pieces + width_CS.sum(1)
+    refuse(at_C > end_C, "it ends among its counts")
+    said_CS = take(bit_CN, pieces + before(width_CS), width_CS, table.widest_count)
+    refuse((few_CS & (said_CS >= table.keep_S)).any(1), "a count is too large")
+    there_CK = table.rank_K < torch.where(few_CS, said_CS, table.keep_S)[:, table.piece_K]
+    there = there_CK.to(torch.int64)
+
+    floats_C = pieces * form.per_piece + there.sum(1) * form.per_entry
+    end_C = end_C - 32 * floats_C
+    rest_width_CK, sign_C = there * table.golomb_K, there.sum(1) * form.signs
+    quotient_C = at_C + sign_C + rest_width_CK.sum(1)
+    refuse(quotient_C + there.sum(1) > end_C, "it ends among its entries")
+    negative_CK = take(bit_CN, at_C[:, None] + before(there), there, 1 if form.signs else 0).bool()
+    rest_CK = take(bit_CN, (at_C + sign_C)[:, None] + before(rest_width_CK), rest_width_CK, table.widest_rest)
+    stop_C, above_CK = _read_quotients(bit_CN, quotient_C, end_C, there_CK)
+    refuse((stop_C + 7) // 8 * 8 != end_C, "it goes on after its last entry")
+    column_CK = _columns(table, ((above_CK << table.golomb_K) + rest_CK + 1) * there)
+    refuse((there_CK & (column_CK >= table.end_K)).any(1), "an entry is outside its tensor")
+    picked = Picked(torch.where(there_CK, column_CK, 0), there_CK)
+    return picked, negative_CK, _take_floats(form, byte_CB, end_C // 8, there_CK)
+
+
+def _counts(table: Table, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which pieces have fewer entries than k, how many they have, and in how many bits that is said."""
+    count_CS = there.new_zeros(len(there), len(table.keep_S)).index_add_(1, table.piece_K, there)
+    few_CS = count_CS < table.keep_S
+    return few_CS, count_CS, torch.where(few_CS, table.bits_S, 0)
+
+
+def _places(widths: tuple[Tensor, ...]) -> list[Tensor]:
+    """Where fields begin that follow one another, group after group."""
+    at = before(torch.cat(widths, 1))
+    return list(at.split([width.shape[1] for width in widths], 1))
+
+
+def _gaps(table: Table, column_CK: Tensor) -> Tensor:
+    """From each entry back to the one before it in its piece, or to just before the piece."""
+    before_CK = torch.roll(column_CK, 1, 1)
+    return column_CK - torch.where(table.rank_K == 0, table.start_K - 1, before_CK)
+
+
+def _columns(table: Table, gap_CK: Tensor) -> Tensor:
+    """Columns from gaps: sums from the start of each piece."""
+    sum_CK = gap_CK.cumsum(1)
+    return table.start_K - 1 + sum_CK - (sum_CK - gap_CK)[:, table.first_S[table.piece_K]]
+
+
+def _read_quotients(bit_CN: Tensor, start_C: Tensor, end_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the last entry ends, and the zeros before each entry's 1: the j-th 1 belongs to the j-th entry."""
+    bit_CN = bit_CN[:, : int(end_C.max())] if len(end_C) else bit_CN  # floats are behind them
+    place_N = torch.arange(bit_CN.shape[1], device=bit_CN.device)
+    one_CN = bit_CN.bool() & (place_N >= start_C[:, None]) & (place_N < end_C[:, None])
+    refuse(one_CN.sum(1) != there_CK.sum(1), "it has too few or too many entries")
+    (row_I, at_I), (_, entry_I) = one_CN.nonzero(as_tuple=True), there_CK.nonzero(as_tuple=True)
+    first_I = torch.ones_like(row_I, dtype=torch.bool)
+    first_I[1:] = row_I[1:] != row_I[:-1]
+    previous_I = torch.where(first_I, start_C[row_I] - 1, torch.roll(at_I, 1))
+    zeros_CK = there_CK.new_zeros(there_CK.shape, dtype=torch.int64)
+    zeros_CK[row_I, entry_I] = at_I - previous_I - 1
+    return start_C + there_CK.sum(1) + zeros_CK.sum(1), zeros_CK
+
+
+def _float_fields(form: Form, there_CK: Tensor) -> Tensor:
+    """Which of all floats a message could have are in it: those of pieces, then those of entries."""
+    pieces_CF = there_CK.new_ones(len(there_CK), len(form.pieces) * form.per_piece)
+    return torch.cat([pieces_CF, there_CK.repeat_interleave(form.per_entry, 1)], 1)
+
+
+def _put_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, float_CF: Tensor) -> None:
+    has_CF = _float_fields(form, there_CK)
+    of_C4F = bytes_of(float_CF)
+    has, byte = _float_bytes(has_CF, at_C)
+    if bool(has_CF.all()):
+        byte_CB.scatter_(1, byte, of_C4F)
+        return
+    row, field = has.nonzero(as_tuple=True)
+    byte_CB[row, byte[row, field]] = of_C4F[row, field]
+
+
+def _take_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor) -> Tensor:
+    has_CF = _float_fields(form, there_CK)
+    has, byte = _float_bytes(has_CF, at_C)
+    float_CF = floats_of(torch.where(has, byte_CB.gather(1, torch.where(has, byte, 0)), 0))
+    refuse(~torch.isfinite(float_CF).all(1), "a number in it is not finite")
+    return float_CF
+
+
+def _float_bytes(has_CF: Tensor, at_C: Tensor) -> tuple[Tensor, Tensor]:
+    """For each byte of each float: whether it is there, and where."""
+    place_CF = at_C[:, None] + 4 * before(has_CF.to(torch.int64))
+    byte_4 = torch.arange(4, device=has_CF.device)
+    return has_CF.repeat_interleave(4, 1), (place_CF[:, :, None] + byte_4).flatten(1)

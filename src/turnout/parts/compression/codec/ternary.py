@@ -1,0 +1,56 @@
+"""Sparse ternary messages: the k largest entries of each tensor, each as a sign times one magnitude a tensor.
+
+Shape letters: C rows, P columns, K picked entries of a row, S pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.layout import Slot
+from turnout.parts.compression.codec.bits import Coded, refuse
+from turnout.parts.compression.codec.picks import largest, pieces_of
+from turnout.parts.compression.codec.sparse import Form, read, write
+
+
+@dataclass(frozen=True)
+class Ternary:
+    """ST(T; q): k = max(⌈n q⌉, 1) entries of largest |T|, μ the mean of those |T|; sign(T_i) μ there, 0 elsewhere."""
+
+    keep: float
+    scope: str = "tensor"
+
+    def form(self, slots: tuple[Slot, ...]) -> Form:
+        return Form(pieces_of(slots, self.keep, self.scope), signs=True, per_piece=1)
+
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+        """Encode rows; `x_CP` becomes what is left out of the messages.
+
+        >>> x_CP = torch.tensor([[3.0, -1.0, 0.5, 0.0]])
+        >>> coded = Ternary(0.5).write(x_CP, (Slot("w", (4,), 0, 4),))
+        >>> x_CP, coded.length_C  # (3 + 1) / 2 = 2 was sent for each of the two: 1 + 2 + 2 (1 + 0) + 0 bits, and 2
+        (tensor([[1.0000, 1.0000, 0.5000, 0.0000]]), tensor([5]))
+        """
+        form = self.form(slots)
+        picked, table = largest(x_CP, form.pieces), form.table(x_CP.device)
+        value_CK = picked.of(x_CP)
+        # The mean in float64: float32 sums depend on how many rows there are.
+        by_piece = value_CK.abs().to(torch.float64).split([piece.keep for piece in form.pieces], 1)
+        size_CS = torch.stack([own_Ck.mean(1) for own_Ck in by_piece], 1).to(torch.float32) if by_piece else value_CK
+        sent_CK = size_CS[:, table.piece_K].to(x_CP.dtype).copysign(value_CK)
+        x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -sent_CK, 0))
+        return write(form, picked, size_CS, value_CK < 0)
+
+    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+        """Messages as rows again."""
+        form = self.form(slots)
+        picked, negative_CK, size_CS = read(form, coded)
+        refuse(torch.signbit(size_CS).any(1), "a magnitude is negative")
+        size_CK = size_CS[:, form.table(size_CS.device).piece_K].to(dtype)
+        return picked.dense(torch.where(negative_CK, -size_CK, size_CK), sum(s.size for s in slots))
+
+    def longest(self, slots: tuple[Slot, ...]) -> int:
+        return self.form(slots).longest

@@ -1,0 +1,42 @@
+"""Updates with a byte an entry instead of four."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from turnout.errors import Mistake, nearest
+from turnout.parts.compression.base import Sending, dense_bytes
+from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.error_feedback import Codec, Lossy
+from turnout.rng import rng, uniform
+
+ROUNDINGS = ("stochastic", "nearest")
+
+
+@dataclass(frozen=True)
+class Quantise(Lossy):
+    """Eight bits an entry: whole multiples of 1/127 of the largest entry of its tensor.
+
+    rounding    "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
+                "nearest"
+    feedback    keep what was rounded away for the next message; stochastic rounding does without, and then clients
+                keep nothing
+    and the other settings of `Lossy`
+    """
+
+    rounding: str = "stochastic"
+    feedback: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounding not in ROUNDINGS:
+            raise Mistake(f"algorithm.compression.rounding is {self.rounding!r}: {nearest(self.rounding, ROUNDINGS)}")
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        if self.rounding == "nearest":
+            return Byte()
+        address, width = (sending.seed, "dither", way, sending.t), dense_bytes(sending.slots) // 4
+        client_C = sending.client_C if way == "up" else torch.zeros(1, dtype=torch.int64)
+        return Byte(Dither(torch.rand(width, generator=rng(*address)), uniform(*address, ids=client_C)))

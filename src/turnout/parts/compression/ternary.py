@@ -1,0 +1,99 @@
+"""Paper 001's messages: sparse and ternary, both ways. Beside them the same with values, and Algorithm 1 as printed.
+
+Shape letters: C replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.layout import Slot
+from turnout.parts.compression.base import Dense, Sending, dense_bytes
+from turnout.parts.compression.codec.picks import check_keep
+from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.compression.codec.values import Values
+from turnout.parts.compression.error_feedback import Codec, Lossy
+from turnout.types import Message, State, Tensors
+
+
+@dataclass(frozen=True)
+class TopK(Lossy):
+    """The largest entries of each tensor with their values, and what is left out goes with the next message.
+
+    keep, keep_down  the share of the entries that is sent up, and down (the same where none is given)
+    scope            the largest of each "tensor", or of the whole "model"
+    and the settings of `Lossy`
+    """
+
+    keep: float = 0.01
+    keep_down: float | None = None
+    scope: str = "tensor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_keep("algorithm.compression.keep", self.keep, self.scope)
+        check_keep("algorithm.compression.keep_down", self._share("down"), self.scope)
+
+    def _share(self, way: str) -> float:
+        return self.keep if way == "up" or self.keep_down is None else self.keep_down
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        return Values(self._share(way), self.scope)
+
+
+@dataclass(frozen=True)
+class SparseTernary(TopK):
+    """Paper 001's ST both ways: of the largest entries of each tensor the signs, and their mean size; the rest goes
+    with the next message.
+
+    The settings are those of `TopK`. Whether unfinished work is scaled before the residual or by the server is
+    `algorithm.scale_at`.
+    """
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        return Ternary(self._share(way), self.scope)
+
+
+@dataclass(frozen=True)
+class LiteralTernary:
+    """Algorithm 1 of paper 001 as printed, which overshoots: it sends and applies the whole of what it also keeps.
+
+    Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
+    what is left out is added again in every later round. Everything travels dense. Not for use: for showing that.
+    """
+
+    keep: float = 0.01
+    scope: str = "tensor"
+
+    def __post_init__(self) -> None:
+        check_keep("algorithm.compression.keep", self.keep, self.scope)
+
+    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
+        return {"left": torch.zeros(dense_bytes(slots) // 4)}
+
+    def begin(self, slots: tuple[Slot, ...]) -> State:
+        return {"left_P": torch.zeros(dense_bytes(slots) // 4)}
+
+    def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
+        left_CP = kept["left"].add_(update_CP)
+        message, _ = Dense().encode(left_CP.clone(), {}, sending)
+        Ternary(self.keep, self.scope).write(left_CP, sending.slots)
+        return message, {"left": left_CP}
+
+    def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
+        return Dense().decode(message, sending, like_P)
+
+    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+        return Dense().catch_up(state, message, sending)
+
+    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
+        applied_P = state["left_P"] + change_P
+        left_P = applied_P.clone()
+        Ternary(self.keep, self.scope).write(left_P[None], sending.slots)
+        return applied_P, {"left_P": left_P}
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        return state

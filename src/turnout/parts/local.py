@@ -1,0 +1,95 @@
+"""What one client does with its data in a round: optimizer, amount of work, batch size, learning-rate schedule.
+
+Optimizers and schedules are written for one client's row and work for a chunk of rows alike.
+
+Shape letters: c clients of a chunk, P parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, check_part
+from turnout.parts.optimizers import SGD, Optimizer
+from turnout.parts.schedules import Constant, Schedule
+from turnout.types import Turnout
+
+
+@dataclass(frozen=True)
+class Local:
+    """Local training: at most `epochs` passes over the client's data, or at most `steps` mini-batches.
+
+    growing_batch: batches of B_t = B_0 · (t + 1) samples (paper 003, §5, whose rounds start at 1), so that the updates
+    of friends become alike; never more than a client's data.
+    """
+
+    optimizer: Optimizer = field(default_factory=SGD)
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 20
+    schedule: Schedule = field(default_factory=Constant)
+    growing_batch: bool = False
+
+    def __post_init__(self) -> None:
+        check_part("algorithm.local.optimizer", self.optimizer, Optimizer, "SGD(lr=0.1)")
+        check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
+        if self.epochs is not None and self.steps is not None:
+            raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
+        if self.full_work < 1:
+            raise Mistake(
+                f"local work must be at least 1 unit, not {self.full_work}: set algorithm.local.epochs or .steps"
+            )
+        if self.batch_size < 1:
+            raise Mistake(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
+
+    @property
+    def full_work(self) -> int:
+        """E: the units of work asked for (one epoch where nothing is said)."""
+        if self.steps is not None:
+            return self.steps
+        return 1 if self.epochs is None else self.epochs
+
+    def batch_at(self, t: int, most: int) -> int:
+        """The batch size of round t, for clients of at most `most` samples.
+
+        >>> [Local(batch_size=5, growing_batch=True).batch_at(t, most=20) for t in (0, 1, 9)]
+        [5, 10, 20]
+        """
+        if not self.growing_batch:
+            return self.batch_size
+        return min(self.batch_size * (t + 1), max(most, self.batch_size))
+
+    def full_steps(self, per_epoch_C: Tensor) -> Tensor:
+        """Complete work of each client in mini-batches."""
+        if self.steps is not None:
+            return torch.where(per_epoch_C > 0, self.steps, 0)
+        return per_epoch_C * self.full_work
+
+
+def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
+    """How many mini-batches one pass makes; a last batch of one sample is dropped where batch statistics need two.
+
+    >>> steps_per_epoch(torch.tensor([40, 41, 1]), 20, drop_single=True)
+    tensor([2, 2, 0])
+    """
+    full = count_C // batch_size
+    rest = count_C % batch_size
+    return full + (rest > (1 if drop_single else 0)).long()
+
+
+def turn_out(
+    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int = 0
+) -> tuple[Turnout, Tensor]:
+    """Fractions of the work as whole mini-batches, and the turnout they make.
+
+    A fraction is rounded down to whole mini-batches; less than one is an absence.
+    """
+    size = local.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
+    full_C = local.full_steps(steps_per_epoch(examples_C, size, drop_single))
+    steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
+    work_C = torch.where(steps_C > 0, steps_C.double() / full_C.clamp(min=1) * local.full_work, 0.0)
+    progress = local.optimizer.progress
+    return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C)), steps_C

@@ -1,0 +1,178 @@
+"""What each client of a cohort starts from: the shared parameters, or a mix of clients' models made for it (FedAMP).
+
+A mixing is the server's: it keeps what it needs of every client that has replied, and state goes in and comes out.
+
+Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), I any clients, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.parts.substitution.similarity_table import find_slots, room_for
+from turnout.types import State
+
+BLOCK = 1 << 14  # columns whose distances are summed together: no second copy of all models
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where the local training of those who replied has ended, as the server knows it."""
+
+    client_R: Tensor
+    start: Tensor  # [P], or [R, P] where they started from different weights
+    update_RP: Tensor  # as decoded
+    scale_R: Tensor  # what each had been multiplied by before
+
+    def models(self) -> Tensor:
+        """The weights each ended with: start + update, unscaled."""
+        return self.start + self.update_RP / self.scale_R[:, None].to(self.update_RP)
+
+
+class Mixing(Protocol):
+    """A state that was given to `observe` or `forget` is spent: rows are written in place. That of `begin` is not."""
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients have models of their own."""
+        ...
+
+    def begin(self, clients: int, width: int) -> State:
+        """The state before the first round."""
+        ...
+
+    def memory(self, clients: int, width: int) -> int:
+        """Bytes of the state once that many clients have replied."""
+        ...
+
+    def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
+        """What each of these clients starts from [C, P]; None: everybody from the shared parameters."""
+        ...
+
+    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
+        """Each client's own model [C, P]: what it predicts with."""
+        ...
+
+    def observe(self, state: State, ended: Ended) -> State:
+        """Keep what is needed of those who replied."""
+        ...
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        """These clients have left for good."""
+        ...
+
+
+@dataclass(frozen=True)
+class Common:
+    """Everybody starts from the shared parameters."""
+
+    personal: ClassVar[bool] = False
+
+    def begin(self, clients: int, width: int) -> State:
+        return {}
+
+    def memory(self, clients: int, width: int) -> int:
+        return 0
+
+    def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
+        return None
+
+    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
+        return shared_P.expand(len(client_C), -1)
+
+    def observe(self, state: State, ended: Ended) -> State:
+        return state
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        return state
+
+
+@dataclass(frozen=True)
+class FedAMP:
+    """FedAMP (Huang et al., 2021): client i starts from its cloud model, a mix of everybody's last models w_j,
+
+        u_i = Σ_{j≠i} ξ_ij w_j + ξ_ii w_i,    ξ_ij = α exp(-|w_i - w_j|² / σ) / σ,    ξ_ii = 1 - Σ_{j≠i} ξ_ij
+
+    and stays near it: list `Proximal(mu = λ / α)` among the terms. Where others would weigh more than 1 together, they
+    are scaled down to it. `alpha` = 0 is training alone; a large `sigma` with `alpha` = σ / N is FedAvg among N.
+
+    The server keeps the last model of every client that has replied (4 P bytes each) and mixes those of everybody for
+    each of the C clients it asks: about 4 C S P operations for S known ones. An absent client's last model goes on
+    counting for others. One never seen starts from the shared parameters, which are moved by everybody's updates as
+    ever, but are not what FedAMP is about: look at `personal_accuracy`, which measures the w_i.
+
+    >>> attention = FedAMP(alpha=2.0, sigma=4.0)
+    >>> attention.weights(torch.tensor([[0.0, 4.0]]), torch.tensor([0]))  # 2 exp(-1) / 4 for the other
+    tensor([[0.8161, 0.1839]])
+    """
+
+    alpha: float = 1.0
+    sigma: float = 10.0
+
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or not self.sigma > 0:
+            raise Mistake(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
+
+    def begin(self, clients: int, width: int) -> State:
+        return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}
+
+    def memory(self, clients: int, width: int) -> int:
+        return clients * width * 4
+
+    def weights(self, distance_CS: Tensor, own_C: Tensor) -> Tensor:
+        """ξ by squared distances; `own_C` is each client's own slot, and slots at infinity weigh nothing."""
+        other_CS = self.alpha * torch.exp(-distance_CS / self.sigma) / self.sigma
+        other_CS = other_CS.scatter(1, own_C[:, None], 0.0)
+        other_CS = other_CS / other_CS.sum(1, keepdim=True).clamp(min=1.0)
+        return other_CS.scatter(1, own_C[:, None], 1 - other_CS.sum(1, keepdim=True))
+
+    def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
+        slot_C = find_slots(state["client"], client_C)
+        known_C = slot_C >= 0
+        start_CP = shared_P.expand(len(client_C), -1).clone()
+        if bool(known_C.any()):
+            rows_SP, slot_c = state["rows"].to(shared_P), slot_C[known_C]
+            distance_cS = distances(rows_SP, slot_c, shared_P)
+            distance_cS[:, state["client"] < 0] = torch.inf
+            xi_cS = self.weights(distance_cS, slot_c)
+            start_CP[known_C.to(start_CP.device)] = (xi_cS.to(rows_SP) @ rows_SP).to(start_CP)
+        return start_CP
+
+    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
+        slot_C = find_slots(state["client"], client_C)
+        own_CP = shared_P.expand(len(client_C), -1).clone()
+        own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
+        return own_CP
+
+    def observe(self, state: State, ended: Ended) -> State:
+        client_S, rows_SP = state["client"], state["rows"].to(ended.update_RP)
+        fresh_R = ended.client_R[find_slots(client_S, ended.client_R) < 0]
+        client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
+        rows_SP[find_slots(client_S, ended.client_R).to(rows_SP.device)] = ended.models()
+        return state | {"client": client_S, "rows": rows_SP}
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        gone_S = torch.isin(state["client"], client_I)
+        return state | {"client": state["client"].masked_fill(gone_S, -1)}
+
+
+def distances(rows_SP: Tensor, slot_C: Tensor, near_P: Tensor) -> Tensor:
+    """|w_i - w_j|² of some rows to all [C, S], on the CPU in float64.
+
+    By products, which are fast; taken from a point near all models first, or what they have in common would drown the
+    differences.
+    """
+    product_CS = torch.zeros(len(slot_C), len(rows_SP), dtype=torch.float64)
+    square_S = torch.zeros(len(rows_SP), dtype=torch.float64)
+    for start in range(0, rows_SP.shape[1], BLOCK):
+        apart_Sb = rows_SP[:, start : start + BLOCK] - near_P[start : start + BLOCK].to(rows_SP)
+        product_CS += (apart_Sb[slot_C.to(apart_Sb.device)] @ apart_Sb.T).double().cpu()
+        square_S += apart_Sb.square().sum(1).double().cpu()
+    return (square_S[slot_C, None] + square_S - 2 * product_CS).clamp(min=0)

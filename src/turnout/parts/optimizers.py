@@ -1,0 +1,171 @@
+"""Local optimizers: SGD, and Adam whose moments may be federated (paper 004).
+
+Written for one client's row; they work for a chunk of rows alike.
+
+Shape letters: c clients of a chunk, C of a cohort, P parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.types import Tensors
+
+
+class Optimizer(Protocol):
+    """A local optimizer: its slots are matrices like the parameters, zero at first, updated in place."""
+
+    @property
+    def lr(self) -> float: ...
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the state matrices it needs besides the parameters."""
+        ...
+
+    @property
+    def moments(self) -> str:
+        """What becomes of the slots when a round ends: "fresh" (zero again next time), "local" (kept by the client) or
+        "federated" (averaged with the weights; personal columns stay home); "auto" is settled before round 0."""
+        ...
+
+    @property
+    def carries_count(self) -> bool:
+        """Whether the number of steps made goes on from round to round, as the moments do."""
+        ...
+
+    @property
+    def linear(self) -> bool:
+        """Whether the steps are sums of the gradients, so that a client's path tells their mean."""
+        ...
+
+    def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
+        """One step in place; `count_c` is the number of steps made, this one included."""
+        ...
+
+    def progress(self, steps_C: Tensor) -> Tensor:
+        """How far that many steps go, in gradients: FedNova's normaliser a_k (plain SGD: the steps themselves)."""
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """x <- x - lr g, with momentum and weight decay as options.
+
+    >>> SGD(lr=0.1, momentum=0.5).progress(torch.tensor([0, 1, 2]))
+    tensor([0.0000, 1.0000, 2.5000], dtype=torch.float64)
+    """
+
+    linear: ClassVar[bool] = True
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise Mistake(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
+        if not 0 <= self.momentum < 1:
+            raise Mistake(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
+        if self.weight_decay < 0:
+            raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
+
+    moments: ClassVar[str] = "fresh"
+    carries_count: ClassVar[bool] = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
+        if self.weight_decay:
+            grad_cP.add_(x_cP, alpha=self.weight_decay)
+        if self.momentum:
+            grad_cP = slots["momentum"].mul_(self.momentum).add_(grad_cP)
+        x_cP.add_(grad_cP, alpha=-lr)
+
+    def progress(self, steps_C: Tensor) -> Tensor:
+        """With momentum ρ the s gradients' coefficients sum to (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
+        steps, rho = steps_C.to(torch.float64), self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+
+MOMENTS = ("auto", "federated", "local", "fresh")
+
+
+COUNTS = ("carry", "reset", "none")
+
+
+@dataclass(frozen=True)
+class Adam:
+    """n <- n + 1; m <- β1 m + (1 - β1) g; v <- β2 v + (1 - β2) g²; w <- w - α m̂ / (√v̂ + ε)
+
+    with m̂ = m / (1 - β1^n) and v̂ = v / (1 - β2^n). Defaults: paper 004's α, β1 and β2, the ε of Adam's paper.
+
+    moments  between rounds: "federated" (averaged with the weights, three times the bytes; personal columns keep
+             theirs at home), "local" (kept by the client), "fresh" (zero again); "auto" is federated, but local where
+             updates are compressed (a ternary v would divide by ε) or nothing is shared
+    count    n: "carry" it from round to round with the moments, "reset" it every round, or "none", no correction
+
+    >>> x, slots = torch.zeros(1, 2), {"first": torch.zeros(1, 2), "second": torch.zeros(1, 2)}
+    >>> Adam(lr=0.1).step(x, torch.tensor([[5.0, -0.01]]), slots, torch.tensor([1]), lr=0.1)
+    >>> x  # whatever the gradient's size, the first step is α long
+    tensor([[-0.1000,  0.1000]])
+    """
+
+    linear: ClassVar[bool] = False
+
+    lr: float = 0.01
+    beta1: float = 0.99
+    beta2: float = 0.9999
+    eps: float = 1e-8
+    moments: str = "auto"
+    count: str = "carry"
+
+    def __post_init__(self) -> None:
+        _check("algorithm.local.optimizer", self.lr, self.beta1, self.beta2, self.eps)
+        for name, options in (("moments", MOMENTS), ("count", COUNTS)):
+            value = getattr(self, name)
+            if value not in options:
+                raise Mistake(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("first", "second")
+
+    @property
+    def carries_count(self) -> bool:
+        return self.count == "carry"
+
+    def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
+        m_cP, v_cP = slots["first"], slots["second"]
+        m_cP.lerp_(grad_cP, 1 - self.beta1)
+        v_cP.mul_(self.beta2).addcmul_(grad_cP, grad_cP, value=1 - self.beta2)
+        # α/(1 - β1^n) · m / (√v / √(1 - β2^n) + ε) = m / (√v · r + ε · q), one number a client; the gradient is done
+        # with, so its memory takes the denominator.
+        q_c, root_c = self._corrections(count_c.to(torch.float64), lr)
+        denominator_cP = torch.sqrt(v_cP, out=grad_cP).mul_((q_c / root_c).to(x_cP)[:, None])
+        denominator_cP.add_((q_c * self.eps).to(x_cP)[:, None])
+        x_cP.addcdiv_(m_cP, denominator_cP, value=-1)
+
+    def _corrections(self, count_c: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+        """(1 - β1^n) / α and √(1 - β2^n), both without their correction where it is off."""
+        if self.count == "none":
+            return torch.full_like(count_c, 1 / lr), torch.ones_like(count_c)
+        return (1 - self.beta1**count_c) / lr, (1 - self.beta2**count_c).sqrt()
+
+    def progress(self, steps_C: Tensor) -> Tensor:
+        """An Adam step is about α long whatever its gradient, so it counts as one."""
+        return steps_C.to(torch.float64)
+
+
+def _check(where: str, lr: float, beta1: float, beta2: float, small: float) -> None:
+    if not lr > 0 or not small > 0:
+        raise Mistake(f"{where}: the rate and the small number below the fraction are above 0, not {lr} and {small}")
+    if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
+        raise Mistake(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")

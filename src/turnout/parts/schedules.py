@@ -1,0 +1,71 @@
+"""Learning-rate schedules: functions of the clock, the rounds since the objective last shifted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnout.errors import Mistake
+
+
+class Schedule(Protocol):
+    """The learning rate as a function of the clock: rounds since the objective last shifted."""
+
+    def rate(self, lr: float, clock: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """η(t) = η0."""
+
+    def rate(self, lr: float, clock: int) -> float:
+        return lr
+
+
+@dataclass(frozen=True)
+class InverseClock:
+    """Paper 000's staircase: η(t) = η0 / (clock + 1).
+
+    >>> [InverseClock().rate(1.0, clock) for clock in (0, 1, 3)]
+    [1.0, 0.5, 0.25]
+    """
+
+    def rate(self, lr: float, clock: int) -> float:
+        return lr / (clock + 1)
+
+
+@dataclass(frozen=True)
+class TheoryRate:
+    """Theorem 3.1 of paper 000: η_τ = 16 E / (μ E[Σ p s]) · 1 / (τ E + γ); the optimizer's own lr is not used.
+
+    `expected_work` is E[Σ_k p_τ^k s_τ^k], `strong_convexity` μ, `full_work` E, `gamma` γ.
+
+    >>> TheoryRate(strong_convexity=2.0, expected_work=4.0, full_work=5, gamma=100.0).rate(1.0, clock=0)
+    0.1
+    """
+
+    strong_convexity: float
+    expected_work: float
+    full_work: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < math.inf:
+                raise Mistake(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
+
+    def rate(self, lr: float, clock: int) -> float:
+        start = 16 * self.full_work / (self.strong_convexity * self.expected_work)
+        return start / (clock * self.full_work + self.gamma)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Any function (lr, clock) -> rate."""
+
+    function: Callable[[float, int], float]
+
+    def rate(self, lr: float, clock: int) -> float:
+        return float(self.function(lr, clock))

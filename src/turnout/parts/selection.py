@@ -1,0 +1,119 @@
+"""Whom the server asks: the cohort of a round, drawn from the members.
+
+Drawing 100 of 1,000,000 touches about 100 numbers, never the population. The draw of round t is addressed by
+(seed, "cohort", t), so any round's cohort can be had without the rounds before it.
+
+Shape letters: C clients of the cohort, D draws, I positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, is_ours
+from turnout.rng import draw
+from turnout.world.fleet_log import FleetLog
+from turnout.world.members import Members
+
+
+class Selection(Protocol):
+    """Whom to ask in round t: sorted ids of members."""
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor: ...
+
+
+def chosen(selection: Selection, members: Members, t: int, seed: int) -> Tensor:
+    """The cohort; somebody's own selection is held to what it promises."""
+    client_C = selection.choose(members, t, seed)
+    if not is_ours(selection):
+        rising = bool((client_C[1:] > client_C[:-1]).all())
+        if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
+            raise Mistake(
+                f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+                "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+            )
+    return client_C
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Ask every member, every round."""
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        return members.ids()
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """Ask max(1, round(share * N)) of the N members.
+
+    >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
+    torch.Size([2])
+    """
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise Mistake(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        count = min(len(members), max(1, round(self.share * len(members))))
+        return members.at(draw(count, len(members), t, seed))
+
+
+@dataclass(frozen=True)
+class Count:
+    """Ask this many members; all of them once so many have left that fewer remain.
+
+    More than there ever were is a mistake, more than are left is not: leaving must not stop a run.
+    """
+
+    clients: int = 10
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise Mistake(f"selection Count(clients={self.clients}): ask at least 1 client a round")
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        self.check(members.population + len(members.added_J))
+        count = min(self.clients, len(members))
+        return members.at(draw(count, len(members), t, seed))
+
+    def check(self, clients: int) -> None:
+        """Refuse a cohort larger than a population of this many clients."""
+        if self.clients > clients:
+            raise Mistake(
+                f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
+                f"use {clients} or fewer, or Everyone()"
+            )
+
+
+@dataclass(frozen=True)
+class AsLogged:
+    """Ask those whom a fleet's log (`round,client,work`) asked: members with a row in round t."""
+
+    path: str
+    names: tuple[str, ...] | None = None
+
+    @cached_property
+    def log(self) -> FleetLog:
+        return FleetLog(self.path, names=self.names)
+
+    def bound(self, names: tuple[str, ...] | None, clients: int) -> AsLogged:
+        """The same for data with these client names (None: numbered) and this many clients, checked."""
+        selection = AsLogged(self.path, names)
+        selection.__dict__["log"] = self.log.bound(names, clients)
+        return selection
+
+    def check_rounds(self, rounds: int) -> None:
+        self.log.check_rounds(rounds)
+
+    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+        asked_I = self.log.asked(t)
+        return asked_I[members.which(asked_I)]

@@ -1,0 +1,274 @@
+"""Friends (paper 003, FL-FDMS): the share of a missing client goes to the one present whose updates were most like its.
+
+    r_ij = ½ (<Δ_i, Δ_j> / (|Δ_i| |Δ_j|) + 1)                      when i and j meet in a round (eq. 14)
+    R_ij = mean of r_ij over the rounds in which they met         (eq. 15)
+    φ(k) = argmax_i R_ki over those present                       ties to the lowest client
+
+Copying a friend's update is the same as giving it one's share, so nothing but weights changes. Similarity is of the
+shared parameters alone. All pairs of a round are one matrix product, in blocks.
+
+Shape letters: C clients of the cohort, R replies, M missing clients, P shared parameters, D columns compared,
+b replies of a block, c those it is multiplied with, N pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.machine.threads import ahead
+from turnout.parts.substitution.base import Arrived, Lent, Unused, lend_share, spread
+from turnout.parts.substitution.random_projection import sketch
+from turnout.parts.substitution.similarity_table import Pairs
+from turnout.types import State, Tensors
+
+SIMILARITIES = ("cosine", "distance")
+BLOCK, SMALL = 256, 64  # replies multiplied together with others: with all, and with their candidates
+HINT = "sketch"
+_NOTHING = 1e-12  # the length below which an update has no direction
+
+Block = tuple[slice | Tensor, slice | Tensor, Tensor]  # rows, columns, which of the pairs
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Complexity reduction (§5.3, Theorem 2): a client drops whoever is Θ_t or more less similar than its best.
+
+        Θ_t = theta_scale · (√((2 ln(2 K² T B_max) - 2 ln p) / (β t)) + δ_f)
+
+    t counts the rounds in which similarities were computed; K is the population. Pairs that neither takes for
+    candidates are no longer compared. A client's candidates are looked at again when it is next present: until then
+    nothing about it has changed but Θ.
+
+    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it can drop nobody, for long
+    min_common   rounds two clients must have met before one is judged
+    friends      B_max, the most friends a client has
+    failure      p, the probability of a wrong drop
+    beta         β: two clients meet in at least β t rounds
+    rounds       T
+    spread       δ_f, how far apart the similarities of friends are
+    """
+
+    theta_scale: float = 1.0
+    min_common: int = 3
+    friends: int = 3
+    failure: float = 0.05
+    beta: float = 0.25
+    rounds: int = 500
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.theta_scale > 0 and self.beta > 0 and 0 < self.failure < 1 and self.spread >= 0):
+            raise Mistake(
+                "candidates: theta_scale and beta must be above 0, failure between 0 and 1, spread at least 0"
+            )
+        if min(self.min_common, self.friends, self.rounds) < 1:
+            raise Mistake("candidates: min_common, friends and rounds must be at least 1")
+
+    def theta(self, t: int, clients: int) -> float:
+        """Θ_t; infinite before the first similarity.
+
+        >>> [round(Candidates().theta(t, clients=20), 2) for t in (10, 100, 500)]
+        [3.69, 1.17, 0.52]
+        """
+        if t == 0:
+            return math.inf
+        confidence = 2 * math.log(2 * clients**2 * self.rounds * self.friends) - 2 * math.log(self.failure)
+        return self.theta_scale * (math.sqrt(confidence / (self.beta * t)) + self.spread)
+
+
+@dataclass(frozen=True)
+class Friends(Unused):
+    """Lend each missing share to the best friend present; without one, spread it over those present.
+
+    similarity      "cosine", or "distance": -|Δ_i - Δ_j|
+    candidates      complexity reduction; none: all pairs are compared for ever
+    min_common      rounds two clients must have met before one may stand in for the other
+    near_tie        among friends this close to the best, the one that did most work
+    weight_by_work  a meeting counts as much as the less complete of the two: min(s_i, s_j) / E
+    remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
+    project_above   products (pairs × parameters) of a round above which a random projection is compared
+    project_to      columns of that projection (project_above = inf: none)
+    client_sketch   columns of a projection that clients send of their update before it is compressed (0: none)
+    """
+
+    lends: ClassVar[bool] = True
+
+    similarity: str = "cosine"
+    candidates: Candidates | None = None
+    min_common: int = 1
+    near_tie: float = 0.0
+    weight_by_work: bool = False
+    remember: int = 10_000
+    project_above: float = 1e9
+    project_to: int = 2048
+    client_sketch: int = 0
+
+    def __post_init__(self) -> None:
+        where = "algorithm.substitution"
+        if self.similarity not in SIMILARITIES:
+            raise Mistake(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
+        if self.candidates is not None and self.similarity != "cosine":
+            raise Mistake(f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates")
+        if min(self.min_common, self.project_to) < 1 or self.remember < 2 or self.client_sketch < 0:
+            raise Mistake(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
+        if self.near_tie < 0 or math.isnan(self.project_above):
+            raise Mistake(f"{where}: near_tie must not be negative, and project_above must be a number")
+
+    def begin(self, clients: int, width: int) -> State:
+        return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}
+
+    def memory(self, clients: int, width: int) -> int:
+        return min(clients, self.remember) ** 2 * (8 if self.weight_by_work else 6)
+
+    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
+        return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
+
+    def observe(self, state: State, arrived: Arrived) -> State:
+        """Compare all pairs that replied, or those that are still candidates."""
+        dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
+        table = Pairs.from_state(state["pairs"])
+        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype)
+        row_R = (slot_R >= 0).nonzero().squeeze(1)
+        slot_R, wanted_RR = slot_R[row_R], None
+        if self.candidates is not None:
+            wanted_RR = pairs.prune(slot_R, self._theta(state), self.candidates.min_common)
+        blocks = list(_blocks(len(slot_R), wanted_RR))
+        x_RD = self._shown(arrived, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
+        work_R = None
+        if self.weight_by_work:
+            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
+        compared = self._compare(pairs, slot_R, x_RD, blocks, work_R)
+        if self.candidates is not None:
+            pairs.rate(slot_R, self.candidates.min_common)
+        rounds = state["rounds"] + (1 if compared else 0)
+        return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
+
+    def _theta(self, state: State) -> float:
+        return math.inf if self.candidates is None else self.candidates.theta(state["rounds"], state["population"])
+
+    def _shown(self, arrived: Arrived, row_R: Tensor, pairs: int) -> Tensor:
+        """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
+        x_RD = arrived.hints.get(HINT, arrived.update_RP)
+        if len(row_R) < len(x_RD):
+            x_RD = x_RD[row_R.to(x_RD.device)]
+        if self.similarity == "distance" and arrived.scale_R is not None:  # a cosine has no scale
+            x_RD = x_RD * arrived.scale_R[row_R, None].to(x_RD)
+        if HINT in arrived.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
+            return x_RD
+        return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
+
+    def _compare(
+        self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, blocks: Sequence[Block], work_R: Tensor | None
+    ) -> int:
+        """Learn from every pair of rows that has a direction and is of interest; how many there were."""
+        length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
+        moves_R, candidates = length_R > _NOTHING, self.candidates is not None
+
+        def learn(block: Block) -> int:
+            """A pair is in one block only: several can be written into the tables at once."""
+            row_b, row_c, wanted_bc = block
+            wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
+            b_N, c_N = wanted_bc.nonzero(as_tuple=True)
+            product_N = (x_RD[row_b] @ x_RD[row_c].T).cpu()[wanted_bc]
+            score_N = self.score(product_N, length_R[row_b][b_N], length_R[row_c][c_N])
+            weight_N = 1.0 if work_R is None else torch.minimum(work_R[row_b][b_N], work_R[row_c][c_N])
+            pairs.met(slot_R[row_b][b_N], slot_R[row_c][c_N], score_N, weight_N, candidates)
+            return len(b_N)
+
+        return sum(ahead(learn, blocks, threads=1 if x_RD.is_cuda else None))
+
+    def score(self, product_N: Tensor, length_N: Tensor, other_N: Tensor) -> Tensor:
+        """r(Δ_i, Δ_j) from their inner product and lengths (eq. 14, or the negative distance).
+
+        >>> three, four = torch.tensor([3.0]), torch.tensor([4.0])  # at a right angle
+        >>> Friends().score(torch.zeros(1), three, four), Friends("distance").score(torch.zeros(1), three, four)
+        (tensor([0.5000]), tensor([-5.]))
+        """
+        if self.similarity == "distance":
+            return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
+        return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
+
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, arrived.turnout
+        position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
+        slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
+        position_M, slot_M = position_M[slot_M >= 0], slot_M[slot_M >= 0]
+        position_R, slot_R = position_R[slot_R >= 0], slot_R[slot_R >= 0]
+        place_C = torch.full((len(share_C),), -1)
+        if len(slot_M) and len(slot_R):
+            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R], self._theta(state))
+            place_C[position_M] = torch.where(place_M >= 0, position_R[place_M], -1)
+        found_C = place_C >= 0
+        borrowed_C = lend_share(share_C, place_C, found_C) + spread(share_C, counts_C, missing_C & ~found_C)
+        friend_C = torch.where(found_C, turnout.client_C[place_C], -1)
+        extra: dict[str, float | str] = {
+            "pairs_compared": float(state["compared"]),
+            "friends_found": float(found_C.sum()),
+        }
+        if self.candidates is not None and state["rounds"]:
+            extra["theta"] = self._theta(state)
+        return Lent(borrowed_C, friend_C, extra=extra)
+
+    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, theta: float) -> Tensor:
+        """For each missing client, which of those present stands in; -1: nobody it has met."""
+        place_M = pairs.closest(slot_M, slot_R, self.min_common)
+        again_M = place_M >= 0
+        if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
+            again_M = again_M & self._gone(pairs, slot_M, slot_R[place_M.clamp(min=0)][:, None], theta)[:, 0]
+        for some_b in again_M.nonzero().squeeze(1).split(BLOCK):
+            score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
+            candidate_bR = ~self._gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), theta)
+            candidate_bR &= score_bR > -torch.inf
+            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is here: the best of all who are
+            score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
+            if self.near_tie:
+                near_bR = score_bR >= score_bR.amax(1, keepdim=True) - self.near_tie
+                most_b1 = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
+                score_bR = torch.where(near_bR & (work_R == most_b1), score_bR, -torch.inf)
+            place_M[some_b] = score_bR.argmax(1)
+        return place_M
+
+    def _gone(self, pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, theta: float) -> Tensor:
+        if self.candidates is None:
+            return torch.zeros_like(friend_MR, dtype=torch.bool)
+        return pairs.gone(missing_M, friend_MR, theta, self.candidates.min_common)
+
+    def forget(self, state: State, client_L: Tensor) -> State:
+        return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L).to_state()}
+
+
+def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
+    """Which replies are multiplied with which, and the pairs wanted of that product: each pair of two once.
+
+    Where only some pairs are wanted, replies that share their first candidate are put together: friends of friends
+    then fill small blocks, and whoever nobody of a block asks for is left out of its product.
+    """
+    if wanted_RR is None or int(wanted_RR.sum()) * 2 > count**2:  # most pairs: rows as they lie
+        for first in range(0, count, BLOCK):
+            row_b, row_c = slice(first, min(first + BLOCK, count)), slice(first, count)
+            upper_bc = torch.ones(row_b.stop - first, count - first, dtype=torch.bool).triu_(1)
+            yield row_b, row_c, upper_bc if wanted_RR is None else upper_bc & wanted_RR[row_b, row_c]
+        return
+    order_R = wanted_RR.to(torch.int8).argmax(1).argsort(stable=True)
+    wanted_RR = wanted_RR[order_R][:, order_R].triu_(1)
+    for first in range(0, count, SMALL):
+        wanted_bR = wanted_RR[first : first + SMALL]
+        column_c = wanted_bR.any(0).nonzero().squeeze(1)
+        if len(column_c):
+            yield order_R[first : first + SMALL], order_R[column_c], wanted_bR[:, column_c]
+
+
+def similarity(state: State) -> tuple[Tensor, Tensor]:
+    """The clients that were ever seen, sorted, and how alike their updates were: R, NaN where two never met."""
+    pairs = Pairs.from_state(state["pairs"])
+    slots = (pairs.client_K >= 0).nonzero().squeeze(1)
+    slots = slots[pairs.client_K[slots].argsort()]
+    met = pairs.count_KK[slots][:, slots] != 0
+    return pairs.client_K[slots], torch.where(met, pairs.mean_KK[slots][:, slots], torch.nan)

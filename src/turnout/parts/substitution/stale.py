@@ -1,0 +1,71 @@
+"""Stale (the baseline of paper 003): the last that a client sent stands in for it while it is missing.
+
+Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), P shared parameters, L clients who left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.parts.substitution.base import Arrived, Lent, Unused, spread
+from turnout.parts.substitution.similarity_table import find_slots, room_for
+from turnout.types import State
+
+FORMS = ("update", "weights")
+
+
+@dataclass(frozen=True)
+class Stale(Unused):
+    """A missing client takes part with its last update; the share of one never seen is spread over those present.
+
+    form  "update": what it sent (the paper); "weights": the weights it ended with (the authors' code), which pull the
+          model back to where it was then
+    """
+
+    lends: ClassVar[bool] = True
+    adds_rows: ClassVar[bool] = True
+
+    form: str = "update"
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise Mistake(f"algorithm.substitution.form is 'update' or 'weights', not {self.form!r}")
+
+    def begin(self, clients: int, width: int) -> State:
+        return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}
+
+    def memory(self, clients: int, width: int) -> int:
+        return clients * width * 4
+
+    def observe(self, state: State, arrived: Arrived) -> State:
+        client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
+        fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
+        client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
+        row_RP = arrived.update_RP
+        if arrived.scale_R is not None:
+            row_RP = row_RP * arrived.scale_R[:, None].to(row_RP)
+        if self.form == "weights":
+            row_RP = row_RP + arrived.start_P
+        rows_SP[find_slots(client_S, arrived.client_R).to(rows_SP.device)] = row_RP
+        return state | {"client": client_S, "rows": rows_SP}
+
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+        client_C, rows_SP = arrived.turnout.client_C, state["rows"]
+        slot_C = torch.where(counts_C, -1, find_slots(state["client"], client_C))
+        old_C = slot_C >= 0
+        weight_S = torch.zeros(len(rows_SP), dtype=share_C.dtype).index_copy(0, slot_C[old_C], share_C[old_C])
+        position_S = torch.zeros(len(rows_SP), dtype=torch.int64)
+        position_S[slot_C[old_C]] = old_C.nonzero().squeeze(1)
+        borrowed_C = spread(share_C, counts_C, ~counts_C & ~old_C)
+        start_P = arrived.start_P if self.form == "weights" else None
+        extra: dict[str, float | str] = {"stale_rows": float(old_C.sum()), "stale_weight": float(weight_S.sum())}
+        return Lent(borrowed_C, torch.where(old_C, client_C, -1), rows_SP, weight_S, position_S, start_P, extra)
+
+    def forget(self, state: State, client_L: Tensor) -> State:
+        gone_S = torch.isin(state["client"], client_L)
+        return state | {"client": state["client"].masked_fill(gone_S, -1)}

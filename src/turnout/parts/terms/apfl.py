@@ -1,0 +1,62 @@
+"""APFL: every client trains a second model of its own beside the shared one, and predicts with a mixture of the two.
+
+Shape letters: c clients of a chunk, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.parts.terms.base import At, Stateless
+from turnout.types import Tensors
+
+
+@dataclass(frozen=True)
+class APFL(Stateless):
+    """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k trains as ever; beside it, on the same mini-batches,
+
+        v̄ = α_k v_k + (1 - α_k) w_k        what the client predicts with
+        v_k <- v_k - η ∇_v f(v̄) = v_k - η α_k ∇f(v̄)
+        α_k <- clip(α_k - η (<v_k - w_k, α_k ∇f(v̄) + (1 - α_k) ∇f(w_k)> + 0.02 α_k), 0, 1)
+
+    the last at the first local step of a round only, as in its authors' FedTorch, or never (`adaptive = False`). v_k
+    starts from the weights of a client's first download and stays home, as α_k does: the bytes are FedAvg's. v_k is
+    stepped by plain SGD at the round's rate, whatever the local optimizer; parameters that are personal are one copy,
+    trained with w_k; BatchNorm statistics are w_k's.
+    """
+
+    alpha: float = 0.5
+    adaptive: bool = True
+    name: str = "apfl"
+
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise Mistake(f"APFL's alpha is the part of a client's own model, from 0 to 1, not {self.alpha}")
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        return {"v": torch.zeros_like(start_P), "alpha": start_P.new_full((1,), self.alpha), "begun": torch.zeros(1)}
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        if at.step == 0:
+            mine["v"].copy_(torch.where(mine["begun"] > 0, mine["v"], at.x_cP))
+            mine["begun"].fill_(1.0)
+        v_cP, alpha_c1 = mine["v"], mine["alpha"]
+        at_v_cP = at.gradient(self.own(at.x_cP, mine))
+        apart_cP = v_cP - at.x_cP if self.adaptive and at.step == 0 else None
+        v_cP.sub_(at_v_cP * alpha_c1, alpha=at.lr)
+        if apart_cP is not None:
+            slope_cP = alpha_c1 * at_v_cP + (1 - alpha_c1) * grad_cP
+            slope_c1 = (apart_cP * slope_cP).sum(1, keepdim=True) + 0.02 * alpha_c1
+            alpha_c1.sub_(slope_c1, alpha=at.lr).clamp_(0, 1)
+        return grad_cP
+
+    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
+        mixed_cP = torch.lerp(x_cP, mine["v"].to(x_cP), mine["alpha"].to(x_cP))
+        return torch.where(mine["begun"] > 0, mixed_cP, x_cP)

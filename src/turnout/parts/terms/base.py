@@ -1,0 +1,247 @@
+"""Local methods as terms of the gradient: a few small functions each, and any number of them in a list.
+
+A term's rows are like the parameters: what is written for one client's row [P] works for a chunk [c, P]. `down` is what
+the server holds for the term ([P] each) and broadcasts, `mine` what a client keeps between rounds ([c, ...] each, at
+least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended.
+
+The terms that correct by what they remember are in variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a second model
+of the client's own is in apfl.py.
+
+Shape letters: c clients of a chunk, C replies, I clients who leave, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from turnout.parts.aggregation import weighted_sum
+from turnout.types import Replies, Tensors, Turnout
+
+Extra = dict[str, float | str]  # numbers and words for the round's record
+
+
+@dataclass(frozen=True)
+class At:
+    """Where a chunk of clients stands in its local training (shared columns only).
+
+    `gradient(x)` is the plain gradient at other weights on the same mini-batch (in `after`: on the first one);
+    `squared_gradients(m)` the mean over up to m of each client's own samples of the square of one sample's gradient, at
+    `x_cP` and in evaluation mode: the diagonal of the empirical Fisher information; `full_gradient(x)` the mean of the
+    gradients of all of them, in evaluation mode (both in engine/own_samples.py).
+    """
+
+    x_cP: Tensor
+    start_cP: Tensor  # [1, P] where everybody starts from the same weights
+    lr: float
+    step: int  # 0 at the first local step
+    steps_c: Tensor  # local steps of this round, in gradients: FedNova's a_k (for plain SGD the steps themselves)
+    examples_c: Tensor
+    gradient: Callable[[Tensor], Tensor]
+    squared_gradients: Callable[[int], Tensor]
+    full_gradient: Callable[[Tensor], Tensor]
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Merging:
+    """What the server knows when it merges what a term's clients sent."""
+
+    turnout: Turnout  # of those whose reply counts, row by row as in `up`
+    share_C: Tensor
+    parts: Callable[[], Tensor]  # p_k: their part of the objective, whoever was asked; somebody has to count for it
+    weight_C: Tensor
+    update_CP: Tensor  # as decoded
+    scale_C: Tensor  # what each had been multiplied by before
+    members: int
+    start_P: Tensor
+    sum_P: Tensor  # Σ of the updates by their weights
+    new_P: Tensor  # after the server's step and the encoding
+    lr: float
+    t: int
+    left: Tensors = field(default_factory=dict)  # `mine` of those who have left but stay in the objective, if asked for
+
+    @cached_property
+    def part_C(self) -> Tensor:
+        return self.parts()
+
+    @property
+    def steps(self) -> float:
+        """How many local steps the weighted sum stands for, whoever is missing, in every scheme."""
+        return float((self.weight_C * self.scale_C * self.turnout.progress_C).sum())
+
+    def mean_step(self) -> Tensor:
+        """Σ_k p_k D_k / (s_k η) / Σ_k p_k: the mean local step of those who replied, as a gradient with its sign
+        turned, whatever work they finished and whatever their updates weigh."""
+        per_step_C = self.scale_C * self.turnout.progress_C * self.lr
+        return weighted_sum(self.update_CP, self.part_C / self.part_C.sum() / per_step_C)
+
+
+@dataclass(frozen=True)
+class Reform:
+    """The objective after some have left it or joined: what a term's server side may have to make good."""
+
+    part_I: Tensor  # p_l of those who left, in the objective as it was
+    ratio: float  # what the parts of the others are multiplied by
+
+
+class Term(Protocol):
+    """A local method. `down` and `mine` are declared so that stores and checkpoints know them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether merging needs what those keep who have left but stay in the objective."""
+        ...
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients predict with a model of their own (`own`)."""
+        ...
+
+    @property
+    def by_path(self) -> bool:
+        """Whether it takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
+        ...
+
+    @property
+    def sends(self) -> float:
+        """Numbers that `after` sends for each shared parameter: for the estimate of memory."""
+        ...
+
+    def down(self, start_P: Tensor) -> Tensors:
+        """What the server holds before the first round, given the first weights."""
+        ...
+
+    def broadcast(self, down: Tensors) -> Tensors:
+        """What of it clients download."""
+        ...
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        """One client's state before its first round."""
+        ...
+
+    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+        """Bytes each client has to download for the term [c]; None: all of `down`."""
+        ...
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        """The gradient to use instead; may change `grad_cP` and `mine` in place."""
+        ...
+
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        """(k, f) [P] where `correct` adds k w - f, the same for everybody, and `settle` does nothing: such steps can be
+        taken in C. None for any other term. `start_cP` has one row where all start from the same weights."""
+        ...
+
+    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
+        """After the optimizer's step: change the weights `at.x_cP` in place (a proximal step, say)."""
+        ...
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        """When training ends: what to send, and what to keep."""
+        ...
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        """On the server: what it holds next, and what the round's record should say."""
+        ...
+
+    def tell(self, down: Tensors, merging: Merging) -> Tensors:
+        """On the server, before `merge`: what those who replied are told now that the round has ended."""
+        ...
+
+    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
+        """On those clients: what they keep after that."""
+        ...
+
+    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
+        """The weights a client predicts with, given those it would download."""
+        ...
+
+    def farewell(self, mine: Tensors) -> Tensors:
+        """What a client sends when it is taken out of the objective."""
+        ...
+
+    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
+        """On the server, when the objective has changed: what it holds then, given the farewells ([I, ...] each)."""
+        ...
+
+
+class Stateless:
+    """The defaults: a term that neither sends nor keeps anything."""
+
+    personal: ClassVar[bool] = False
+
+    @property
+    def sends(self) -> float:
+        return 0
+
+    @property
+    def remembers(self) -> bool:
+        return False
+
+    @property
+    def by_path(self) -> bool:
+        return False
+
+    def down(self, start_P: Tensor) -> Tensors:
+        return {}
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        return {}
+
+    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+        return None
+
+    def broadcast(self, down: Tensors) -> Tensors:
+        return down
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        return grad_cP
+
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
+        return None
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        return {}, mine
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        return down, {}
+
+    def tell(self, down: Tensors, merging: Merging) -> Tensors:
+        return {}
+
+    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
+        return mine
+
+    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
+        return x_cP
+
+    def farewell(self, mine: Tensors) -> Tensors:
+        return {}
+
+    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
+        return down
+
+
+def merged(
+    terms: Sequence[Term], held: dict[str, Tensors], replies: Replies, merging: Merging
+) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:
+    """The server's side of all terms: what it holds next, what those who replied are told, and what to record."""
+    down, told, extra = {}, {}, Extra()
+    for term in terms:
+        if said := term.tell(held[term.name], merging):
+            told[term.name] = said
+        given = replace(merging, left=replies.left.get(term.name, {}))
+        down[term.name], noted = term.merge(held[term.name], replies.sums.get(term.name, {}), given)
+        extra |= noted
+    return down, told, extra

@@ -1,0 +1,164 @@
+"""Control variates as terms: SCAFFOLD, FedGATE and VRL-SGD. Each client remembers how its gradient differs from
+everybody's, and takes that off its local gradients.
+
+What the server holds stays true when somebody is absent, has finished only part of its work, joins late or leaves:
+
+    SCAFFOLD          c = Σ_k p_k c_k over the objective, c_k = 0 before a client's first reply
+    FedGATE, VRL-SGD  Σ_k p_k δ_k = 0 (VRL-SGD: where the server applies the sum as it is)
+
+Without that a method would settle where Σ_k p_k ∇F_k is not 0, for what is once missing never comes back.
+
+Shape letters: c clients of a chunk, C replies, I clients who left, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.parts.terms.base import At, Extra, Merging, Reform, Stateless
+from turnout.types import Tensors
+
+
+@dataclass(frozen=True)
+class Scaffold(Stateless):
+    """SCAFFOLD (Karimireddy et al., 2020): local gradient g - c_k + c; c <- c + Σ_k p_k (c_k⁺ - c_k), where
+
+        option 1:  c_k⁺ = ∇F_k(w_start), over all of the client's samples, in evaluation mode
+        option 2:  c_k⁺ = c_k - c + (w_start - w_end) / (s η)
+
+    With uniform shares p_k is the paper's 1/N. Sends the change of c_k with the update and downloads c with the
+    weights: twice FedAvg's bytes, both ways. A client that leaves says its c_k in its last message.
+
+    >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
+    >>> Scaffold().after(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
+    {'c': tensor([[1.7500]])}
+    """
+
+    option: int = 2
+    name: str = "scaffold"
+
+    def __post_init__(self) -> None:
+        if self.option not in (1, 2):
+            raise Mistake(f"SCAFFOLD's option is 1 (a gradient over all samples) or 2 (by the path), not {self.option}")
+
+    @property
+    def by_path(self) -> bool:
+        return self.option == 2
+
+    @property
+    def sends(self) -> float:
+        return 1
+
+    def down(self, start_P: Tensor) -> Tensors:
+        return {"c": torch.zeros_like(start_P)}
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        return {"c": torch.zeros_like(start_P)}
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        return grad_cP.sub_(mine["c"]).add_(down["c"])
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        if self.option == 1:
+            new_cP = at.full_gradient(at.start_cP.expand_as(at.x_cP))
+        else:
+            new_cP = mine["c"] - down["c"] + mean_step(at)
+        return {"change": new_cP - mine["c"]}, {"c": new_cP}
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        return {"c": down["c"] + merging.part_C.to(down["c"]) @ up["change"]}, {}
+
+    def farewell(self, mine: Tensors) -> Tensors:
+        return {"c": mine["c"]}
+
+    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
+        return {"c": (down["c"] - gone(said, "c", reform, down["c"])) * reform.ratio}
+
+
+@dataclass(frozen=True)
+class VRLSGD(Stateless):
+    """VRL-SGD (Liang et al., 2019): local gradient g - δ_k; then δ_k <- δ_k + (w_new - w_k_end) / (s η).
+
+    w_new - w_k_end = (w_new - w_start) - D_k: everybody's movement less the client's own. Each is divided by the steps
+    it stands for; where all are there and do the same work, both are s:
+
+        δ_k <- δ_k - D_k / (s_k η) + Σ_j p_j D_j / (s_j η) / Σ_j p_j + (w_new - w_start - Σ_j a_j D_j) / (η Σ_j a_j s_j)
+
+    over those who replied, a_j the weights of the sum; the last is what the server's own step or encoding made of it,
+    0 for the plain one. One s for both halves would multiply what all gradients have in common by Σ_j a_j every round
+    (it dies out where somebody is missing) and by E / s (it blows up where work is scaled).
+
+    The second half is heard when the round has ended: P numbers more to download than FedAvg, nothing more to upload.
+    A client that waited for its next download would take the movement of all rounds it was away for that of one. When
+    a client leaves, its δ_l goes to those who reply next, so that the δ of all still cancel.
+
+    >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
+    >>> VRLSGD().after(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when told
+    {'delta': tensor([[2.2500]])}
+    """
+
+    name: str = "vrl-sgd"
+
+    @property
+    def by_path(self) -> bool:
+        return True
+
+    def down(self, start_P: Tensor) -> Tensors:
+        return {"owed": torch.zeros_like(start_P)}
+
+    def broadcast(self, down: Tensors) -> Tensors:
+        return {}
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        return {"delta": torch.zeros_like(start_P)}
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        return grad_cP.sub_(mine["delta"])
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        return {}, {"delta": mine["delta"] + mean_step(at)}
+
+    def beside(self, merging: Merging) -> Tensor | float:
+        """What the server moves the model by beside the sum of the updates, by local step."""
+        return (merging.new_P - merging.start_P - merging.sum_P) / (merging.steps * merging.lr)
+
+    def tell(self, down: Tensors, merging: Merging) -> Tensors:
+        common_P = merging.mean_step() + self.beside(merging)
+        return {"common": common_P + down["owed"] / float(merging.part_C.sum())}
+
+    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
+        return {"delta": mine["delta"] + told["common"]}
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        return {"owed": torch.zeros_like(down["owed"])}, {}
+
+    def farewell(self, mine: Tensors) -> Tensors:
+        return {"delta": mine["delta"]}
+
+    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
+        return {"owed": (down["owed"] + gone(said, "delta", reform, down["owed"])) * reform.ratio}
+
+
+@dataclass(frozen=True)
+class FedGATE(VRLSGD):
+    """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
+    makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
+
+    name: str = "fedgate"
+
+    def beside(self, merging: Merging) -> Tensor | float:
+        return 0.0
+
+
+def mean_step(at: At) -> Tensor:
+    """(w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
+    return (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+
+
+def gone(said: Tensors, name: str, reform: Reform, like_P: Tensor) -> Tensor:
+    """Σ_l p_l of what those who left have said."""
+    return reform.part_I.to(like_P) @ said[name].to(like_P) if name in said else torch.zeros_like(like_P)

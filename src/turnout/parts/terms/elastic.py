@@ -1,0 +1,228 @@
+"""Paper 001's elastic term: what is informative for somebody's data moves less in everybody's local training.
+
+Clients send the diagonal u of the Fisher information of their own data, at the weights where their training ended, and
+v = u w; the server adds up what the last round's reporters sent and broadcasts the sums U and V (and Z, the constant
+that makes the loss exact). Nobody's u and v are scaled by work or lent to anybody: they speak of a client's own data.
+
+Shape letters: c clients of a chunk, C replies, P shared parameters, k entries a client sends, n entries broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.parts.terms.base import At, Extra, Merging, Stateless
+from turnout.types import Tensors, wire_bytes
+
+CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
+
+
+@dataclass(frozen=True)
+class Elastic(Stateless):
+    """F̃_k(ω) = f_k(ω) + λ/2 Σ_i (ω - ω^i)ᵀ diag(I_i) (ω - ω^i), i over the last round's reporters (paper 001, (2)).
+
+    So the gradient gains λ (U ω - V), entry by entry. In the first round there are no reporters, and no term.
+
+    strength      λ
+    samples       how many of a client's samples the Fisher information is taken over, at most
+    reduce        U and V are the "sum" over reporters, as in the paper, or the "mean": λ then need not follow how many
+    step          "explicit": the gradient gains the term, which needs η λ max U < 2 (the records warn above 1);
+                  "proximal": ω <- (ω + η λ V) / (1 + η λ U) after the optimizer's step, stable for any λ
+    fisher_every  u and v are computed and sent in every so many rounds only; who has the latest U and V keeps them
+    fisher_keep   the part of the entries that is sent: the largest of u, with their places
+    memory        whoever has left but stays in the objective goes on being a reporter: its last u and v are kept
+    decoupled     the explicit step after the optimizer's own, so that Adam does not normalise λ away
+
+    >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
+    >>> down = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
+    >>> Elastic(0.5).correct(torch.zeros(1, 1), at, down, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
+    tensor([[1.]])
+    """
+
+    strength: float = 0.1
+    samples: int = 32
+    reduce: str = "sum"
+    step: str = "explicit"
+    fisher_every: int = 1
+    fisher_keep: float | None = None
+    decoupled: bool = False
+    memory: bool = False
+    name: str = "elastic"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength < math.inf:
+            raise Mistake(f"an elastic term's strength is a number from 0 on, not {self.strength}")
+        for field, options in CHOICES.items():
+            if (value := getattr(self, field)) not in options:
+                raise Mistake(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
+        if self.samples < 1 or self.fisher_every < 1:
+            raise Mistake(
+                f"an elastic term's samples and fisher_every are at least 1, not {self.samples} and {self.fisher_every}"
+            )
+        if self.fisher_keep is not None and not 0 < self.fisher_keep <= 1:
+            raise Mistake(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
+        if self.decoupled and self.step == "proximal":
+            raise Mistake("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
+
+    def down(self, start_P: Tensor) -> Tensors:
+        """Nothing to broadcast before anybody has reported."""
+        if self.strength == 0:
+            return {}
+        found = {name: start_P.new_empty(0) for name in ("U", "V", "Z")}
+        if self.fisher_keep is not None:
+            found["index"] = torch.empty(0, dtype=torch.int32, device=start_P.device)
+        if self.fisher_every > 1:
+            found["made"] = torch.full((1,), -1, dtype=torch.int32, device=start_P.device)
+        return found
+
+    def mine(self, start_P: Tensor) -> Tensors:
+        """Which U and V a client has (of which round), where it may have the latest; what it sent last, for memory."""
+        held = {"held": torch.full((1,), -1, dtype=torch.int32)} if self._keeps else {}
+        nothing = self._message(start_P.new_zeros(1, len(start_P)), start_P[None]) if self.remembers else {}
+        return held | {name: value[0] for name, value in nothing.items()}
+
+    @property
+    def _keeps(self) -> bool:
+        return self.fisher_every > 1 and self.strength > 0
+
+    @property
+    def remembers(self) -> bool:
+        return self.memory and self.strength > 0
+
+    @property
+    def sends(self) -> float:
+        """u and v, and the places of what is kept."""
+        return 0 if self.strength == 0 else 2 if self.fisher_keep is None else 3 * self.fisher_keep
+
+    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+        if not self._keeps:
+            return None
+        made = {"made": down["made"]}
+        rest = wire_bytes(down) - wire_bytes(made)
+        return wire_bytes(made) + rest * (mine["held"] != down["made"]).squeeze(1).long()
+
+    # -- local training
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        if self.step == "proximal" or self.decoupled or not _there(down):
+            return grad_cP
+        return self._pull(grad_cP, at.x_cP, down, self.strength)
+
+    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
+        if not _there(down):
+            return
+        if self.step == "proximal":
+            _approach(at.x_cP, down, at.lr * self.strength)
+        elif self.decoupled:
+            self._pull(at.x_cP, at.x_cP, down, -at.lr * self.strength)
+
+    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        if self.step == "proximal" or self.decoupled:
+            return None
+        stiff_P, pull_P = torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0])
+        if _there(down):
+            where = down["index"].long() if "index" in down else slice(None)
+            stiff_P[where], pull_P[where] = self.strength * down["U"], self.strength * down["V"]
+        return stiff_P, pull_P
+
+    @staticmethod
+    def _pull(into_cP: Tensor, x_cP: Tensor, down: Tensors, factor: float) -> Tensor:
+        """into <- into + factor (U x - V)"""
+        if "index" not in down:
+            return into_cP.addcmul_(x_cP, down["U"], value=factor).sub_(down["V"], alpha=factor)
+        index_n = down["index"].long()
+        pull_cn = x_cP.index_select(1, index_n).mul_(down["U"]).sub_(down["V"])
+        return into_cP.index_add_(1, index_n, pull_cn, alpha=factor)
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        """u = diag(I) at the final weights, v = u w, z = Σ u w²."""
+        kept = mine | ({"held": down["made"].expand_as(mine["held"])} if self._keeps else {})
+        if self.strength == 0 or at.t % self.fisher_every:
+            return {}, kept
+        message = self._message(at.squared_gradients(self.samples), at.x_cP)
+        return message, kept | message if self.remembers else kept
+
+    def _message(self, u_cP: Tensor, x_cP: Tensor) -> Tensors:
+        places: Tensors = {}
+        if self.fisher_keep is not None:
+            u_cP, index_ck = u_cP.topk(math.ceil(self.fisher_keep * u_cP.shape[1]))
+            x_cP, places = x_cP.gather(1, index_ck), {"index": index_ck.int()}
+        v_cP = u_cP * x_cP
+        return places | {"u": u_cP, "v": v_cP, "z": (v_cP * x_cP).sum(1, keepdim=True)}
+
+    # -- the server
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
+        if self.strength == 0:
+            return down, {}
+        said = self._said(down, merging)
+        if not up:
+            return down, said
+        new = self._sums(_with_the_left(up, merging.left), len(merging.start_P))
+        if self.fisher_every > 1:
+            new["made"] = torch.full_like(down["made"], merging.t)
+        before, now = self.stiffness(down, merging.lr), self.stiffness(new, merging.lr)
+        if self.step == "explicit" and before <= 1 < now:
+            said["elastic_warning"] = (
+                f"η λ max U has become {now:.3g}: above 2 the explicit step diverges; lower strength or the learning "
+                "rate, or take reduce = 'mean' or step = 'proximal'"
+            )
+        return new, said
+
+    def _sums(self, up: Tensors, width: int) -> Tensors:
+        parts = {"U": up["u"], "V": up["v"], "Z": up["z"]}
+        share = 1 / len(up["z"]) if self.reduce == "mean" else 1.0
+        if "index" not in up:
+            return {name: value.sum(0) * share for name, value in parts.items()}
+        index_N = up["index"].long().flatten()
+        full = {n: up["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
+        index_n = full["U"].nonzero().squeeze(1)
+        kept = {name: value[index_n] for name, value in full.items()}
+        return kept | {"Z": parts["Z"].sum(0) * share, "index": index_n.int()}
+
+    def loss(self, x_P: Tensor, down: Tensors) -> float:
+        """λ/2 Σ_i (x - w_i)ᵀ diag(I_i) (x - w_i) = λ/2 (Σ U x² - 2 Σ V x + Σ_i z_i), exactly."""
+        if not _there(down):
+            return 0.0
+        x_n = (x_P[down["index"].long()] if "index" in down else x_P).double()
+        U, V, Z = (down[name].double() for name in ("U", "V", "Z"))
+        return 0.5 * self.strength * float((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
+
+    def stiffness(self, down: Tensors, lr: float) -> float:
+        """η λ max U."""
+        return lr * self.strength * float(down["U"].max()) if _there(down) else 0.0
+
+    def _said(self, down: Tensors, merging: Merging) -> Extra:
+        """Of the term as it was in this round, at the weights where everybody began."""
+        return {
+            "elastic_loss": self.loss(merging.start_P, down),
+            "elastic_stiffness": self.stiffness(down, merging.lr),
+        }
+
+
+def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
+    """The reports, and the last ones of those who have left (if they ever reported)."""
+    if not left:
+        return up
+    known_L = left["u"].any(1)
+    return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in up.items()}
+
+
+def _there(down: Tensors) -> bool:
+    return "U" in down and down["U"].numel() > 0
+
+
+def _approach(x_cP: Tensor, down: Tensors, rate: float) -> None:
+    """x <- (x + rate V) / (1 + rate U), the minimiser of |y - x|²/2 + rate (U y²/2 - V y)."""
+    shift_n, stiff_n = rate * down["V"], 1 + rate * down["U"]
+    if "index" not in down:
+        x_cP.add_(shift_n).div_(stiff_n)
+        return
+    index_n = down["index"].long()
+    x_cP.index_copy_(1, index_n, x_cP.index_select(1, index_n).add_(shift_n).div_(stiff_n))

@@ -1,0 +1,53 @@
+"""MimeLite: the server's momentum in every local step.
+
+Shape letters: c clients of a chunk, C replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.parts.terms.base import At, Extra, Merging, Stateless
+from turnout.types import Tensors
+
+
+@dataclass(frozen=True)
+class MimeLite(Stateless):
+    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, with the server's m, which
+    stands still during a round; then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over those who replied, each
+    ∇F_k over all samples of the client, in evaluation mode. β = 0 is FedAvg.
+
+    Sends ∇F_k(w_start) with the update and downloads m with the weights: twice FedAvg's bytes, both ways. (Mime itself
+    also corrects by the cohort's gradient at w_start, which takes a second exchange in every round.)
+
+    >>> MimeLite(beta=0.75).correct(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
+    tensor([[7.]])
+    """
+
+    beta: float = 0.9
+    name: str = "mime-lite"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise Mistake(f"MimeLite's beta must be in [0, 1), not {self.beta}")
+
+    @property
+    def sends(self) -> float:
+        return 1
+
+    def down(self, start_P: Tensor) -> Tensors:
+        return {"m": torch.zeros_like(start_P)}
+
+    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+        return grad_cP.mul_(1 - self.beta).add_(down["m"], alpha=self.beta)
+
+    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+        return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, mine
+
+    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+        share_C = (merging.part_C / merging.part_C.sum()).to(down["m"])
+        return {"m": self.beta * down["m"] + (1 - self.beta) * (share_C @ up["gradient"])}, {}

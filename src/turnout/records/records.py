@@ -1,0 +1,266 @@
+"""What happened in a run, as rows of `records.sqlite`: rounds, clients of a round, evaluations, events.
+
+A round is one transaction: its rows, its clients, its events and its evaluation are there together or not at
+all, so a run can be killed at any moment. The file is in WAL mode: others may read while the run writes. A
+number that does not exist (NaN) is NULL in the file and NaN in the columns read back.
+
+Shape letters: C clients asked in a round.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.records.schema import CLIENT_COLUMNS, KEYS, Column, as_column, checked, is_empty, transaction
+from turnout.round_log import Evaluation, RoundRecord
+
+_ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
+
+
+class Records:
+    """The rows of one run. `open` to write, `read` to look; both are context managers."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path = path
+        self.db = db
+
+    @classmethod
+    def open(cls, path: str | Path) -> Records:
+        """Open for writing; the file is made if it is not there."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise Mistake(f"no folder {path.parent} to keep {path.name} in; create it first")
+        db = sqlite3.connect(path, isolation_level=None, timeout=30)
+        return cls(path, checked(db, path, create=True))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Records:
+        """Open for reading; a run may be writing at the same time."""
+        path = Path(path)
+        if not path.is_file():
+            raise Mistake(f"no records at {path}; a run folder has a file records.sqlite")
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?{_mode(path)}", uri=True, isolation_level=None, timeout=30)
+        db.execute("PRAGMA query_only = ON")
+        return cls(path, checked(db, path, create=False))
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- writing
+
+    def add_round(self, record: RoundRecord, evaluation: Evaluation | None = None) -> None:
+        """Write a round, and what was measured after it, in one transaction."""
+        with transaction(self.db, self.path, f"round {record.round}"):
+            self._insert("rounds", [tuple(getattr(record, name) for name in _ROUND_COLUMNS)])
+            self._insert("extras", [(record.round, name, value) for name, value in record.extra.items()])
+            self._insert_clients(record.round, record.clients)
+            self._insert("events", [(record.round, i, *event) for i, event in enumerate(record.events)])
+            if evaluation is not None:
+                self._insert_evaluation(evaluation)
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Write an evaluation that belongs to no new round (before training, or after the last)."""
+        with transaction(self.db, self.path, f"the evaluation of round {evaluation.round}"):
+            self._insert_evaluation(evaluation)
+
+    def cut(self, after: int) -> None:
+        """Delete everything later than a round: a resumed run writes it again."""
+        with transaction(self.db, self.path, f"the cut after round {after}"):
+            for table in KEYS:
+                self.db.execute(f"DELETE FROM {table} WHERE round > ?", (after,))
+
+    def sync(self) -> None:
+        """Bring committed rows to the disk: before a checkpoint, which must not be newer than its records."""
+        self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            marks = ",".join("?" * len(rows[0]))
+            self.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    def _insert_clients(self, t: int, clients: Mapping[str, Tensor]) -> None:
+        if not clients:
+            return
+        ids = clients["client"].tolist()
+        columns = [clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS]
+        self._insert("clients", list(zip([t] * len(ids), ids, *columns, strict=True)))
+        for name in clients.keys() - {"client", *CLIENT_COLUMNS}:
+            values = clients[name].tolist()
+            self._insert("client_extras", [(t, name, c, v) for c, v in zip(ids, values, strict=True)])
+
+    def _insert_evaluation(self, evaluation: Evaluation) -> None:
+        t = evaluation.round
+        self._insert("evaluations", [(t, name, value) for name, value in evaluation.values.items()])
+        for name, (client_C, value_C) in evaluation.per_client.items():
+            pairs = zip(client_C.tolist(), value_C.tolist(), strict=True)
+            self._insert("client_evaluations", [(t, name, c, v) for c, v in pairs])
+
+    # -- reading
+
+    def last_round(self) -> int | None:
+        """The last round written, None before the first."""
+        return self._one("SELECT max(round) FROM rounds")
+
+    def rounds(self) -> dict[str, Column]:
+        """All rounds as columns, in order, with one more column for each name that parts added."""
+        columns = self._columns("rounds", _ROUND_COLUMNS)
+        rows = self.db.execute("SELECT name, round, value FROM extras")
+        return columns | _aligned(columns["round"].tolist(), ((name, t, value) for name, t, value in rows))
+
+    def column(self, name: str) -> Column:
+        """One column of `rounds()`."""
+        columns = self.rounds()
+        if name not in columns:
+            raise Mistake(f"{self.path} has no round column {name!r}; {nearest(name, columns)}")
+        return columns[name]
+
+    def metrics(self) -> list[str]:
+        """The names of what was evaluated."""
+        return [name for (name,) in self.db.execute("SELECT DISTINCT name FROM evaluations ORDER BY name")]
+
+    def curve(self, metric: str) -> tuple[Column, Column]:
+        """An evaluated metric, or a column of the rounds, as (rounds, values); gaps are left out."""
+        query = "SELECT round, value FROM evaluations WHERE name = ? AND value IS NOT NULL ORDER BY round"
+        rows = self.db.execute(query, (metric,)).fetchall()
+        if rows or metric in self.metrics():
+            return np.array([t for t, _ in rows], np.int64), np.array([v for _, v in rows], np.float64)
+        columns = self.rounds()
+        if metric not in columns:
+            raise Mistake(f"{self.path} has no metric {metric!r}; {nearest(metric, [*self.metrics(), *columns])}")
+        try:
+            values = columns[metric].astype(np.float64)
+        except ValueError:
+            raise Mistake(f"{metric!r} in {self.path} is text, not a number; it has no curve") from None
+        return columns["round"][~np.isnan(values)], values[~np.isnan(values)]
+
+    def clients(self, t: int | None = None) -> dict[str, Column]:
+        """The rows of the clients, of one round or of all, as columns ordered by round and client.
+
+        A column nobody filled is left out; "round", "client" and "work" are always there.
+        """
+        where, values = ("", ()) if t is None else (" WHERE round = ?", (t,))
+        columns = self._columns("clients", ("round", "client", *CLIENT_COLUMNS), where, values)
+        keep = {"round", "client", "work"}
+        columns = {name: c for name, c in columns.items() if name in keep or not is_empty(c)}
+        if self._one("SELECT 1 FROM client_extras" + where + " LIMIT 1", values) is None:
+            return columns
+        keys = list(zip(columns["round"].tolist(), columns["client"].tolist(), strict=True))
+        rows = self.db.execute("SELECT name, round, client, value FROM client_extras" + where, values)
+        return columns | _aligned(keys, ((name, (s, client), value) for name, s, client, value in rows))
+
+    def turnout_rows(self) -> Iterator[tuple[int, int, float]]:
+        """(round, client, work) of everyone asked; work is the fraction finished, 0 for the absent."""
+        yield from self.db.execute(
+            "SELECT round, client, work FROM clients WHERE work IS NOT NULL ORDER BY round, client"
+        )
+
+    def client_metrics(self) -> list[str]:
+        """The names of what was evaluated client by client."""
+        query = "SELECT DISTINCT name FROM client_evaluations ORDER BY name"
+        return [name for (name,) in self.db.execute(query)]
+
+    def client_evaluation(self, name: str, t: int | None = None) -> tuple[Column, Column]:
+        """(clients, values) of a metric measured client by client: of a round, or the latest."""
+        if t is None:
+            t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
+        if t is None:
+            raise Mistake(f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}")
+        where = " WHERE name = ? AND round = ?"
+        columns = self._columns("client_evaluations", ("client", "value"), where, (name, t))
+        return columns["client"], columns["value"]
+
+    def events(self) -> list[tuple[int, int, str, str]]:
+        """(round, client, kind, detail) of everything that happened to the membership, in order."""
+        return self.db.execute("SELECT round, client, kind, detail FROM events ORDER BY round, number").fetchall()
+
+    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        row = self.db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def _columns(
+        self, table: str, names: Sequence[str], where: str = "", values: tuple[Any, ...] = ()
+    ) -> dict[str, Column]:
+        query = f"SELECT {', '.join(names)} FROM {table}{where} ORDER BY {', '.join(KEYS[table])}"
+        rows = self.db.execute(query, values).fetchall()
+        lists = zip(*rows, strict=True) if rows else ([] for _ in names)
+        return {name: as_column(list(column)) for name, column in zip(names, lists, strict=True)}
+
+
+def _mode(path: Path) -> str:
+    """How to open a file for reading: readers of a WAL file share two files beside it, and the last one tidies up."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return "mode=rw"
+    return "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+
+
+def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:
+    """(name, key, value) rows as columns in the order of the keys.
+
+    A key that is not listed belongs to a round that another process wrote a moment ago.
+    """
+    place = {key: i for i, key in enumerate(keys)}
+    columns: dict[str, list[Any]] = {}
+    for name, key, value in rows:
+        if key in place:
+            columns.setdefault(name, [None] * len(place))[place[key]] = value
+    return {name: as_column(values) for name, values in columns.items()}
+
+
+def export_turnout(records: Records, path: str | Path) -> Path:
+    """Write the observed turnout as the CSV `round,client,work` that `participation` can replay."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", newline="") as file:
+        file.write("round,client,work\n")
+        file.writelines(f"{t},{client},{work!r}\n" for t, client, work in records.turnout_rows())
+    part.replace(path)
+    return path
+
+
+def same(a: str | Path, b: str | Path, show: int = 5) -> list[str]:
+    """The differences between two record files, times aside; an empty list means the runs are the same."""
+    found: list[str] = []
+    with Records.read(a) as left, Records.read(b) as right:
+        for table, keys in KEYS.items():
+            differences = list(_differences(left, right, table, keys))
+            found += differences[:show]
+            if len(differences) > show:
+                found.append(f"{table}: and {len(differences) - show} more")
+    return found
+
+
+def _differences(left: Records, right: Records, table: str, keys: tuple[str, ...]) -> Iterator[str]:
+    """Both files are walked in the order of their keys, so a run of any length fits."""
+    names = [row[1] for row in left.db.execute(f"PRAGMA table_info({table})") if row[1] != "seconds"]
+    timed = " WHERE name NOT LIKE '%seconds'" if "name" in keys else ""
+    query = f"SELECT {', '.join(names)} FROM {table}{timed} ORDER BY {', '.join(keys)}"
+    place = [names.index(key) for key in keys]
+    rows = [records.db.execute(query) for records in (left, right)]
+    a, b = (next(r, None) for r in rows)
+    while a is not None or b is not None:
+        key_a, key_b = (None if row is None else tuple(row[i] for i in place) for row in (a, b))
+        first = key_b is None or (key_a is not None and key_a <= key_b)
+        key = key_a if first else key_b
+        where = table + " " + ", ".join(f"{k} {v}" for k, v in zip(keys, key or (), strict=True))
+        if key_a == key_b and a is not None and b is not None:
+            pairs = zip(names, a, b, strict=True)
+            yield from (f"{where}: {name} is {x!r} and {y!r}" for name, x, y in pairs if x != y)
+            a, b = (next(r, None) for r in rows)
+        else:
+            yield f"{where}: only in {(left if first else right).path}"
+            a, b = (next(rows[0], None), b) if first else (a, next(rows[1], None))

@@ -1,0 +1,222 @@
+"""What a person sees while runs go on: live rows on a terminal, plain lines elsewhere.
+
+Runs report by messages (they may be in other processes): they began, a round ended, they ended or failed. `Display`
+takes them in; it writes to stderr, so that stdout holds results only.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from turnout.report.units import duration, show, size, title_of, unit_of
+from turnout.round_log import Evaluation, RoundRecord
+
+PLAIN_EVERY = 5.0  # seconds between plain lines
+
+
+@dataclass(frozen=True)
+class Began:
+    """A run is about to train. `done` rounds are there already; `memory` is the estimate in bytes."""
+
+    name: str
+    rounds: int
+    done: int
+    device: str
+    engine: str
+    threads: int
+    headline: str
+    memory: int
+
+    def text(self) -> str:
+        went = f", going on after round {self.done}" if 0 < self.done < self.rounds else ""
+        cores = f" ({self.threads} thread{'s' * (self.threads > 1)})" if self.device == "cpu" else ""
+        return f"{self.headline}, {self.engine} on {self.device}{cores}, about {size(self.memory)} of memory{went}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The latest round that ended, of `rounds` asked for; `trained` clients in `busy` seconds so far."""
+
+    name: str
+    rounds: int
+    metric: str
+    round: int = -1
+    value: float | None = None
+    asked: int = 0
+    answered: int = 0
+    work: float = 0.0
+    trained: int = 0
+    busy: float = 0.0
+
+    def after(self, record: RoundRecord, evaluation: Evaluation | None) -> Line:
+        """One round on."""
+        return replace(
+            self,
+            round=record.round,
+            value=evaluation.values.get(self.metric, self.value) if evaluation else self.value,
+            asked=record.asked,
+            answered=record.answered,
+            work=record.work or 0.0,
+            trained=self.trained + record.answered,
+            busy=self.busy + record.seconds,
+        )
+
+    @property
+    def measured(self) -> str:
+        if self.value is None:
+            return ""
+        return f"{title_of(self.metric.removeprefix('global_')).lower()} {show(self.value, unit_of(self.metric))}"
+
+    @property
+    def turnout(self) -> str:
+        return f"turnout {self.answered}/{self.asked}"
+
+    @property
+    def rate(self) -> str:
+        return f"{self.trained / self.busy:,.0f} clients/s" if self.busy else ""
+
+    def text(self) -> str:
+        parts = [
+            f"round {self.round + 1}/{self.rounds}",
+            self.measured,
+            f"{self.turnout} ({self.work:.0%} of the work)",
+        ]
+        return ", ".join(part for part in [*parts, self.rate] if part)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a person should know of a run that goes on."""
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run is complete; `stopped` says why it ended before its last round."""
+
+    name: str
+    rounds: int
+    seconds: float
+    stopped: str | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run could not begin, or not go on; a person's mistake needs no traceback."""
+
+    name: str
+    why: str
+    mistake: bool
+    began: bool = False
+
+
+Message = Began | Line | Note | Ended | Failed
+
+
+class Display:
+    """Takes in messages and shows them; a context manager. `total` counts the rounds of all runs."""
+
+    def __init__(self, total: int, quiet: bool = False, runs: int = 1):
+        self.total, self.quiet, self.runs = total, quiet, runs
+        self.console = Console(stderr=True, soft_wrap=True)
+        self.live = not quiet and self.console.is_terminal
+        self.lines: dict[str, Line] = {}
+        self.rows: dict[str, TaskID] = {}
+        self.done: dict[str, int] = {}
+        self.reasons: set[str] = set()  # why runs failed, each said once
+        self.before: dict[str, int] = {}  # rounds that were there when a run was resumed
+        self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True),
+            console=self.console, transient=True, disable=not self.live,
+        )  # fmt: skip
+        self.all = self.bar.add_task(self._counted(), total=total, words="rounds", visible=runs > 1)
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, message: Message) -> None:
+        """Take in one message."""
+        if isinstance(message, Began):
+            self._began(message)
+        elif isinstance(message, Line):
+            self._round(message)
+        elif isinstance(message, Note):
+            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
+        else:
+            self._ended(message)
+
+    def say(self, words: str, style: str = "") -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self.console.print(Text(words, style=style))
+
+    def _prefix(self, name: str) -> str:
+        return f"{name}: " if name and self.runs > 1 else ""
+
+    def _counted(self) -> str:
+        return f"{self.ended} of {self.runs} runs"
+
+    def _began(self, message: Began) -> None:
+        if not self.before or message.done:
+            self.say(self._prefix(message.name) + message.text(), "dim")
+        self.done[message.name] = self.before[message.name] = message.done
+        self.rows[message.name] = self.bar.add_task(
+            message.name or "rounds", total=message.rounds, completed=message.done, words=""
+        )
+        self._count()
+
+    def _round(self, line: Line) -> None:
+        self.lines[line.name] = line
+        self.done[line.name] = line.round + 1
+        if self.live:
+            words = "  ".join(part for part in (line.measured, line.turnout, line.rate) if part)
+            self.bar.update(self.rows[line.name], completed=line.round + 1, words=words)
+            self._count()
+        elif time.monotonic() - self.last > PLAIN_EVERY:
+            self.last = time.monotonic()
+            many = f"{self._counted()}, {sum(self.done.values())}/{self.total} rounds{self._left()}; "
+            one = self._prefix(line.name) + line.text()
+            self.say(many + one if self.runs > 1 else one + self._left())
+
+    def _left(self) -> str:
+        done, before = sum(self.done.values()), sum(self.before.values())
+        each = (time.monotonic() - self.start) / max(1, done - before)
+        return f", {duration(each * (self.total - done))} left"
+
+    def _count(self) -> None:
+        self.bar.update(self.all, completed=sum(self.done.values()), description=self._counted())
+
+    def _ended(self, message: Ended | Failed) -> None:
+        self.ended += 1
+        line = self.lines.pop(message.name, None)
+        if message.name in self.rows:
+            self.bar.remove_task(self.rows.pop(message.name))
+        if isinstance(message, Ended):
+            self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
+            self._say_end(message, line)
+        elif self.runs > 1:
+            known = message.why in self.reasons
+            self.reasons.add(message.why)
+            self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
+        self._count()
+
+    def _say_end(self, message: Ended, line: Line | None) -> None:
+        if line is None:
+            self.say(f"{self._prefix(message.name)}was complete already, with {message.rounds} rounds", "dim")
+            return
+        parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
+        name = message.name if self.runs > 1 else "done"
+        self.say(f"{name}: " + ", ".join(part for part in parts if part))

@@ -1,0 +1,29 @@
+"""Whether a run fits this machine: what it needs against what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnout.errors import Mistake
+from turnout.report.units import size
+
+ON_HOST = "client state"  # lives beside the CPU whatever the device, and goes to disk where it is large
+
+
+def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int = 1) -> int:
+    """The bytes a run needs, or a mistake if they are more than its part of what is free.
+
+    >>> check_fits({"cohort": 300, "data": 200}, free=1000, side_by_side=1)
+    500
+    """
+    needed = {name: count for name, count in estimate.items() if name != ON_HOST}
+    total = sum(needed.values())
+    if free is None or total * side_by_side <= free:
+        return sum(estimate.values())
+    pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
+    together = f", and {side_by_side} such runs side by side {size(total * side_by_side)}" if side_by_side > 1 else ""
+    fewer = "run fewer side by side (--jobs 1), " if side_by_side > 1 else ""
+    raise Mistake(
+        f"this run needs about {size(total)} of memory ({pieces}){together}, but {size(free)} are free here: {fewer}"
+        "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
+    )

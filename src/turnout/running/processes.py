@@ -1,0 +1,205 @@
+"""Runs as streams of messages: one in this process, or several side by side, each in a process of its own.
+
+A process per run keeps failures apart: one that fails, or is killed by the system, does not take the others with it.
+The processes are forked from a server that has the library loaded, so that starting one takes milliseconds. When this
+process is gone, a run ends at its next message.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnout.errors import Mistake
+from turnout.experiment import Experiment
+from turnout.machine.memory import free_bytes
+from turnout.records.checkpoint import rounds_done
+from turnout.running.display import Began, Ended, Failed, Line, Message, Note
+from turnout.running.folder import held
+from turnout.running.loop import begin, rounds_of
+from turnout.running.memory import check_fits
+from turnout.running.profile import profiled_rounds
+from turnout.running.stop_rules import metric_of
+from turnout.runtimes.settings import InProcess
+from turnout.tracks.track import Track
+
+ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
+OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
+LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run goes, and how much of the machine it may take."""
+
+    name: str
+    folder: Path
+    data_dir: Path | None = None
+    resume: bool = True
+    threads: int | None = None
+    side_by_side: int = 1
+    profile: bool = False
+
+
+def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
+    """Run (or go on with) an experiment, saying what happens."""
+    start = time.monotonic()
+    with _one_torch_thread():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", message="this model cannot be vectorised")
+            prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
+        yield from (Note(place.name, str(warning.message)) for warning in caught)
+        needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
+        yield from _run(prepared, place, needed, start)
+
+
+def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[Message]:
+    with held(place.folder):
+        began = _began(prepared, place, needed)
+        yield began
+        stopped = yield from _lines(prepared, place)
+        yield Ended(place.name, max(began.rounds, began.done), time.monotonic() - start, stopped)
+
+
+def _on_threads(experiment: Experiment, place: Place) -> Experiment:
+    """The experiment on its share of the cores; a resumed one keeps what it began with (experiment.as_before)."""
+    runtime, begun = experiment.runtime, (place.folder / "environment.json").exists()
+    if place.threads is None or begun or not isinstance(runtime, InProcess) or runtime.threads is not None:
+        return experiment
+    return experiment.but(runtime=replace(runtime, threads=place.threads))
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """One thread for torch's own work on any machine: how sums are split decides how they are rounded. Clients have
+    threads of their own (engine/crew.py), and on a busy machine two that wait for one another are slower than one.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _began(prepared: Track, place: Place, memory: int) -> Began:
+    about = prepared.about()
+    return Began(
+        name=place.name,
+        rounds=prepared.experiment.rounds,
+        done=rounds_done(place.folder),
+        device=about["device"],
+        engine=ENGINE_NAMES.get(about["engine"], about["engine"]),
+        threads=about["threads"],
+        headline=prepared.headline(),
+        memory=memory,
+    )
+
+
+def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
+    """A line for each round, but not more than a person can see; returns why the run ended early."""
+    metric = metric_of(prepared.experiment)
+    line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric), 0.0, None
+    rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
+    for step in rounds:
+        line, stopped = line.after(step.record, step.evaluation), step.stopped
+        if time.monotonic() - shown > LINE_SECONDS:
+            shown = time.monotonic()
+            yield line
+    if line.round >= 0:
+        yield line
+    return stopped
+
+
+def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
+    """The same, where a failure is a message too; the traceback of one that is no person's mistake is kept."""
+    kept, began = place.folder / "error.txt", False
+    kept.unlink(missing_ok=True)
+    try:
+        for message in messages_of(experiment, place):
+            began = began or isinstance(message, Began)
+            yield message
+    except Mistake as mistake:
+        yield Failed(place.name, str(mistake), True, began)
+    except Exception as error:
+        if "allocate memory" in str(error) or isinstance(error, MemoryError | torch.OutOfMemoryError):
+            yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
+            return
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(traceback.format_exc())
+        yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
+
+
+def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
+    """Several runs in this process, one after another."""
+    for experiment, place in work:
+        yield from guarded(experiment, place)
+
+
+def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterator[Message]:
+    """Several runs, `jobs` at a time, each in its own process; none is left behind, however this ends."""
+    waiting, active = deque(work), dict[Connection, tuple[Place, BaseProcess]]()
+    context = _context()
+    try:
+        while waiting or active:
+            while waiting and len(active) < jobs:
+                experiment, place = waiting.popleft()
+                here, there = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(experiment, place, there), daemon=True)
+                process.start()
+                there.close()
+                active[here] = place, process
+            for connection in wait(list(active)):
+                assert isinstance(connection, Connection)
+                yield from _received(connection, active)
+    finally:
+        for _, process in active.values():
+            process.terminate()
+        for _, process in active.values():
+            process.join()
+
+
+def _received(connection: Connection, active: dict[Connection, tuple[Place, BaseProcess]]) -> Iterator[Message]:
+    """The next message of a run; a process that went without a last one was killed."""
+    try:
+        message: Message = connection.recv()
+    except (EOFError, OSError):
+        place, process = active.pop(connection)
+        process.join()
+        if process.exitcode:
+            why = f"its process was ended from outside (code {process.exitcode}); the machine may be short of memory"
+            yield Failed(place.name, why, mistake=False, began=True)
+        return
+    yield message
+
+
+def _context() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["turnout.running.processes", "turnout.config.read"])
+    return context
+
+
+def _child(experiment: Experiment, place: Place, there: Connection) -> None:
+    """One run in its own process. Ctrl-C is for the parent, which then ends this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for message in guarded(experiment, place):
+            there.send(message)
+    except BrokenPipeError:  # the parent is gone
+        os._exit(1)

@@ -1,0 +1,84 @@
+"""When to stop before the last round: a target, patience, a time or a byte budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from turnout.errors import Mistake, nearest
+from turnout.experiment import PERSONAL_PARTS, Experiment
+from turnout.records.records import Records
+from turnout.round_log import Evaluation, RoundRecord
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the stop rules look at; it can be read back from the records, so a resumed run stops where it would have."""
+
+    best: float | None = None
+    latest: float | None = None
+    since_best: int = 0  # evaluations without a new best
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
+        """One round on."""
+        spent = replace(
+            self, seconds=self.seconds + record.seconds, bytes=self.bytes + record.bytes_up + record.bytes_down
+        )
+        value = evaluation.values.get(metric_of(experiment)) if evaluation else None
+        return spent if value is None else spent._measured(value, higher_is_better(experiment))
+
+    def _measured(self, value: float, higher: bool) -> Progress:
+        better = self.best is None or (value > self.best if higher else value < self.best)
+        if better:
+            return replace(self, best=value, latest=value, since_best=0)
+        return replace(self, latest=value, since_best=self.since_best + 1)
+
+    @classmethod
+    def from_records(cls, records: Records, experiment: Experiment) -> Progress:
+        """The progress of a run so far."""
+        columns = records.rounds()
+        progress = cls(
+            seconds=float(columns["seconds"].sum()),
+            bytes=int(columns["bytes_up"].sum() + columns["bytes_down"].sum()),
+        )
+        metric = metric_of(experiment)
+        if metric in records.metrics():
+            for value in records.curve(metric)[1].tolist():
+                progress = progress._measured(value, higher_is_better(experiment))
+        return progress
+
+
+def metric_of(experiment: Experiment) -> str:
+    """The metric the stop rules watch: the named one, else the algorithm's main one."""
+    known = experiment.algorithm.metric_names(experiment.task, experiment.evaluate)
+    metric = experiment.stop.metric or known[0]
+    if metric not in known:
+        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
+    return metric
+
+
+def higher_is_better(experiment: Experiment) -> bool:
+    metric = metric_of(experiment)
+    if metric.endswith("_spread"):
+        return False
+    kind, _, name = metric.partition("_")
+    for part in PERSONAL_PARTS if kind == "personal" else ():
+        name = name.removesuffix(f"_{part}")
+    return experiment.task.higher_is_better if name == experiment.task.main else name != "loss"
+
+
+def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
+    """Why this is enough, or None."""
+    stop, value = experiment.stop, progress.latest
+    if stop.target is not None and value is not None:
+        higher = higher_is_better(experiment)
+        if value >= stop.target if higher else value <= stop.target:
+            return f"{metric_of(experiment)} reached {stop.target:g}"
+    if stop.patience is not None and progress.since_best >= stop.patience:
+        return f"no gain in {metric_of(experiment)} for {stop.patience} evaluations"
+    if stop.seconds is not None and progress.seconds >= stop.seconds:
+        return f"the time budget of {stop.seconds:g} s is spent"
+    if stop.bytes is not None and progress.bytes >= stop.bytes:
+        return f"the byte budget of {stop.bytes:,} is spent"
+    return None

@@ -1,0 +1,80 @@
+"""From what a person gave to what runs: a module from a model, weights from a file, parts tied to the data."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from turnout.data import Federation
+from turnout.errors import Mistake, nearest
+from turnout.experiment import Experiment
+from turnout.rng import key
+
+
+def bound(experiment: Experiment, federation: Federation) -> Experiment:
+    """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
+    participation, selection = experiment.world.participation, experiment.algorithm.selection
+    for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
+        if hasattr(part, "bound"):
+            experiment = experiment.but(**{path: part.bound(federation.names, federation.clients)})
+        if hasattr(part, "check_rounds"):
+            part.check_rounds(experiment.rounds)
+    if hasattr(selection, "check"):
+        selection.check(federation.clients)
+    return experiment
+
+
+def try_turnout(experiment: Experiment, federation: Federation) -> None:
+    """Let a participation that does not fit the work asked for say so now, not in the first round."""
+    everything, seed = experiment.algorithm.local.full_work, experiment.seed
+    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, federation.groups())
+
+
+def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model).cpu()
+    make = getattr(model, "build", model)
+    if not callable(make):
+        raise Mistake(f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one")
+    needed = [
+        p for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind != p.VAR_KEYWORD
+    ]
+    if len(needed) > 2:
+        raise Mistake(
+            f"the model function needs {', '.join(map(str, needed))}: it is given (input_shape, classes) only"
+        )
+    arguments = (input_shape, classes)[: len(needed)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "model") & (2**63 - 1))
+        built = make(*arguments)
+    if hasattr(built, "build"):
+        return build_model(built, input_shape, classes, seed)
+    if not isinstance(built, nn.Module):
+        raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module")
+    return built
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Begin from given weights; names and shapes must be the model's own."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Mistake(f"start = {str(path)!r} cannot be read as a safetensors file: {error}") from error
+    own = module.state_dict()
+    for name, value in weights.items():
+        if name not in own:
+            raise Mistake(f"{path} has a tensor {name!r} that this model has not: {nearest(name, own)}")
+        if own[name].shape != value.shape:
+            raise Mistake(f"{path}: {name} is {tuple(value.shape)}, the model wants {tuple(own[name].shape)}")
+    missing = own.keys() - weights.keys()
+    if missing:
+        raise Mistake(f"{path} lacks {', '.join(sorted(missing)[:3])}: it holds another model's weights")
+    module.load_state_dict(weights)

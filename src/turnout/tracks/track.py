@@ -1,0 +1,102 @@
+"""What the loop of running/loop.py drives: a track, with a state that goes from round to round.
+
+The weight track (weights.py) federates parameters, the score track (scores/) scores on a public set. Both offer these
+functions, and so have the same records, checkpoints, stop rules and command line.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data import Federation
+from turnout.experiment import Experiment
+from turnout.layout import Layout
+from turnout.rng import draw
+from turnout.round_log import Evaluation, RoundRecord
+from turnout.types import State, Tensors
+from turnout.world.members import Members
+
+
+class Track(Protocol):
+    """A way of federating, prepared for one experiment. Its state is its own; `pack` makes a tree of it."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data and the model: a checkpoint of another experiment is refused."""
+        ...
+
+    @property
+    def clients(self) -> int:
+        """The population."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def headline(self) -> str:
+        """Who federates what: "50 clients, 610 shared parameters"."""
+        ...
+
+    def begin(self) -> Any:
+        """The state before the first round."""
+        ...
+
+    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
+
+    def evaluate(self, state: Any, t: int) -> Evaluation: ...
+
+    def module(self, state: Any, client: int | None) -> nn.Module:
+        """The trained model, or one client's own, as an ordinary module."""
+        ...
+
+    def pack(self, state: Any) -> State: ...
+
+    def unpack(self, tree: State) -> Any: ...
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what clients keep; the files that hold it now."""
+        ...
+
+    def load_clients(self, folder: Path, files: list[str]) -> None: ...
+
+    def about(self) -> dict[str, Any]:
+        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes the run will need, before its first round: the largest pieces by name."""
+        ...
+
+
+def sample_of(members: Members, experiment: Experiment) -> Tensor:
+    """The members that are measured one by one: all, or a fixed sample where there are many."""
+    count = min(len(members), experiment.evaluate.clients)
+    return members.at(draw(count, len(members), 0, experiment.seed, "evaluated"))
+
+
+def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors) -> nn.Module:
+    """A copy of a module with these weights and buffers in it."""
+    module = copy.deepcopy(template)
+    weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
+    module.load_state_dict(weights, strict=False)
+    return module.eval()
+
+
+def where(device: torch.device) -> dict[str, Any]:
+    """A device, for the record."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+    return {"device": str(device), "device_name": name}
+
+
+def data_bytes(federation: Federation) -> int:
+    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))

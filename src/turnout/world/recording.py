@@ -1,0 +1,151 @@
+"""This machine's own participation trace, measured as paper 000 did (§5.1).
+
+A training process is asked for E epochs a round, and what counts is the share finished before a fixed
+deadline, while a competitor takes a given load of the same CPU. Alone, the competitor works for `load` of
+the time and sleeps for the rest. When two processes want one core each gets half of it, so a burst takes
+twice as long and the training gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30,
+50, 70 and 90 %. The paper's Raspberry Pis: 75, 67, 57 and 56 %.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.errors import Mistake
+from turnout.world.fleet_log import write_log
+
+Row = tuple[int, str, float]  # round, client, share of the work finished: a row of a log
+Progress = Callable[[int, int, Row], None]  # rounds measured so far, rounds in all, the latest row
+
+PAPER_LOADS = (0.0, 0.3, 0.5, 0.7, 0.9)
+_SCRIPT = Path(__file__).with_name("contention.py")
+_PERIOD_SECONDS = 0.02  # of the competitor: a few turns of the system's scheduler
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One round of the training job: `epochs` passes over `samples` samples, up to a deadline."""
+
+    epochs: int
+    samples: int
+    deadline_seconds: float
+
+
+@contextmanager
+def _process(what: str, core: int, seed: int, *numbers: float) -> Iterator[subprocess.Popen[str]]:
+    """A process of contention.py, gone when the block ends, however it ends."""
+    command = [sys.executable, "-I", "-S", str(_SCRIPT), what, str(os.getpid()), str(core), str(seed)]
+    process = subprocess.Popen(command + [str(n) for n in numbers], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def competitor(load: float, seed: int = 0) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process that takes `load` of the core the training runs on, gone when the block ends; none without load."""
+    if load == 0:
+        yield []
+        return
+    with _process("compete", _core(), seed, load, _PERIOD_SECONDS) as process:
+        yield [process]
+
+
+def _core() -> int:
+    """The core both processes share; -1 where the system cannot keep a process on one."""
+    return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else -1
+
+
+def _train(trial: Trial, rounds: int, seed: int) -> Iterator[tuple[float, float]]:
+    """The share finished and the seconds taken, round after round."""
+    numbers = (rounds, trial.epochs, trial.samples, trial.deadline_seconds)
+    with _process("train", _core(), seed, *numbers) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            share, seconds = line.split()
+            yield float(share), float(seconds)
+
+
+def calibrate(epochs: int, epoch_seconds: float = 0.02, slack: float = 1.1, seed: int = 0) -> Trial:
+    """A trial whose epochs take about `epoch_seconds` without load, with a deadline that leaves some slack.
+
+    The deadline is `slack` x the median time of nine full rounds without load.
+    """
+    probe = Trial(epochs=1, samples=100, deadline_seconds=float("inf"))
+    probe_seconds = statistics.median(seconds for _, seconds in _train(probe, 5, seed))
+    samples = max(1, round(epoch_seconds / probe_seconds * probe.samples))
+    unhurried = Trial(epochs, samples, deadline_seconds=float("inf"))
+    full_seconds = statistics.median(seconds for _, seconds in _train(unhurried, 9, seed))
+    return Trial(epochs, samples, slack * full_seconds)
+
+
+def record_trace(
+    rounds: int,
+    trial: Trial,
+    load: float = 0.0,
+    seed: int = 0,
+    progress: Callable[[Row], None] | None = None,
+) -> list[Row]:
+    """Measure one trace under one load: a row per round, for a client named after the load ("load-30")."""
+    _check(rounds, trial.epochs, [load])
+    rows: list[Row] = []
+    with competitor(load, seed):
+        for t, (share, _) in enumerate(_train(trial, rounds, seed)):
+            rows.append((t, f"load-{round(100 * load)}", share))
+            if progress is not None:
+                progress(rows[-1])
+    return rows
+
+
+def record_log(
+    path: str | Path,
+    rounds: int = 40,
+    epochs: int = 5,
+    loads: Sequence[float] = PAPER_LOADS,
+    deadline_seconds: float | None = None,
+    epoch_seconds: float = 0.02,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Measure a trace for every load and write them as a log, one client for each load.
+
+    Without a deadline it is 1.1 x the median time of a full round without load. The log can be used at once:
+    FleetLog(path, mode="resample").
+    """
+    _check(rounds, epochs, loads)
+    if deadline_seconds is not None and not 0 < deadline_seconds < math.inf:
+        raise Mistake(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
+    trial = calibrate(epochs, epoch_seconds, seed=seed)
+    if deadline_seconds is not None:
+        trial = Trial(epochs, trial.samples, deadline_seconds)
+    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        if progress is not None:
+            progress(len(rows), rounds * len(loads), row)
+
+    for load in loads:
+        record_trace(rounds, trial, load, seed, add)
+    write_log(path, rows)
+    return rows
+
+
+def _check(rounds: int, epochs: int, loads: Sequence[float]) -> None:
+    if rounds < 1 or epochs < 1:
+        raise Mistake(f"a trace of {rounds} rounds of {epochs} epochs: both must be 1 or more")
+    for load in loads:
+        if not 0 <= load < 1:
+            raise Mistake(f"a load of {load}: give the share of the CPU to take, from 0 to below 1")
+    if len({round(100 * load) for load in loads}) < len(loads):
+        raise Mistake(f"loads {list(loads)}: they name the log's clients, in percent, so they must differ")
