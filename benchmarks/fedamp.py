@@ -7,7 +7,8 @@ import time
 import torch
 
 import turnout as to
-from turnout.parts.mixing import Ended
+from turnout.parts.arrived import Arrived
+from turnout.types import Turnout
 
 COHORT = 100
 
@@ -21,7 +22,9 @@ def main() -> None:
         state = mixing.begin(known, width)
         for client_R in everybody.split(1_000):
             update_RP = torch.randn(len(client_R), width)
-            state = mixing.observe(state, Ended(client_R, shared_P, update_RP, torch.ones(len(client_R))))
+            all_C = torch.ones(len(client_R), dtype=torch.float64)
+            turnout = Turnout(client_R, all_C, 1.0, all_C, all_C)
+            state = mixing.observe(state, Arrived(0, 0, client_R, update_RP, shared_P, turnout))
         start = time.process_time()
         mixing.starts(state, everybody[:COHORT], shared_P)
         print(f"{known:,} | {width:,} | {mixing.memory(known, width) / 1e9:.2f} | {time.process_time() - start:.2f}")

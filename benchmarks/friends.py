@@ -25,8 +25,9 @@ import torch
 
 import turnout as to
 from turnout.data.federation import Federation
+from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
-from turnout.parts.substitution.base import Arrived, Lent
+from turnout.parts.substitution.base import Lent
 from turnout.rng import rng
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
@@ -117,7 +118,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     prepared = prepare(experiment(args, part))
     training, keeping = Watch(), Watch()
     device = prepared.runtime.device
-    prepared.runtime.trainer.train = training.on(prepared.runtime.trainer.train, device)  # type: ignore[method-assign]
+    prepared.runtime.clients.trainer.train = training.on(prepared.runtime.clients.trainer.train, device)  # type: ignore[method-assign]
     timed = Timed(part, keeping, device)
     prepared.runtime.algorithm = replace(prepared.algorithm, substitution=timed)
     rows = list(rounds_of(prepared, training, keeping, args.rounds))

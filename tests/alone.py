@@ -15,9 +15,9 @@ from turnout.types import Samples
 def train_alone(prepared: Weights, client: int, t: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """A round's local work of one client, in place; the steps made come back."""
     e, runtime = prepared.experiment, prepared.runtime
-    everyone = torch.arange(prepared.federation.clients)
-    steps = int(runtime._turn_out(everyone, t)[1][client])
-    x, y = prepared.federation.train(torch.tensor([client]), t).of(0)
+    everyone = torch.arange(prepared.runtime.clients.federation.clients)
+    steps = int(runtime.turn_out(everyone, t)[1][client])
+    x, y = prepared.runtime.clients.federation.train(torch.tensor([client]), t).of(0)
     samples = Samples(x.double(), y, torch.arange(len(x)), torch.tensor([len(x)]))
     size, ids = e.algorithm.local.batch_size, torch.tensor([client])
     batches = address_batches(samples, ids, torch.tensor([steps]), size, runtime.drop_single, e.seed, t)

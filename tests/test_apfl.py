@@ -7,7 +7,7 @@ import torch
 
 import turnout as to
 from turnout.errors import Mistake
-from worlds import blobs, play, ready, walk, world
+from worlds import blobs, own_models, play, ready, walk, world
 
 COUNTS = [8, 12, 4, 16]
 PARTIAL = (1.0, 0.5, 0.0, 0.75)
@@ -15,7 +15,7 @@ LR, P = 0.1, 18
 
 
 def mine(prepared, name):
-    return prepared.runtime.store.gather(torch.arange(4))[f"mine/apfl/{name}"]
+    return prepared.runtime.clients.store.gather(torch.arange(4))[f"mine/apfl/{name}"]
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
@@ -47,7 +47,7 @@ def test_apfl_is_the_formula(adaptive):
         torch.testing.assert_close(mine(prepared, "v"), v)
         torch.testing.assert_close(mine(prepared, "alpha")[:, 0], torch.tensor(alpha, dtype=torch.float64))
     assert mine(prepared, "begun")[:, 0].tolist() == [1, 1, 0, 1]
-    flat, _ = prepared.own_models(server, torch.arange(4))(torch.arange(4))
+    flat, _ = own_models(prepared, server, torch.arange(4))(torch.arange(4))
     own = torch.tensor(alpha, dtype=torch.float64)[:, None] * v + (1 - torch.tensor(alpha))[:, None] * w
     own[2] = w  # never there: it would begin with what it downloads
     torch.testing.assert_close(flat, own)
@@ -61,7 +61,7 @@ def test_the_shared_model_is_fedavg_s_and_a_client_alone_with_alpha_1_trains_by_
     alone = ready(world(COUNTS, *PARTIAL, personal=to.personal.everything))
     play(alone, 3)
     torch.testing.assert_close(mine(prepared, "v")[[0, 1, 3]],
-                               alone.runtime.store.gather(torch.tensor([0, 1, 3]))["personal"])  # fmt: skip
+                               alone.runtime.clients.store.gather(torch.tensor([0, 1, 3]))["personal"])  # fmt: skip
 
 
 def test_personal_accuracy_is_that_of_the_mixture(tmp_path):
@@ -76,7 +76,7 @@ def test_personal_accuracy_is_that_of_the_mixture(tmp_path):
     measured = prepared.evaluate(server, 2)
     client, loss = measured.per_client["personal_loss"]
     for k in client.tolist():
-        x, y = prepared.federation.test(torch.tensor([k]), 2).of(0)
+        x, y = prepared.runtime.clients.federation.test(torch.tensor([k]), 2).of(0)
         module = run.model(client=k).double()
         expected = torch.nn.functional.cross_entropy(module(x.double()), y).item()
         assert float(loss[k]) == pytest.approx(expected, rel=1e-5)

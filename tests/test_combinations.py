@@ -23,16 +23,18 @@ from torch import Tensor
 import turnout as to
 from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination, has_norm
 from turnout.errors import Mistake
-from turnout.exchange import Download, Server
+from turnout.exchange import Download, Farewell, Told
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending
 from turnout.records.records import same
 from turnout.round_log import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of
+from turnout.server.state import Server
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
 from turnout.types import Replies, Tensors, Turnout, flatten, wire_bytes
+from worlds import kept_rows
 
 KILLED = 2  # the round after whose checkpoint a run is killed
 EVERYBODY = torch.arange(len(COUNTS))
@@ -137,22 +139,22 @@ class Listening:
         self.heard |= {"download": download, "turnout": turnout, "replies": replies}
         return turnout, replies
 
-    def tell(self, client_R: Tensor, told: dict[str, Tensors]) -> None:
-        self.heard["told"] = told
-        self.runtime.tell(client_R, told)
+    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+        farewell = self.runtime.farewell(client_I, told)
+        self.heard["farewell"] = farewell
+        return farewell
 
-    def forget(self, client_I: Tensor) -> tuple[Tensor, dict[str, Tensors]]:
-        client_I, said = self.runtime.forget(client_I)
-        self.heard["said"] = said
-        return client_I, said
+    def forget(self, client_I: Tensor) -> None:
+        self.heard["said"] = self.heard["farewell"].said
+        self.runtime.forget(client_I)
 
 
 def spoil(track: Weights, client_I: Tensor) -> None:
     """Fill these clients' training samples with what is no number."""
-    federation: Any = track.runtime.federation
+    federation: Any = track.runtime.clients.federation
     x = federation.x.clone()
     x[federation.train(client_I).row_R] = torch.nan
-    track.runtime.federation = replace(federation, x=x)
+    track.runtime.clients.federation = replace(federation, x=x)
 
 
 def played(found: Combination, *absent: int, **changes: Any) -> Played:
@@ -165,12 +167,15 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
     for t in range(ROUNDS):
         listening.heard = {}
         server, record = track.round(server, t)
+        listening.heard.pop("farewell", None)
+        if t in server.told.said:
+            listening.heard["told"] = server.told.said[t]
         about = (found.seed, track.model.layout.shared_slots, dict(sent_down))
         rounds.append(Round(record, server, *about, **listening.heard))
-        log = server.parts["compression"]
+        log = server.compression
         if "length_M" in log and log["round_M"][-1:].tolist() == [t]:
             sent_down[t] = int(log["length_M"][-1])
-    return Played(rounds, track.runtime.store.gather(EVERYBODY))
+    return Played(rounds, kept_rows(track, server, EVERYBODY))
 
 
 # -- killed and resumed, loop and absent
@@ -204,7 +209,7 @@ def end_of(track: Weights, folder: Path, records: list[RoundRecord]) -> Played:
     checkpoint = read_state(track, folder)
     assert checkpoint is not None
     server = track.unpack(checkpoint.state)
-    return Played([Round(record, server) for record in records], track.runtime.store.gather(EVERYBODY))
+    return Played([Round(record, server) for record in records], kept_rows(track, server, EVERYBODY))
 
 
 def check_absent(found: Combination, whole: Played) -> None:
@@ -308,7 +313,7 @@ def check_weights(found: Combination, happened: Round) -> None:
     assert turnout is not None
     share_C, weight_C = record.clients["share"], record.clients["weight"]
     counts_C = counted(found, happened)
-    gone_L = happened.server.parts["membership"]["gone_L"]
+    gone_L = happened.server.roster.gone_L
     assert record.counted == int(counts_C.sum()) > 0
     assert (share_C >= 0).all()
     assert (weight_C >= 0).all()
@@ -351,9 +356,9 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
 
 def boosts(algorithm: to.Algorithm, happened: Round) -> Tensor:
     """1 + 2 / (t - τ0 + 1)² for who joined in round τ0 (SPEC §2.4)."""
-    roster, client_C = happened.server.parts["membership"], happened.record.clients["client"]
+    roster, client_C = happened.server.roster, happened.record.clients["client"]
     boost_C = torch.ones(len(client_C), dtype=torch.float64)
-    for client, since in zip(roster["newcomer_J"].tolist(), roster["since_J"].tolist(), strict=True):
+    for client, since in zip(roster.newcomer_J.tolist(), roster.since_J.tolist(), strict=True):
         boost_C[client_C == client] = 1 + 2 / (happened.record.round - since + 1) ** 2
     return boost_C
 
@@ -362,7 +367,7 @@ def check_borrowed(algorithm: to.Algorithm, happened: Round, borrowed_C: Tensor,
     record, near = happened.record, {"rtol": 0.0, "atol": 1e-12}
     share_C = record.clients["share"]
     gone = 1 - float(share_C.sum()) if algorithm.membership.stand_in else 0.0
-    if algorithm.shares.over == "unbiased" and len(happened.server.parts["membership"]["gone_L"]) and gone:
+    if algorithm.shares.over == "unbiased" and len(happened.server.roster.gone_L) and gone:
         return  # what those who are gone stand for is not in the record
     if not algorithm.substitution.lends:
         torch.testing.assert_close(borrowed_C, torch.zeros_like(borrowed_C), **near)

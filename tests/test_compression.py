@@ -11,7 +11,6 @@ import torch
 import turnout as to
 from turnout.cli import main
 from turnout.errors import Mistake
-from turnout.exchange import Server
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.broadcast_log import Downlink
@@ -20,6 +19,7 @@ from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import friends
 from turnout.records.records import same
 from turnout.running.folder import open_run
+from turnout.server.state import Server
 from turnout.studies.bytes import overshoot
 from turnout.tracks.weights import Weights
 from turnout.types import Message
@@ -99,8 +99,8 @@ def test_one_round_after_another_is_the_specification_s(scale_at):
             M_G = st(A_G, q_down, slots)
             R_G, w = A_G - M_G, w + M_G
         torch.testing.assert_close(server.shared_P, w, rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(server.parts["compression"]["left_P"], R_G, rtol=1e-6, atol=1e-8)
-    rows = prepared.runtime.store.gather(torch.arange(4))
+        torch.testing.assert_close(server.compression["left_P"], R_G, rtol=1e-6, atol=1e-8)
+    rows = prepared.runtime.clients.store.gather(torch.arange(4))
     torch.testing.assert_close(rows["residual/left"], R, rtol=1e-6, atol=1e-8)
     assert rows["residual/round"].tolist() == [5, 4, 6, 6]
 
@@ -118,7 +118,7 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
     held: dict[int, tuple[int, torch.Tensor]] = {}
     replayed = 0
     for t in range(14):
-        log, shared_P = Downlink.from_state(server.parts["compression"]), server.shared_P
+        log, shared_P = Downlink.from_state(server.compression), server.shared_P
         server, record = prepared.round(server, t)
         for k in (AWAY.fractions[t % 7] > 0).nonzero().squeeze(1).tolist():
             since, weights_P = held.get(k, (-1, torch.zeros_like(shared_P)))
@@ -140,7 +140,7 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
 def test_the_log_is_cut_at_the_size_of_the_model():
     prepared = ready(away(to.SparseTernary(0.5)))
     server, _ = play(prepared, 12)
-    log, dense = Downlink.from_state(server.parts["compression"]), dense_bytes(prepared.model.layout.shared_slots)
+    log, dense = Downlink.from_state(server.compression), dense_bytes(prepared.model.layout.shared_slots)
     assert 0 < len(log.byte_B) == int(log.length_M.sum()) <= dense
     assert len(log.round_M) < 10
     assert log.since == int(log.round_M[0]) or log.since == int(log.round_M[0]) - 1  # round 2 sent nothing
@@ -180,11 +180,11 @@ def test_8_16_rounds_with_nobody_leave_the_state_alone():
     server = prepared.begin()
     for t in range(2):
         server, _ = prepared.round(server, t)
-    before = prepared.runtime.store.gather(torch.arange(4))
+    before = prepared.runtime.clients.store.gather(torch.arange(4))
     after, record = prepared.round(server, 2)
     assert record.skipped == "nobody answered"
     assert after is server
-    assert all(torch.equal(v, before[n]) for n, v in prepared.runtime.store.gather(torch.arange(4)).items())
+    assert all(torch.equal(v, before[n]) for n, v in prepared.runtime.clients.store.gather(torch.arange(4)).items())
 
 
 def test_an_absent_client_is_invisible_with_residuals_too():
@@ -192,7 +192,7 @@ def test_an_absent_client_is_invisible_with_residuals_too():
     a, _ = play(plain, 2)
     owner = blobs(COUNTS).owner
     b, _ = play(poisoned, 2)
-    poisoned.runtime.federation.x[owner == 1] = float("nan")  # away in rounds 2 and 3
+    poisoned.runtime.clients.federation.x[owner == 1] = float("nan")  # away in rounds 2 and 3
     for t in (2, 3):
         (a, _), (b, _) = plain.round(a, t), poisoned.round(b, t)
     assert torch.equal(a.shared_P, b.shared_P)
@@ -204,8 +204,8 @@ def test_dense_is_a_bypass_and_keeping_everything_is_not():
     torch.testing.assert_close(play(ready(away(to.TopK(1.0))), 4)[0].shared_P, plain, rtol=1e-6, atol=1e-6)
     assert (play(ready(away(to.SparseTernary(1.0))), 4)[0].shared_P - plain).abs().max() > 1e-3
     prepared = ready(away(to.Dense()))
-    assert prepared.server.parts["compression"] == {}
-    assert prepared.runtime.store.initial == {}
+    assert prepared.server.compression == {}
+    assert prepared.runtime.clients.store.initial == {}
 
 
 def test_old_residuals_fade_or_are_dropped():
@@ -233,7 +233,7 @@ def test_one_way_only():
     _, records = play(prepared, 4)
     assert all(r.bytes_down == r.counted * 4 * 18 for r in records)
     assert all(0 < r.bytes_up < r.counted * 4 * 18 for r in records if r.skipped is None)
-    assert prepared.server.parts["compression"] == {}
+    assert prepared.server.compression == {}
 
 
 def test_7_3_rule_13_adam_s_moments_stay_home_or_travel_dense():
@@ -255,7 +255,7 @@ def test_7_3_rule_16_patches_and_statistics_are_outside():
     prepared = ready(experiment, **{"algorithm.personal": to.personal.batch_norm})
     _, records = play(prepared, 7)
     width = 5 * 6 + 6 + 6 * 3 + 3
-    assert prepared.runtime.store.initial["residual/left"].shape == (width,)
+    assert prepared.runtime.clients.store.initial["residual/left"].shape == (width,)
     assert records[0].bytes_up < 4 * 4 * width / 4
     shared = ready(experiment)
     server, records = play(shared, 7)
@@ -279,7 +279,7 @@ def test_7_3_rule_22_who_arrives_or_was_excluded_gets_the_whole_model():
             client = record.clients["client"].tolist()
             bytes_down[leave, t] = dict(zip(client, record.clients["bytes_down"].tolist(), strict=True))
             if t == 3:
-                left_P = prepared.runtime.store.gather(torch.tensor([1]))["residual/left"][0]
+                left_P = prepared.runtime.clients.store.gather(torch.tensor([1]))["residual/left"][0]
                 assert bool((left_P == 0).all()) == (leave == "exclude")
     assert set(bytes_down["include", 0].values()) == {dense}
     assert bytes_down["exclude", 4][1] == dense
@@ -297,8 +297,8 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
         algorithm = to.Algorithm(local, compression=to.SparseTernary(0.02), substitution=to.Friends(client_sketch=size))
         prepared = ready(to.Experiment(to.World(data), to.models.MLP(20), algorithm, runtime=to.InProcess(threads=1)))
         server, records = play(prepared, 4)
-        _, alike = friends.similarity(server.parts["substitution"])
-        group, away_from_oneself = prepared.federation.groups(), ~torch.eye(8, dtype=torch.bool)
+        _, alike = friends.similarity(server.substitution)
+        group, away_from_oneself = prepared.runtime.clients.federation.groups(), ~torch.eye(8, dtype=torch.bool)
         mates = (group[:, None] == group) & away_from_oneself
         margins[name] = float(alike[mates].mean() - alike[~mates & away_from_oneself].mean())
         up[name] = records[0].bytes_up
@@ -316,11 +316,11 @@ def test_algorithm_1_as_printed_overshoots_and_the_resolved_one_does_not():
 
 def test_a_client_that_is_not_finite_does_not_spoil_its_company():
     poisoned = ready(world(COUNTS, compression=to.SparseTernary(0.2), nonfinite="absent"))
-    poisoned.runtime.federation.x[9] = float("inf")  # a sample of client 1
+    poisoned.runtime.clients.federation.x[9] = float("inf")  # a sample of client 1
     server, (record,) = play(poisoned)
     assert record.extra["nonfinite_clients"] == "1"
     assert torch.isfinite(server.shared_P).all()
-    assert (poisoned.runtime.store.gather(torch.tensor([1]))["residual/left"] == 0).all()
+    assert (poisoned.runtime.clients.store.gather(torch.tensor([1]))["residual/left"] == 0).all()
 
 
 def test_a_large_population_costs_what_its_cohort_costs():
@@ -333,7 +333,7 @@ def test_a_large_population_costs_what_its_cohort_costs():
     )
     prepared = ready(to.Experiment(to.World(data), to.models.Logistic(), algorithm, runtime=to.InProcess(threads=1)))
     _, records = play(prepared, 3)
-    assert len(prepared.runtime.store) <= 60
+    assert len(prepared.runtime.clients.store) <= 60
     assert all(r.counted == 20 for r in records)
 
 

@@ -40,7 +40,7 @@ def elastic_world(model="mlp", counts=COUNTS, fractions=FRACTIONS, term=None, **
 
 def fisher_of(prepared, client: int, module: torch.nn.Module, rows=None, t: int = 0) -> torch.Tensor:
     """The mean over samples of the squared gradient of log p(y | x), each by ordinary autograd, in evaluation mode."""
-    x, y = prepared.federation.train(torch.tensor([client]), t).of(0)
+    x, y = prepared.runtime.clients.federation.train(torch.tensor([client]), t).of(0)
     module, squares = copy.deepcopy(module).eval(), []
     for i in range(len(x)) if rows is None else rows:
         loss = torch.nn.functional.cross_entropy(module(x[i : i + 1].double()), y[i : i + 1])
@@ -201,16 +201,21 @@ def test_an_absent_client_is_invisible_and_keeps_nothing():
     experiment = elastic_world(term=to.Elastic(0.3, fisher_every=2))
     plain, poisoned = ready(experiment), ready(experiment.but(seed=0))
     own = blobs(COUNTS)
-    poisoned.runtime.federation.x[own.owner == 2] = float("nan")
+    poisoned.runtime.clients.federation.x[own.owner == 2] = float("nan")
     (a, _), (b, _) = play(plain, 3), play(poisoned, 3)
     assert torch.equal(a.shared_P, b.shared_P)
-    assert poisoned.runtime.store.gather(torch.arange(4))["mine/elastic/held"].flatten().tolist() == [0, 0, -1, 0]
+    assert poisoned.runtime.clients.store.gather(torch.arange(4))["mine/elastic/held"].flatten().tolist() == [
+        0,
+        0,
+        -1,
+        0,
+    ]
 
 
 def test_a_skipped_round_leaves_the_sums_as_they_are():
     prepared = ready(elastic_world())
     server, _ = play(prepared, 1)
-    prepared.runtime.participation.fractions[:] = 0
+    prepared.experiment.world.participation.fractions[:] = 0
     after, record = prepared.round(server, 1)
     assert record.skipped
     assert after is server
@@ -279,7 +284,7 @@ def test_rule_17_shared_parameters_only_and_statistics_stay_where_they_are():
     server, _ = play(prepared, 1)
     play(plain, 1)
     assert server.down["elastic"]["U"].shape == server.shared_P.shape == (5 * 6 + 6 + 6 * 3 + 3,)
-    mine, theirs = (p.runtime.store.gather(torch.arange(4)) for p in (prepared, plain))
+    mine, theirs = (p.runtime.clients.store.gather(torch.arange(4)) for p in (prepared, plain))
     for name in mine:
         torch.testing.assert_close(mine[name], theirs[name])
     module = trained_in_round_0(prepared, 3)
@@ -307,7 +312,7 @@ def test_rule_20_the_last_u_and_v_of_who_has_left_may_be_kept(keep):
         prepared = ready(elastic_world(term=term, membership=to.Membership(leave="include")).but(rounds=5), **gone)
         servers.append(play(prepared, 3)[0])
         if memory:
-            last = prepared.runtime.store.gather(torch.tensor([3]))
+            last = prepared.runtime.clients.store.gather(torch.tensor([3]))
             back, _ = play(prepared, 4)
     width = len(back.shared_P)
     index = last["mine/elastic/index"][0].long() if keep else torch.arange(width)
@@ -316,7 +321,7 @@ def test_rule_20_the_last_u_and_v_of_who_has_left_may_be_kept(keep):
         own = torch.zeros_like(kept).index_copy(0, index, last[f"mine/elastic/{name.lower()}"][0])
         assert bool((own > 0).any())
         torch.testing.assert_close(kept, (2 * without + own) / 3)  # clients 0 and 1 have reported as well
-    assert len(back.parts["membership"]["gone_L"]) == 0
+    assert len(back.roster.gone_L) == 0
 
 
 def dense(down, name, width):
@@ -379,7 +384,8 @@ def test_bytes_with_fewer_fishers_a_client_downloads_sums_once():
     server, records = prepared.begin(), []
     turnouts = {2: (1.0, 1.0, 1.0, 0.0), 3: (1.0, 0.0, 0.0, 1.0)}
     for t in range(5):
-        prepared.runtime.participation.fractions = torch.tensor(turnouts.get(t, FRACTIONS), dtype=torch.float64)
+        fractions = torch.tensor(turnouts.get(t, FRACTIONS), dtype=torch.float64)
+        prepared.experiment.world.participation.fractions = fractions
         server, record = prepared.round(server, t)
         records.append(record)
     sums = 4 * (2 * P + 1)

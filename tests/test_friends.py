@@ -18,8 +18,9 @@ from turnout import testing
 from turnout.config.read import from_table, load
 from turnout.config.write import to_toml
 from turnout.errors import Mistake
+from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
-from turnout.parts.substitution.base import Arrived, Lent
+from turnout.parts.substitution.base import Lent
 from turnout.parts.substitution.similarity_table import Pairs
 from turnout.records.records import Records, same
 from turnout.types import Message, Turnout
@@ -303,7 +304,7 @@ def test_rule_7_similarity_is_of_what_the_server_sees_or_of_a_sketch_that_client
         experiment = experiment.but(**{"algorithm.server.lr": 0.01})
         prepared = ready(experiment)
         server, records = play(prepared, 1)
-        seen[name] = friends.similarity(server.parts["substitution"])[1][0, 1], records[0].bytes_up
+        seen[name] = friends.similarity(server.substitution)[1][0, 1], records[0].bytes_up
     D = local_updates(ready(days(ROW_0)))
     for name, x_CP in (("message", D.sign()), ("sketch", D)):  # 18 parameters in 18 columns: nothing is lost
         assert float(seen[name][0]) == pytest.approx(
@@ -388,7 +389,7 @@ def test_hindsight_measures_the_substitution_error_and_leaves_no_trace() -> None
         changes |= {"runtime.engine": "loop"}
         layered = ready(dataclasses.replace(experiment, model=model), **changes)
         layered_server, records = play(layered, 4)
-        runs.append((layered_server.shared_P, layered.runtime.store.gather(torch.arange(4)), records))
+        runs.append((layered_server.shared_P, layered.runtime.clients.store.gather(torch.arange(4)), records))
     assert torch.equal(runs[0][0], runs[1][0])
     for name, rows in runs[0][1].items():
         assert torch.equal(rows, runs[1][1][name])
@@ -666,7 +667,7 @@ def test_growing_batches() -> None:
     experiment = world([8, 12], local=local, weighting=to.ByShare())
     for t, steps in enumerate([(4, 6), (2, 3), (2, 2), (1, 2), (1, 2), (1, 1), (1, 1)]):
         prepared = ready(experiment)
-        _, steps_C = prepared.runtime._turn_out(torch.arange(2), t)
+        _, steps_C = prepared.runtime.turn_out(torch.arange(2), t)
         assert steps_C.tolist() == list(steps)
     prepared = ready(experiment)
     state, losses = prepared.begin(), []
@@ -675,7 +676,7 @@ def test_growing_batches() -> None:
         losses.append(record.train_loss)
     assert all(math.isfinite(loss) for loss in losses)
     # From round 5 on each update is one full-batch gradient step.
-    x, y = prepared.federation.train(torch.tensor([1]), 0).of(0)
+    x, y = prepared.runtime.clients.federation.train(torch.tensor([1]), 0).of(0)
     weight, bias = prepared.model.layout.unpack(state.shared_P).values()
     w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     torch.nn.functional.cross_entropy(x.double() @ w.T + b, y).backward()

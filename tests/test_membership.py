@@ -10,8 +10,8 @@ from torch import Tensor
 
 import turnout as to
 from turnout.errors import Mistake
-from turnout.exchange import Server
 from turnout.parts.membership.departure import Bounds, should_exclude
+from turnout.server.state import Server
 from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
 
@@ -121,7 +121,7 @@ def test_the_gradient_norm_of_the_old_objective_is_recorded_and_may_be_a_gate():
     torch.nn.utils.vector_to_parameters(server.shared_P, module.parameters())
     total = torch.zeros(())
     for client in range(3):
-        x, y = prepared.federation.train(torch.tensor([client]), 0).of(0)
+        x, y = prepared.runtime.clients.federation.train(torch.tensor([client]), 0).of(0)
         total = total + COUNTS[client] / 24 * torch.nn.functional.cross_entropy(module(x.double()), y)
     norm = torch.cat([g.reshape(-1) for g in torch.autograd.grad(total, list(module.parameters()))]).norm()
     _, after = prepared.round(server, 1)
@@ -144,9 +144,9 @@ def test_only_those_who_are_there_answer_for_the_old_objective():
     def norm(*fractions: float, spoilt: int | None = None) -> object:
         prepared = ready(town(to.Join(3, 1), fractions=fractions))
         if spoilt is not None:
-            rows = prepared.runtime.federation.train(torch.tensor([spoilt])).row_R
-            x = prepared.runtime.federation.x.clone().index_fill(0, rows, torch.nan)
-            prepared.runtime.federation = dataclasses.replace(prepared.runtime.federation, x=x)
+            rows = prepared.runtime.clients.federation.train(torch.tensor([spoilt])).row_R
+            x = prepared.runtime.clients.federation.x.clone().index_fill(0, rows, torch.nan)
+            prepared.runtime.clients.federation = dataclasses.replace(prepared.runtime.clients.federation, x=x)
         return prepared.round(prepared.begin(), 1)[1].extra.get("old_gradient_norm")
 
     without_1 = norm(1.0, 0.0, 1.0, 0.0)
@@ -236,7 +236,7 @@ def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it(
         experiment = town(to.Leave(1, 2), membership=to.Membership(leave=leave), personal=to.personal.batch_norm)
         prepared = ready(dataclasses.replace(experiment, model=model))
         play(prepared, 4)
-        store = prepared.runtime.store
+        store = prepared.runtime.clients.store
         first, row = store.initial["personal"], store.gather(torch.tensor([1]))["personal"][0]
         assert torch.equal(first, row) == forgotten
 
@@ -257,11 +257,11 @@ class Remembers(to.Unused):
 
 def test_rule_5_parts_forget_the_excluded():
     server, _ = play(ready(town(to.Leave(1, 2), substitution=Remembers())), 4)
-    assert server.parts["substitution"]["seen"].tolist() == [1, 0, 1, 1]
+    assert server.substitution["seen"].tolist() == [1, 0, 1, 1]
     server, _ = play(
         ready(town(to.Leave(1, 2), substitution=Remembers(), membership=to.Membership(leave="include"))), 4
     )
-    assert server.parts["substitution"]["seen"].tolist() == [1, 1, 1, 1]
+    assert server.substitution["seen"].tolist() == [1, 1, 1, 1]
 
 
 def test_decide_says_what_it_decided_from_which_numbers():
@@ -368,7 +368,7 @@ def test_the_test_set_follows_the_objective():
 
 
 def accuracy(prepared, server: Server, clients: list[int]) -> float:
-    own = prepared.federation.test(torch.tensor(clients), 0)
+    own = prepared.runtime.clients.federation.test(torch.tensor(clients), 0)
     module = prepared.module(server, None).double()
     guess = module(own.x[own.row_R].double()).argmax(1)
     return float((guess == own.y[own.row_R]).double().mean())

@@ -16,7 +16,7 @@ from turnout.parts.mixing import distances
 from turnout.records.records import same
 from turnout.running.memory import check_fits
 from turnout.tracks.weights import Weights
-from worlds import Coarse, gradient_of, play, ready, stopped_and_resumed, walk, world
+from worlds import Coarse, gradient_of, own_models, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4: they train in the order 3, 1, 0, 2
 TURNS = [(1.0, 0.5, 1.0, 0.75), (0.5, 1.0, 0.0, 1.0), (1.0, 0.5, 1.0, 0.0), (1.0, 1.0, 1.0, 1.0)]
@@ -37,8 +37,8 @@ def amp(mixing: to.FedAMP = AMP, **algorithm) -> to.Experiment:
 
 
 def own(prepared: Weights, server) -> Tensor:
-    everybody = torch.arange(prepared.federation.clients)
-    return prepared.own_models(server, everybody)(everybody)[0]
+    everybody = torch.arange(prepared.runtime.clients.federation.clients)
+    return own_models(prepared, server, everybody)(everybody)[0]
 
 
 def cloud(w: dict[int, Tensor], i: int, mixing: to.FedAMP) -> Tensor:
@@ -75,7 +75,7 @@ def test_without_attention_clients_train_alone():
     play(alone, 4)
     free = ready(amp(to.FedAMP(alpha=0.0)), **without)
     after, _ = play(free, 4)
-    torch.testing.assert_close(own(free, after), alone.runtime.store.gather(torch.arange(4))["personal"])
+    torch.testing.assert_close(own(free, after), alone.runtime.clients.store.gather(torch.arange(4))["personal"])
     assert not torch.allclose(own(prepared, server), own(free, after))
 
 
@@ -187,7 +187,8 @@ def test_mime_lite_is_the_formula():
     w, m, server = prepared.server.shared_P, torch.zeros(P, dtype=torch.float64), prepared.begin()
     p = torch.tensor(COUNTS, dtype=torch.float64) / sum(COUNTS)
     for t in range(3):
-        full = [gradient_of(prepared, w, *prepared.federation.train(torch.tensor([k]), t).of(0)) for k in (0, 1, 3)]
+        train = prepared.runtime.clients.federation.train
+        full = [gradient_of(prepared, w, *train(torch.tensor([k]), t).of(0)) for k in (0, 1, 3)]
         ends = [walk(prepared, k, t, w, lambda x, g, at, j, m=m: (1 - beta) * g + beta * m)[0] for k in (0, 1, 3)]
         here = p[[0, 1, 3]]
         w = w + here @ (torch.stack(ends) - w)

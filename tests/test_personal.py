@@ -16,7 +16,7 @@ from turnout.config.write import to_toml
 from turnout.errors import Mistake
 from turnout.records.records import same
 from turnout.running import stop_rules
-from worlds import Given, folder_run, play, ready, world
+from worlds import Given, folder_run, own_models, play, ready, world
 
 COUNTS, FRACTIONS = [8, 13, 4, 16], (1.0, 0.5, 0.0, 1.0)  # 13 = 3 batches of 4 and one of 1, which is dropped
 ADAM = to.Adam(lr=0.02, beta1=0.9, beta2=0.99, eps=1e-3)  # (a bias before BatchNorm has gradient 0: keep it calm)
@@ -63,7 +63,7 @@ def test_8_10_all_personal_is_independent_training():
         optimizer = torch_adam(prepared, module)
         for t in range(3):
             train_alone(prepared, client, t, module, optimizer)
-        own_cP, states = prepared.own_models(server, torch.tensor([client]))(torch.tensor([0]))
+        own_cP, states = own_models(prepared, server, torch.tensor([client]))(torch.tensor([0]))
         torch.testing.assert_close(own_cP[0], weights_of(prepared, module), rtol=1e-7, atol=1e-9)
         for name, value in module.named_buffers():
             torch.testing.assert_close(states[name][0], value, rtol=1e-7, atol=1e-9)
@@ -85,12 +85,13 @@ def test_patches_are_the_clients_own_and_the_rest_is_averaged():
         start = start + moved
         put_back(prepared, modules, optimizers, start, p / p.sum())
     torch.testing.assert_close(server.shared_P, start, rtol=1e-7, atol=1e-9)
-    rows = prepared.runtime.store.gather(torch.arange(4))
+    rows = prepared.runtime.clients.store.gather(torch.arange(4))
     for k in clients:
         torch.testing.assert_close(rows["personal"][k], weights_of(prepared, modules[k])[shared:], rtol=1e-7, atol=1e-9)
         for name, value in modules[k].named_buffers():
             torch.testing.assert_close(rows[f"state/{name}"][k], value, rtol=1e-7, atol=1e-9)
-    assert torch.equal(rows["personal"][2], prepared.runtime.store.initial["personal"]), "the absent client has moved"
+    first = prepared.runtime.clients.store.initial["personal"]
+    assert torch.equal(rows["personal"][2], first), "the absent client has moved"
 
 
 def put_back(prepared, modules, optimizers, start_P, omega) -> None:
@@ -118,11 +119,11 @@ def test_8_11_patches_do_not_depend_on_other_clients_patches():
         prepared = ready(personal_world())
         server, _ = play(prepared, 1)
         if spoil:
-            rows = prepared.runtime.store.gather(torch.tensor([1, 3]))
+            rows = prepared.runtime.clients.store.gather(torch.tensor([1, 3]))
             rows = {n: v + 1 if n == "personal" or n.endswith(("mean", "var")) else v for n, v in rows.items()}
-            prepared.runtime.store.scatter(torch.tensor([1, 3]), rows)
+            prepared.runtime.clients.store.scatter(torch.tensor([1, 3]), rows)
         prepared.round(server, 1)
-        results.append(prepared.runtime.store.gather(torch.tensor([0])))
+        results.append(prepared.runtime.clients.store.gather(torch.tensor([0])))
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
@@ -140,7 +141,7 @@ def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, subs
         experiment = personal_world(weighting=weighting, substitution=substitution, scale_at=scale_at, **chosen)
         prepared = ready(experiment)
         server, _ = play(prepared, 2)
-        rows = prepared.runtime.store.gather(torch.arange(4))
+        rows = prepared.runtime.clients.store.gather(torch.arange(4))
         found = {**server.states, **rows}
         variances = [v for name, v in found.items() if name.endswith("running_var")]
         assert variances
@@ -168,7 +169,7 @@ def test_shared_personal_layers_are_averaged_counted_and_complete_the_central_mo
     experiment = personal_world(share_personal=True)
     prepared = ready(experiment)
     server, (record,) = play(prepared, 1)
-    rows, p = prepared.runtime.store.gather(torch.tensor([0, 1, 3])), torch.tensor([8.0, 13.0, 16.0]).double()
+    rows, p = prepared.runtime.clients.store.gather(torch.tensor([0, 1, 3])), torch.tensor([8.0, 13.0, 16.0]).double()
     mean = ((p / p.sum())[:, None] * rows["personal"]).sum(0)
     torch.testing.assert_close(server.states["personal/parameters"], mean)
     shared, patches = prepared.model.layout.shared, 2 * (6 + 4)
@@ -179,7 +180,7 @@ def test_shared_personal_layers_are_averaged_counted_and_complete_the_central_mo
     assert play(asked, 1)[1][0].bytes_down == 3 * (4 * (3 * shared + 1 + patches) + statistics)
     module = own_module(prepared, server, None)
     torch.testing.assert_close(dict(module.named_parameters())["norm1.weight"].double(), mean[:6])
-    x, y = prepared.federation.central_test()
+    x, y = prepared.runtime.clients.federation.central_test()
     correct = (module(x.double()).argmax(1) == y).double().mean()
     assert prepared.evaluate(server, 0).values["global_accuracy"] == pytest.approx(float(correct))
     alone = ready(personal_world())
@@ -190,16 +191,16 @@ def test_shared_personal_layers_are_averaged_counted_and_complete_the_central_mo
 def test_7_3_rule_19_newcomers_begin_with_initial_values_or_the_average(newcomers):
     prepared = ready(personal_world(share_personal=True, newcomers=newcomers))
     server, _ = play(prepared, 2)
-    flat, states = prepared.own_models(server, torch.tensor([2, 0]))(torch.tensor([0, 1]))
-    first = prepared.runtime.store.initial["personal"]
+    flat, states = own_models(prepared, server, torch.tensor([2, 0]))(torch.tensor([0, 1]))
+    first = prepared.runtime.clients.store.initial["personal"]
     average = server.states["personal/parameters"]
     shared = prepared.model.layout.shared
     torch.testing.assert_close(flat[0, shared:], average if newcomers == "average" else first)
     expected = server.states["personal/norm1.running_var"] if newcomers == "average" else torch.ones(6).double()
     torch.testing.assert_close(states["norm1.running_var"][0], expected)
-    assert torch.equal(flat[1, shared:], prepared.runtime.store.gather(torch.tensor([0]))["personal"][0])
+    assert torch.equal(flat[1, shared:], prepared.runtime.clients.store.gather(torch.tensor([0]))["personal"][0])
     prepared.runtime.forget(torch.tensor([0]))  # excluded for good, and back again
-    returned, _ = prepared.own_models(server, torch.tensor([0]))(torch.tensor([0]))
+    returned, _ = own_models(prepared, server, torch.tensor([0]))(torch.tensor([0]))
     torch.testing.assert_close(returned[0, shared:], flat[0, shared:])
 
 
@@ -212,7 +213,7 @@ def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data()
     client_C, value_C = found.per_client["personal_accuracy"]
     expected = []
     for client in client_C.tolist():
-        x, y = prepared.federation.test(torch.tensor([client]), 1).of(0)
+        x, y = prepared.runtime.clients.federation.test(torch.tensor([client]), 1).of(0)
         expected.append(float((own_module(prepared, server, client)(x.double()).argmax(1) == y).double().mean()))
     assert value_C.tolist() == pytest.approx(expected)
     mean, deviation = sum(expected) / 5, float(torch.tensor(expected).double().std(correction=0))
@@ -248,7 +249,7 @@ def test_a_million_clients_do_not_need_a_million_models():
     prepared = ready(experiment)
     server, _ = play(prepared, 2)
     assert len(prepared.evaluate(server, 1).per_client["personal_accuracy"][0]) == 20
-    assert len(prepared.runtime.store) <= 10
+    assert len(prepared.runtime.clients.store) <= 10
 
 
 def test_recovery_is_the_accuracy_before_and_after_local_training():
@@ -275,7 +276,7 @@ def test_gradient_magnitudes_are_means_over_entries_and_steps():
     experiment = dataclasses.replace(personal_world(optimizer=to.SGD()), evaluate=to.Evaluate(gradients=True))
     prepared = ready(experiment, **{"algorithm.local": local})
     _, (record,) = play(prepared)
-    x, y = prepared.federation.train(torch.tensor([3]), 0).of(0)
+    x, y = prepared.runtime.clients.federation.train(torch.tensor([3]), 0).of(0)
     module = fresh(prepared).train()
     torch.nn.functional.cross_entropy(module(x.double()), y).backward()
     for name, parameter in module.named_parameters():
@@ -294,7 +295,7 @@ def test_neurons_that_move_less_with_their_own_batch_norm(home):
     assert first.clients["neurons_mean_norm1"].isnan().all(), "nobody has trained yet"
     _, record = prepared.round(server, 1)
     client = 3
-    x = prepared.federation.test(torch.tensor([client]), 1).of(0)[0].double()
+    x = prepared.runtime.clients.federation.test(torch.tensor([client]), 1).of(0)[0].double()
     local = fresh(prepared)
     train_alone(prepared, client, 0, local, torch_adam(prepared, local))
     averaged = own_module(prepared, server, None)
@@ -389,6 +390,6 @@ def test_a_chunk_of_one_client_with_layers_of_its_own_is_no_common_start():
     for chunk in (1, 3):
         prepared = ready(experiment, **{"runtime.chunk": chunk})
         server, _ = play(prepared, 2)
-        found.append((server.shared_P, prepared.runtime.store.gather(torch.arange(3))["personal"]))
+        found.append((server.shared_P, prepared.runtime.clients.store.gather(torch.arange(3))["personal"]))
     for alone, together in zip(*found, strict=True):
         torch.testing.assert_close(alone, together)

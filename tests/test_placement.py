@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from turnout.clients.state import Kept
+from turnout.clients.state import ClientState
 from turnout.engine.batches import address_batches
 from turnout.engine.dropout import keep_mask
 from turnout.types import Samples
@@ -22,7 +22,7 @@ def test_a_dropout_mask_is_where_the_activations_are():
 def test_rows_that_a_client_keeps_may_lie_apart():
     """What it watched of itself is in the processor's memory, what it trained is not."""
     with FakeTensorMode():
-        kept = Kept(torch.zeros(3, 2, device="cuda"), seen={"layer": torch.zeros(3, 5)})
+        kept = ClientState(torch.zeros(3, 2, device="cuda"), seen={"layer": torch.zeros(3, 5)})
         assert kept.finite().device.type == "cuda"
 
 

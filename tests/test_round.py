@@ -154,7 +154,7 @@ def test_an_absent_client_is_invisible():
     prepared = ready(plain)
     poisoned = ready(plain)
     rows = torch.tensor([i for i, c in enumerate(own.owner.tolist()) if c == 2])
-    poisoned.runtime.federation.x[rows] = float("nan")
+    poisoned.runtime.clients.federation.x[rows] = float("nan")
     (a, ra), (b, rb) = play(prepared, 3), play(poisoned, 3)
     assert torch.equal(a.shared_P, b.shared_P)
     assert [r.train_loss for r in ra] == [r.train_loss for r in rb]
@@ -164,8 +164,9 @@ def test_a_short_batch_is_not_filled_up_with_another_clients_sample():
     """Rows 0 to 7 are client 0's, who is absent; the others' batches of 4 and 3 are padded, and a mask hides no NaN."""
     plain = world([8, 7, 5], 0.0, 1.0, 1.0)
     prepared, poisoned = ready(plain), ready(plain)
-    poisoned.runtime.federation = dataclasses.replace(
-        poisoned.runtime.federation, x=poisoned.runtime.federation.x.clone().index_fill(0, torch.arange(8), torch.nan)
+    poisoned.runtime.clients.federation = dataclasses.replace(
+        poisoned.runtime.clients.federation,
+        x=poisoned.runtime.clients.federation.x.clone().index_fill(0, torch.arange(8), torch.nan),
     )
     assert torch.equal(play(prepared)[0].shared_P, play(poisoned)[0].shared_P)
 
@@ -214,11 +215,11 @@ def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent()
         return world(COUNTS, weighting=to.ByShare(), local=to.Local(to.SGD(lr=0.1), epochs=1, batch_size=4))
 
     poisoned = ready(plain())
-    poisoned.runtime.federation.x[9] = float("inf")  # a sample of client 1
+    poisoned.runtime.clients.federation.x[9] = float("inf")  # a sample of client 1
     with pytest.raises(Mistake, match="client 1 in round 0"):
         play(poisoned)
     poisoned = ready(plain(), **{"algorithm.nonfinite": "absent"})
-    poisoned.runtime.federation.x[9] = float("inf")
+    poisoned.runtime.clients.federation.x[9] = float("inf")
     server, (record,) = play(poisoned)
     p, D = shares(), local_updates(ready(plain()))
     torch.testing.assert_close(server.shared_P - poisoned.server.shared_P, p[0] * D[0] + p[2] * D[2] + p[3] * D[3])
@@ -260,8 +261,8 @@ def test_personal_parameters_stay_home():
     prepared = ready(experiment, **{"algorithm.personal": to.personal.batch_norm})
     server, _ = play(prepared, 2)
     assert server.shared_P.numel() == 5 * 6 + 6 + 6 * 3 + 3
-    rows = prepared.runtime.store.gather(torch.arange(4))
-    first = prepared.runtime.store.initial["personal"]
+    rows = prepared.runtime.clients.store.gather(torch.arange(4))
+    first = prepared.runtime.clients.store.initial["personal"]
     assert not torch.equal(rows["personal"][0], rows["personal"][1])
     assert torch.equal(rows["personal"][2], first), "the absent client's layers have moved"
     assert torch.equal(rows["state/1.running_mean"][2], torch.zeros(6, dtype=torch.float64))
@@ -295,7 +296,7 @@ def test_a_model_that_cannot_be_vectorised_falls_back_to_the_loop_with_a_warning
     experiment = dataclasses.replace(world(COUNTS), model=Branching())
     with pytest.warns(UserWarning, match="one at a time"):
         prepared = ready(experiment)
-    assert type(prepared.runtime.trainer.crew.first).__name__ == "Looped"
+    assert type(prepared.runtime.clients.trainer.crew.first).__name__ == "Looped"
     play(prepared)
 
 
@@ -368,13 +369,13 @@ def test_a_client_that_diverges_leaves_no_trace_where_it_counts_as_absent():
     """Neither in the terms' broadcast, nor in its own state, nor in the training loss; the run goes on."""
     experiment = world(COUNTS, terms=(Control(),)).but(**{"algorithm.nonfinite": "absent"})
     prepared = ready(experiment)
-    prepared.runtime.federation.x[9] = float("inf")  # a sample of client 1
+    prepared.runtime.clients.federation.x[9] = float("inf")  # a sample of client 1
     server, records = play(prepared, 3)
     assert torch.isfinite(server.shared_P).all()
     assert torch.isfinite(server.down["control"]["c"]).all()
     assert [r.counted for r in records] == [3, 3, 3]
     assert all(r.train_loss == r.train_loss for r in records)
-    kept = prepared.runtime.store.gather(torch.tensor([1, 0]))["mine/control/c"]
+    kept = prepared.runtime.clients.store.gather(torch.tensor([1, 0]))["mine/control/c"]
     assert (kept[0] == 0).all()
     assert (kept[1] != 0).any()
 
@@ -396,7 +397,8 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
             experiment = dataclasses.replace(experiment, model=model)
         prepared = ready(experiment)
         play(prepared)
-        assert prepared.runtime.store.gather(torch.arange(4))["mine/counting/n"].squeeze(1).tolist() == [8, 12, 4, 16]
+        rows = prepared.runtime.clients.store.gather(torch.arange(4))
+        assert rows["mine/counting/n"].squeeze(1).tolist() == [8, 12, 4, 16]
 
 
 @pytest.mark.parametrize("field", ["strong_convexity", "expected_work", "full_work", "gamma"])

@@ -19,7 +19,7 @@ from turnout.config.read import from_table
 from turnout.errors import Mistake
 from turnout.parts.substitution.friends import similarity
 from turnout.types import flatten
-from worlds import Given, blobs, local_updates, play, ready, world
+from worlds import Given, blobs, local_updates, own_models, play, ready, world
 
 COUNTS = [8, 12, 4, 16]
 FRACTIONS = (1.0, 0.5, 0.0, 1.0)
@@ -56,7 +56,7 @@ def test_every_rule_has_a_test():
 
 def pairs_of(experiment: to.Experiment, rounds: int = 1) -> Tensor:
     server, _ = play(ready(experiment), rounds)
-    return similarity(server.parts["substitution"])[1]
+    return similarity(server.substitution)[1]
 
 
 def test_rules_9_and_10_similarity_is_of_shared_parameters_not_of_layers_at_home_nor_of_statistics():
@@ -70,7 +70,7 @@ def test_rules_9_and_10_similarity_is_of_shared_parameters_not_of_layers_at_home
     assert update_CP.shape[1] == layout.shared
     unit = update_CP / update_CP.norm(dim=1, keepdim=True)
     expected = 0.5 * (unit @ unit.T + 1)
-    found = similarity(server.parts["substitution"])[1]
+    found = similarity(server.substitution)[1]
     off = ~torch.eye(4, dtype=torch.bool)
     torch.testing.assert_close(found[off], expected[off].to(found.dtype))
 
@@ -157,7 +157,7 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
     half = world(COUNTS, local=local, compression=to.SparseTernary(0.3), server=to.Apply(0.5))
     prepared = ready(half)
     first, _ = play(prepared)
-    kept_back = first.parts["compression"]["left_P"].clone()
+    kept_back = first.compression["left_P"].clone()
     assert kept_back.abs().max() > 0
     sums = []
 
@@ -166,10 +166,10 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
             sums.append(update_P.clone())
             return super().step(update_P, state)
 
-    prepared.runtime.algorithm = dataclasses.replace(prepared.algorithm, server=Watched(0.5))
-    second, _ = prepared.round(first, 1)
+    watched = dataclasses.replace(prepared, algorithm=dataclasses.replace(prepared.algorithm, server=Watched(0.5)))
+    second, _ = watched.round(first, 1)
     moved = second.shared_P - first.shared_P
-    torch.testing.assert_close(moved + second.parts["compression"]["left_P"], kept_back + 0.5 * sums[0])
+    torch.testing.assert_close(moved + second.compression["left_P"], kept_back + 0.5 * sums[0])
 
 
 # -- what stays home
@@ -181,13 +181,13 @@ def test_rule_18_a_dropped_client_keeps_its_layers_and_nothing_is_substituted_in
     there, away = (1.0,) * 4, (1.0, 1.0, 0.0, 1.0)
     prepared = ready(experiment.but(**{"world.participation": Scripted(there, away)}))
     first, _ = play(prepared)
-    before = prepared.runtime.store.gather(torch.tensor([2]))
+    before = prepared.runtime.clients.store.gather(torch.tensor([2]))
     second, record = prepared.round(first, 1)
-    after = prepared.runtime.store.gather(torch.tensor([2]))
+    after = prepared.runtime.clients.store.gather(torch.tensor([2]))
     assert int(record.clients["friend"][2]) >= 0
     for name, value in before.items():
         assert torch.equal(value, after[name]), f"{name} of the absent client has moved"
-    flat, states = prepared.own_models(second, torch.tensor([2]))(torch.tensor([0]))
+    flat, states = own_models(prepared, second, torch.tensor([2]))(torch.tensor([0]))
     shared = prepared.model.layout.shared
     assert torch.equal(flat[0, :shared], second.shared_P)
     assert torch.equal(flat[0, shared:], after["personal"][0])
@@ -255,14 +255,14 @@ def test_7_4_a_round_without_anybody_keeps_every_state(fractions, algorithm):
     prepared = ready(experiment.but(**{"world.participation": Scripted((1.0,) * 4, fractions)}))
     server, _ = play(prepared)
     state = {name: value.clone() for name, value in flatten(server.to_state())[0].items()}
-    kept = prepared.runtime.store.gather(torch.arange(4))
+    kept = prepared.runtime.clients.store.gather(torch.arange(4))
     for t in (1, 2):
         server, record = prepared.round(server, t)
         assert record.skipped
         assert record.lr == pytest.approx(0.01 / (t + 1))
     for name, value in flatten(server.to_state())[0].items():
         assert torch.equal(value, state[name]), name
-    for name, value in prepared.runtime.store.gather(torch.arange(4)).items():
+    for name, value in prepared.runtime.clients.store.gather(torch.arange(4)).items():
         assert torch.equal(value, kept[name]), name
 
 
@@ -291,7 +291,7 @@ def test_7_4_an_update_of_nothing_stays_in_the_sum_and_has_no_direction():
     prepared = ready(experiment)
     server, (record,) = play(prepared)
     assert record.clients["weight"][1] == pytest.approx(12 / 40)
-    pairs = similarity(server.parts["substitution"])[1]
+    pairs = similarity(server.substitution)[1]
     assert pairs[1].isnan().all()
     assert not pairs[0, 2].isnan()
     expected = torch.tensor([8, 12, 4, 16], dtype=torch.float64) / 40 @ local_updates(ready(experiment))

@@ -12,8 +12,9 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import Mistake
 from turnout.records.records import same
+from turnout.server.state import Server
 from turnout.tracks.weights import Weights
-from worlds import Coarse, Given, gradient_of, play, ready, stopped_and_resumed, walk, world
+from worlds import Coarse, Given, gradient_of, kept_rows, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]
 PARTIAL = (1.0, 0.5, 0.0, 0.75)  # of E = 4 steps: s = 4, 2, 0, 3
@@ -32,9 +33,8 @@ class Turns:
         return torch.tensor(self.rounds[min(t, len(self.rounds) - 1)], dtype=torch.float64)[client_C]
 
 
-def kept(prepared: Weights, term: str, name: str) -> Tensor:
-    clients = torch.arange(prepared.federation.clients)
-    return prepared.runtime.store.gather(clients)[f"mine/{term}/{name}"]
+def kept(prepared: Weights, server: Server, term: str, name: str) -> Tensor:
+    return kept_rows(prepared, server, torch.arange(prepared.clients))[f"mine/{term}/{name}"]
 
 
 def parts() -> Tensor:
@@ -56,7 +56,7 @@ def test_scaffold_is_the_formula(option, shares):
         for k in range(4):
             end, s = walk(prepared, k, t, w, lambda x, g, at, j, k=k, c=c: g - c_k[k] + c)
             if s:
-                x, y = prepared.federation.train(torch.tensor([k]), t).of(0)
+                x, y = prepared.runtime.clients.federation.train(torch.tensor([k]), t).of(0)
                 new = gradient_of(prepared, w, x, y) if option == 1 else c_k[k] - c + (w - end) / (s * LR)
                 step, change = step + p[k] * (end - w), change + p[k] * (new - c_k[k])
                 c_k[k] = new
@@ -64,7 +64,7 @@ def test_scaffold_is_the_formula(option, shares):
         server, _ = prepared.round(server, t)
         torch.testing.assert_close(server.shared_P, w)
         torch.testing.assert_close(server.down["scaffold"]["c"], c)
-        torch.testing.assert_close(kept(prepared, "scaffold", "c"), c_k)
+        torch.testing.assert_close(kept(prepared, server, "scaffold", "c"), c_k)
 
 
 def test_an_option_that_is_not_there_is_refused():
@@ -89,7 +89,7 @@ def test_with_everybody_there_the_gates_are_the_formula(term, rate):
         delta = delta + (w - ends) / (LR * 4)
         server, _ = prepared.round(server, t)
         torch.testing.assert_close(server.shared_P, w)
-        torch.testing.assert_close(kept(prepared, term.name, "delta"), delta)
+        torch.testing.assert_close(kept(prepared, server, term.name, "delta"), delta)
 
 
 @pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()])
@@ -120,7 +120,7 @@ def test_the_gates_divide_each_half_by_the_steps_it_stands_for(term, weighting):
         w = w + 0.5 * (a @ D)
         server, _ = prepared.round(server, t)
         torch.testing.assert_close(server.shared_P, w)
-        torch.testing.assert_close(kept(prepared, term.name, "delta"), delta)
+        torch.testing.assert_close(kept(prepared, server, term.name, "delta"), delta)
 
 
 def test_vrl_sgd_is_fedgate_where_the_server_applies_what_it_gets():
@@ -132,7 +132,7 @@ def test_vrl_sgd_is_fedgate_where_the_server_applies_what_it_gets():
             prepared = ready(world(COUNTS, local=STEPS, terms=[term], server=to.Apply(rate)),
                              **{"world.participation": turns})  # fmt: skip
             server, _ = play(prepared, 4)
-            both.append((server.shared_P, kept(prepared, term.name, "delta")))
+            both.append((server.shared_P, kept(prepared, server, term.name, "delta")))
         equal = all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(*both, strict=True))
         assert equal == (rate == 1.0)
 
@@ -168,8 +168,8 @@ def test_identical_clients_who_are_absent_or_slow_keep_the_gates_at_fedavg(weigh
         runtime=to.InProcess(precision="float64", threads=1),
     )  # fmt: skip
     prepared = ready(experiment)
-    play(prepared, 5)
-    torch.testing.assert_close(kept(prepared, "fedgate", "delta"), torch.zeros(3, 1, dtype=torch.float64))
+    server, _ = play(prepared, 5)
+    torch.testing.assert_close(kept(prepared, server, "fedgate", "delta"), torch.zeros(3, 1, dtype=torch.float64))
 
 
 EVENTS = (to.Join(4, 3), to.Leave(0, 5), to.Leave(2, 6), to.Join(2, 8))
@@ -194,7 +194,7 @@ def test_scaffold_s_c_is_the_mean_of_the_members_own(by, leave, selection):
     server = prepared.begin()
     for t in range(12):
         server, _ = prepared.round(server, t)
-        mean = members(prepared, server, by) @ kept(prepared, "scaffold", "c")
+        mean = members(prepared, server, by) @ kept(prepared, server, "scaffold", "c")
         torch.testing.assert_close(server.down["scaffold"]["c"], mean, rtol=0, atol=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_the_gates_deltas_cancel_whoever_is_there(by, weighting):
     server = prepared.begin()
     for t in range(12):
         server, _ = prepared.round(server, t)
-        delta = kept(prepared, "fedgate", "delta")
+        delta = kept(prepared, server, "fedgate", "delta")
         mean = members(prepared, server, by) @ delta
         assert float(delta.abs().max()) > 1e-3
         torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-12)
@@ -221,7 +221,7 @@ def test_who_leaves_is_dropped_and_a_newcomer_starts_fresh():
         server = prepared.begin()
         for t in range(7):
             server, _ = prepared.round(server, t)
-        rows = kept(prepared, term.name, name)
+        rows = kept(prepared, server, term.name, name)
         assert (rows[[0, 2]] == 0).all()
         assert (rows[[1, 3, 4]] != 0).any(1).all()
 
@@ -255,7 +255,7 @@ def test_vectorised_is_the_plain_loop(term):
             changes = {"runtime.engine": engine, "runtime.chunk": chunk, "algorithm.personal": personal}
             prepared = ready(experiment, **changes, **{"world.participation": turns})
             server, _ = play(prepared, 3)
-            found.append([server.shared_P, *prepared.runtime.store.gather(torch.arange(4)).values()])
+            found.append([server.shared_P, *prepared.runtime.clients.store.gather(torch.arange(4)).values()])
         for other in found[1:]:
             for ours, theirs in zip(found[0], other, strict=True):
                 torch.testing.assert_close(ours, theirs)
@@ -283,9 +283,9 @@ def test_the_deltas_follow_what_the_server_could_decode():
     scale = 4 / torch.tensor(s, dtype=torch.float64)[:, None]
     decoded = (D * scale * 8).round() / 8 / scale
     p = parts()[[0, 1, 3]]
-    _, (record,) = play(prepared)
+    server, (record,) = play(prepared)
     common = (p / p.sum()) @ (decoded / per_step)
-    torch.testing.assert_close(kept(prepared, "fedgate", "delta")[[0, 1, 3]], common - D / per_step)
+    torch.testing.assert_close(kept(prepared, server, "fedgate", "delta")[[0, 1, 3]], common - D / per_step)
     assert (record.bytes_up, record.bytes_down) == (3 * P, 3 * (P + 4 * P))
 
 

@@ -14,10 +14,10 @@ from torch.func import functional_call
 
 import turnout as to
 from turnout.engine.batches import address_batches
-from turnout.exchange import Server
 from turnout.parts.compression.base import Dense
 from turnout.round_log import RoundRecord
 from turnout.running.loop import begin, rounds_of
+from turnout.server.state import Server
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
 from turnout.types import Samples
@@ -88,8 +88,8 @@ def walk(prepared: Weights, client: int, t: int, start_P: Tensor, change: Steppi
     """One client's local training with ordinary autograd: where it ends, and its steps. `change` gives the gradient
     to use instead, at x, and may ask for the one at other weights on the same mini-batch."""
     e, local = prepared.experiment, prepared.experiment.algorithm.local
-    _, steps_C = prepared.runtime._turn_out(torch.arange(prepared.federation.clients), t)
-    x, y = prepared.federation.train(torch.tensor([client]), t).of(0)
+    _, steps_C = prepared.runtime.turn_out(torch.arange(prepared.runtime.clients.federation.clients), t)
+    x, y = prepared.runtime.clients.federation.train(torch.tensor([client]), t).of(0)
     samples = Samples(x.double(), y, torch.arange(len(x)), torch.tensor([len(x)]))
     steps, ids = int(steps_C[client]), torch.tensor([client])
     batches = address_batches(samples, ids, torch.tensor([steps]), local.batch_size, False, e.seed, t)
@@ -118,8 +118,18 @@ def gradient_of(prepared: Weights, x_P: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def local_updates(prepared: Weights, t: int = 0) -> Tensor:
     """D_k of every client by ordinary training, from the template: what the formulas of SPEC are about."""
     start_P = prepared.model.layout.pack(dict(prepared.template.named_parameters())).double()
-    ends = [walk(prepared, client, t, start_P)[0] for client in range(prepared.federation.clients)]
+    ends = [walk(prepared, client, t, start_P)[0] for client in range(prepared.runtime.clients.federation.clients)]
     return torch.stack(ends) - start_P
+
+
+def own_models(prepared: Weights, server: Server, client_C: Tensor) -> Callable[[Tensor], tuple[Tensor, Any]]:
+    """Clients' own models as they would begin the next round."""
+    return prepared.runtime.clients.own_models(replace(prepared.asked(server, 0), client_C=client_C))
+
+
+def kept_rows(prepared: Weights, server: Server, client_C: Tensor) -> dict[str, Tensor]:
+    """What clients have of their own, after hearing what they were told."""
+    return prepared.runtime.clients.state(client_C, {}, server.told).to_rows()
 
 
 def folder_run(experiment: to.Experiment, folder: Path) -> to.Run:

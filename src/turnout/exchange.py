@@ -1,68 +1,103 @@
-"""What crosses between the server, the runtime and the clients in a round, and what a runtime promises.
+"""What crosses between the server, the runtime and the clients, and what a runtime promises.
 
-round.py has the round itself. A runtime only maps client work over a cohort: simulated clients in this process
-(runtimes/inprocess.py), or real ones.
+round.py has the round itself. A runtime maps client work over a cohort and says who turned up; nothing above it knows
+whether clients are simulated in this process (runtimes/inprocess.py), live in other processes, or are real devices. All
+records here are tensors and plain values, so that they can travel as bytes (runtimes/wire.py).
 
-Shape letters: C clients of the cohort (sorted by id), R replies, L clients that have left, P shared parameters.
+Shape letters: C clients of the cohort (sorted by id), R replies, I any clients, U clients that have not heard yet, P
+shared parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.evaluation.probes import Watch
 from turnout.layout import Layout
-from turnout.parts.substitution.base import Lent
-from turnout.parts.terms.base import Extra
-from turnout.types import Replies, Samples, State, Tensors, Turnout, flatten
+from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Event
 from turnout.world.members import Members
 
 
+def _nobody() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True)
-class Server:
-    """Everything the server carries from round to round."""
+class Enrolment:
+    """What is known of the clients before the first round: how many, what they are called, what their data is like."""
 
-    shared_P: Tensor
-    states: Tensors  # averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
-    down: dict[str, Tensors]  # what is held for each term, and broadcast as it says
-    parts: dict[str, State]  # the state of mixing, substitution, compression, server step, membership
-    members: Members
-    origin: int = 0  # the round in which the objective last shifted: where the clock starts
+    clients: int
+    names: tuple[str, ...] | None
+    input_shape: tuple[int, ...]
+    classes: int
+    sample: tuple[Tensor, Tensor]  # a few samples to try the model on
+    groups: Tensor | None  # the cluster of each client [N], where the data has clusters
+    fingerprint: str  # of the data: a checkpoint of other data is refused
 
-    @property
-    def objective(self) -> Members:
-        """Whom the objective is over: the members, and those who have left but stay in it."""
-        gone_L = self.parts["membership"]["gone_L"]
-        return self.members.plus(gone_L) if len(gone_L) else self.members
+
+@dataclass(frozen=True)
+class Told:
+    """What terms have told clients after rounds in which their replies were used, until they have heard it.
+
+    `client_U` (sorted) have not heard yet what was told after round `round_U`, the last they replied in; `said` has
+    what that was, by round and term. It travels with a client's next download, and is kept until a later reply of that
+    client was used.
+    """
+
+    client_U: Tensor = field(default_factory=_nobody)
+    round_U: Tensor = field(default_factory=_nobody)
+    said: Mapping[int, dict[str, Tensors]] = field(default_factory=dict)
+
+    def among(self, client_C: Tensor) -> Told:
+        """What some clients have not heard yet."""
+        return self._only(torch.isin(self.client_U, client_C))
+
+    def without(self, client_I: Tensor) -> Told:
+        """After these clients have heard it, or have left for good."""
+        return self._only(~torch.isin(self.client_U, client_I)) if len(self.client_U) else self
+
+    def _only(self, keep_U: Tensor) -> Told:
+        round_U = self.round_U[keep_U]
+        rounds = set(round_U.tolist())
+        return Told(self.client_U[keep_U], round_U, {t: said for t, said in self.said.items() if t in rounds})
+
+    def after(self, t: int, client_R: Tensor, said: dict[str, Tensors]) -> Told:
+        """One round on: those whose replies were used have heard what came before, and are told this."""
+        rest = self.without(client_R)
+        if not said:
+            return rest
+        client_U = torch.cat([rest.client_U, client_R])
+        order_U = client_U.argsort()
+        round_U = torch.cat([rest.round_U, torch.full_like(client_R, t)])
+        return Told(client_U[order_U], round_U[order_U], {**rest.said, t: said})
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        plain = {name: getattr(self, name) for name in ("shared_P", "states", "down", "parts", "origin")}
-        return plain | {"members": self.members.to_state()}
+        return {"client": self.client_U, "round": self.round_U, "said": {str(t): v for t, v in self.said.items()}}
 
     @classmethod
-    def from_state(cls, state: State) -> Server:
-        states = flatten(state["states"])[0]  # "moment/first" is one name here, not a branch of the tree
-        return cls(**state | {"states": states, "members": Members.from_state(state["members"])})
+    def from_state(cls, state: State) -> Told:
+        return cls(state["client"], state["round"], {int(t): said for t, said in state["said"].items()})
 
 
 @dataclass(frozen=True)
 class Download:
-    """What the server sends to everyone it asks."""
+    """What the server sends to those it asks: the same for all, and a little of each one's own."""
 
     t: int
     lr: float
     shared_P: Tensor
     states: Tensors
-    down: dict[str, Tensors]
+    down: dict[str, Tensors]  # what terms broadcast
     client_C: Tensor
     start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
+    told: Told = field(default_factory=Told)  # what terms told each of them after its last reply
 
     def start(self, client_R: Tensor) -> Tensor:
         """What some of those asked start from, in whatever order: [P], or a row each."""
@@ -70,24 +105,103 @@ class Download:
             return self.shared_P
         return self.start_CP[torch.searchsorted(self.client_C, client_R).to(self.start_CP.device)]
 
+    def among(self, client_I: Tensor) -> Download:
+        """The same for some of those asked (sorted by id)."""
+        start_IP = None if self.start_CP is None else self.start(client_I)
+        return replace(self, client_C=client_I, start_CP=start_IP, told=self.told.among(client_I))
+
 
 @dataclass(frozen=True)
-class ClientWork:
-    """What those whose work counts will do, most steps first."""
+class Assignment:
+    """Local work that counts: who does how many steps, and what each multiplies its update by before sending it.
+
+    In descending order of steps; `scale_R` is None where nobody scales.
+    """
 
     client_R: Tensor
     steps_R: Tensor
-    scale_R: Tensor | None
-    samples: Samples
-    drop_single: bool  # a last batch of one sample is left out, for batch statistics
-    watch: Watch | None = None  # what they look at in themselves
+    scale_R: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Assignment:
+        """Some of it."""
+        scale_r = None if self.scale_R is None else self.scale_R[rows]
+        return Assignment(self.client_R[rows], self.steps_R[rows], scale_r)
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """What clients that leave have said: term -> name -> [H, ...], for those who had something to say.
+
+    said        what the terms need to forget them
+    remembered  what terms that remember them need to keep
+    """
+
+    client_H: Tensor
+    said: dict[str, Tensors]
+    remembered: dict[str, Tensors]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Which models are to be measured on what.
+
+    central   the one model, on the pooled test data of these members, by name
+    common    the one model, on each client's own test data
+    own       each client's own model, on its own test data
+    """
+
+    t: int
+    shared_P: Tensor
+    states: Tensors
+    client_C: Tensor  # who is measured one by one
+    central: Mapping[str, Members] = field(default_factory=dict)
+    common: bool = False
+    own: bool = False
+    start: Callable[[Tensor], Tensor] | None = None  # what own models start from [c, P]; None: the shared parameters
+    told: Told = field(default_factory=Told)
+
+    def start_of(self, client_c: Tensor) -> Tensor:
+        return self.shared_P.expand(len(client_c), -1) if self.start is None else self.start(client_c)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Values by metric; `noisy_C`: whose training data was spoilt, where that is known."""
+
+    central: dict[str, dict[str, float]] = field(default_factory=dict)
+    common: Tensors = field(default_factory=dict)  # metric -> [C]
+    own: Tensors = field(default_factory=dict)
+    noisy_C: Tensor | None = None
+
+
+class Simulation(Protocol):
+    """What only simulated clients can be asked."""
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The cluster of each client [N], where the data has clusters."""
+        ...
+
+    def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
+        """Clients, and the updates they would send after complete work, unscaled and dense. Nothing is kept of it; on a
+        GPU the updates of an earlier call or round are overwritten."""
+        ...
+
+    def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
+        """One client's own model: all columns, and its states."""
+        ...
 
 
 class Runtime(Protocol):
-    """Maps client work over a cohort. Nothing else knows whether clients are simulated or real."""
+    """Maps client work over a cohort, and says who turned up."""
 
     @property
     def layout(self) -> Layout: ...
+
+    @property
+    def simulation(self) -> Simulation | None:
+        """None where clients are real."""
+        ...
 
     def examples(self, client_C: Tensor) -> Tensor:
         """Training samples of each client, known from its enrolment."""
@@ -101,47 +215,45 @@ class Runtime(Protocol):
         """Who leaves and joins at the beginning of a round: as the world has it, or as nodes have said."""
         ...
 
-    def forget(self, client_I: Tensor) -> tuple[Tensor, dict[str, Tensors]]:
-        """Some clients have been taken out of the objective, and nothing is kept for them: who of them had something,
-        and what they say to the terms, row by row."""
+    def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
+        """Who answered with how much work, and the replies of those who count (None: there are none)."""
         ...
 
-    def tell(self, client_R: Tensor, told: dict[str, Tensors]) -> None:
-        """Those whose replies were used hear what the terms make of the round."""
+    def commit(self, t: int, client_R: Tensor) -> None:
+        """The replies of these clients were used: what they kept of round t becomes theirs. Others go back."""
         ...
 
-    def left_behind(self, client_L: Tensor) -> dict[str, Tensors]:
-        """What clients that have left keep for the terms that remember them: term -> name -> [L, ...]."""
+    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+        """What clients that leave say to the terms; a client that vanished, or kept nothing, says nothing."""
         ...
 
-    def gradient(self, server: Server, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
-        """The mean of ∇F_c, by shares, at the server's weights [P], over those who answer in this round; None: nobody.
+    def forget(self, client_I: Tensor) -> None:
+        """Nothing is kept of these clients any more: one that comes back is new."""
+        ...
+
+    def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
+        """The mean of ∇F_c, by shares, at some weights [P], over those who answer in this round; None: nobody.
 
         F_c is over all training samples of a client.
         """
         ...
 
-    def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        """Who answered with how much work, and the replies of those who count (None: there are none)."""
+    def measure(self, asked: Measure) -> Measured:
+        """Measure models on test data, where there is some."""
         ...
 
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what changed since `files` were written; the files that hold everything now."""
+        ...
 
-@dataclass(frozen=True)
-class Served:
-    """The outcome of the server's half."""
+    def load(self, folder: Path, files: list[str]) -> None:
+        """Go back to what these files say."""
+        ...
 
-    server: Server
-    weight_C: Tensor
-    counts_C: Tensor
-    lent: Lent
-    total_P: Tensor  # the weighted sum, before the server's step
-    told: dict[str, Tensors]  # what the terms say to those whose replies were used
-    extra: Extra = field(default_factory=dict)
+    def describe(self) -> dict[str, Any]:
+        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
+        ...
 
-
-class Hindsight(Protocol):
-    """Measures, in a simulation, what the missing would have sent."""
-
-    def compare(self, served: Served, replies: Replies, turnout: Turnout, share_C: Tensor, download: Download) -> Extra:
-        """Numbers for the round's record."""
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes it will need by what for, with so many clients in a round and in all rounds together."""
         ...

@@ -1,4 +1,7 @@
-"""What a record says of a round: who turned up, what they weighed, what it cost.
+"""What is written down of a round: who turned up, what they weighed, what it cost.
+
+`RoundRecord` and `Evaluation` are the rows that a run's records are made of; `RoundLog` is filled in while the round of
+the weight track goes on, and makes the row.
 
 Shape letters: C clients of the cohort, R replies.
 """
@@ -7,98 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from turnout.evaluation.metrics import summary
 from turnout.parts.terms.base import Term
-from turnout.types import Replies, Tensors, Turnout, wire_bytes
+from turnout.server.cohort import Cohort
+from turnout.server.opening import Opening
+from turnout.server.state import Served
+from turnout.types import Extra, Happened, Replies, Tensors, Turnout, wire_bytes
 
-if TYPE_CHECKING:
-    from turnout.exchange import Served
-
-
-_COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # of a report: what has columns of its own
-
-
-def attendance(turnout: Turnout, examples_C: Tensor, share_C: Tensor) -> dict[str, Any]:
-    """Who turned up."""
-    finished_C = turnout.work_C / turnout.full_work
-    return {
-        "asked": len(turnout.client_C),
-        "answered": int(turnout.present_C.sum()),
-        "work": float(finished_C.mean()),
-        "clients": {"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": examples_C},
-    }
-
-
-def sent(record: RoundRecord, replies: Replies, bytes_down_R: Tensor, position_R: Tensor) -> dict[str, Any]:
-    """What travelled, whether it could be used or not."""
-    up_R, loss_R = replies.report["bytes_up"], replies.report["loss"].to(torch.float64)
-
-    def over_cohort(value_R: Tensor) -> Tensor:
-        blank_C = torch.full((record.asked,), float("nan"), dtype=torch.float64)
-        return blank_C.index_copy(0, position_R, value_R.to(torch.float64))
-
-    finite_R = replies.report["finite"]
-    own_R = torch.where(finite_R, record.clients["share"][position_R], 0.0)
-    mean_loss: float | None = (
-        float((own_R * torch.where(finite_R, loss_R, 0.0)).sum() / own_R.sum()) if bool(finite_R.any()) else None
-    )
-    lost = replies.client_C[~finite_R].tolist()
-    more = {name: value for name, value in replies.report.items() if name not in _COUNTED}
-    return {
-        "train_loss": mean_loss,
-        "bytes_up": record.bytes_up + int(up_R.sum()),
-        "bytes_down": int(bytes_down_R.sum()),
-        "extra": dict(record.extra)
-        | noticed(more, finite_R)
-        | ({"nonfinite_clients": " ".join(map(str, lost))} if lost else {}),
-        "clients": dict(record.clients)
-        | {"loss": over_cohort(loss_R), "bytes_up": over_cohort(up_R), "bytes_down": over_cohort(bytes_down_R)}
-        | {name: over_cohort(value) for name, value in more.items()},
-    }
-
-
-def noticed(more: Tensors, finite_R: Tensor) -> dict[str, float]:
-    """Means over participants of what they noticed of themselves (watching.py), by noisy and clean where known."""
-    noisy_R = more["noisy"][finite_R] if "noisy" in more else None
-    found: dict[str, float] = {}
-    for name, value_R in more.items():
-        if name != "noisy":
-            found |= summary(name, value_R[finite_R], noisy_R)
-    return found
-
-
-def weighed(record: RoundRecord, served: Served, asked_C: Tensor) -> dict[str, Any]:
-    """What each client's reply weighed; `asked_C`: which of the cohort were asked."""
-    told = sum(wire_bytes(tensors) for tensors in served.told.values())
-    down_C = record.clients["bytes_down"] + told * served.counts_C[asked_C]
-    columns = dict(record.clients) | {"weight": served.weight_C[asked_C], "bytes_down": down_C}
-    if served.lent.friend_C is not None:
-        columns["friend"] = served.lent.friend_C[asked_C]
-    return {
-        "counted": int(served.counts_C.sum()),
-        "bytes_down": record.bytes_down + told * int(served.counts_C.sum()),
-        "weight_sum": float(served.weight_C.sum()),
-        "weight_max": float(served.weight_C.max()),
-        "extra": dict(record.extra) | served.extra,
-        "clients": columns,
-    }
-
-
-def terms_bytes(terms: Sequence[Term], down: dict[str, Tensors], mine: dict[str, Tensors], clients: int) -> Tensor:
-    """What each client downloads for its terms."""
-    total_C = torch.zeros(clients, dtype=torch.int64)
-    for term in terms:
-        own_C = term.fetched(down[term.name], mine.get(term.name, {}))
-        total_C += wire_bytes(down[term.name]) if own_C is None else own_C.cpu()
-    return total_C
-
-
-Event = tuple[int, str, str]  # client, kind ("join", "leave", ...), detail
+COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # of a report: what has columns of its own
 
 
 @dataclass(frozen=True)
@@ -130,7 +53,7 @@ class RoundRecord:
     seconds: float = 0.0
     extra: Mapping[str, float | str] = field(default_factory=dict)
     clients: Mapping[str, Tensor] = field(default_factory=dict)
-    events: Sequence[Event] = ()
+    events: Sequence[Happened] = ()
 
 
 @dataclass(frozen=True)
@@ -143,3 +66,112 @@ class Evaluation:
     round: int
     values: Mapping[str, float] = field(default_factory=dict)
     per_client: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+@dataclass
+class RoundLog:
+    """The log of a round while it goes on. Columns are over the whole cohort; the record has those who were asked."""
+
+    t: int
+    clock: int
+    lr: float
+    members: int
+    opening: Opening
+    asked_C: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    columns: Tensors = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+    answered: int = 0
+    counted: int = 0
+    work: float | None = None
+    weight_sum: float | None = None
+    weight_max: float | None = None
+    train_loss: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def attended(self, turnout: Turnout, cohort: Cohort) -> None:
+        """Who turned up."""
+        finished_C = turnout.work_C / turnout.full_work
+        self.asked_C = cohort.asked_C
+        self.answered = int(turnout.present_C.sum())
+        self.work = float(finished_C[cohort.asked_C].mean())
+        self.columns |= {"client": turnout.client_C, "work": finished_C}
+        self.columns |= {"share": cohort.share_C, "examples": cohort.examples_C}
+
+    def travelled(self, replies: Replies, fetched_R: Tensor, position_R: Tensor) -> None:
+        """What was sent and fetched, whether it could be used or not."""
+        up_R, loss_R = replies.report["bytes_up"], replies.report["loss"].to(torch.float64)
+        finite_R = replies.report["finite"]
+        more = {name: value for name, value in replies.report.items() if name not in COUNTED}
+        counted = {"loss": loss_R, "bytes_up": up_R, "bytes_down": fetched_R}
+        self.columns |= {name: self._over_cohort(value, position_R) for name, value in (counted | more).items()}
+        self.bytes_up, self.bytes_down = int(up_R.sum()), int(fetched_R.sum())
+        self.train_loss = mean_of(loss_R, self.columns["share"][position_R], finite_R)
+        self.extra |= noticed(more, finite_R)
+        if lost := replies.client_C[~finite_R].tolist():
+            self.extra["nonfinite_clients"] = " ".join(map(str, lost))
+
+    def _over_cohort(self, value_R: Tensor, position_R: Tensor) -> Tensor:
+        blank_C = torch.full((len(self.asked_C),), float("nan"), dtype=torch.float64)
+        return blank_C.index_copy(0, position_R, value_R.to(torch.float64))
+
+    def weighed(self, served: Served) -> None:
+        """What each client's reply weighed, and what those who counted are told."""
+        told = sum(wire_bytes(tensors) for tensors in served.told.values())
+        self.counted = int(served.counts_C.sum())
+        self.weight_sum, self.weight_max = float(served.weight_C.sum()), float(served.weight_C.max())
+        self.bytes_down += told * self.counted
+        self.columns["weight"] = served.weight_C
+        self.columns["bytes_down"] = self.columns["bytes_down"] + told * served.counts_C
+        if served.lent.friend_C is not None:
+            self.columns["friend"] = served.lent.friend_C
+        self.extra |= served.extra
+
+    def record(self, skipped: str | None = None) -> RoundRecord:
+        """The row of this round."""
+        return RoundRecord(
+            round=self.t,
+            skipped=skipped,
+            clock=self.clock,
+            lr=self.lr,
+            members=self.members,
+            asked=int(self.asked_C.sum()),
+            answered=self.answered,
+            counted=self.counted,
+            work=self.work,
+            weight_sum=self.weight_sum,
+            weight_max=self.weight_max,
+            train_loss=self.train_loss,
+            bytes_up=self.opening.bytes_up + self.bytes_up,
+            bytes_down=self.bytes_down,
+            extra=self.opening.extra | self.extra,
+            clients={name: value_C[self.asked_C] for name, value_C in self.columns.items()},
+            events=self.opening.events,
+        )
+
+
+def mean_of(value_R: Tensor, share_R: Tensor, finite_R: Tensor) -> float | None:
+    """The mean of those values that are numbers, by shares; None without any."""
+    if not bool(finite_R.any()):
+        return None
+    own_R = torch.where(finite_R, share_R, 0.0)
+    return float((own_R * torch.where(finite_R, value_R, 0.0)).sum() / own_R.sum())
+
+
+def noticed(more: Tensors, finite_R: Tensor) -> dict[str, float]:
+    """Means over participants of what they noticed of themselves (evaluation/probes.py), by noisy and clean."""
+    noisy_R = more["noisy"][finite_R] if "noisy" in more else None
+    found: dict[str, float] = {}
+    for name, value_R in more.items():
+        if name != "noisy":
+            found |= summary(name, value_R[finite_R], noisy_R)
+    return found
+
+
+def terms_bytes(terms: Sequence[Term], down: dict[str, Tensors], mine: dict[str, Tensors], clients: int) -> Tensor:
+    """What each client downloads for its terms."""
+    total_C = torch.zeros(clients, dtype=torch.int64)
+    for term in terms:
+        own_C = term.fetched(down[term.name], mine.get(term.name, {}))
+        total_C += wire_bytes(down[term.name]) if own_C is None else own_C.cpu()
+    return total_C

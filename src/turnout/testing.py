@@ -16,13 +16,14 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.aggregation import Aggregation
+from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Compression, Sending
-from turnout.parts.mixing import Ended, Mixing
+from turnout.parts.mixing import Mixing
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.selection import Selection
 from turnout.parts.server import ServerStep
-from turnout.parts.substitution.base import Arrived, Substitution
-from turnout.parts.terms.base import At, Merging, Reform, Term
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import At, Reform, Term
 from turnout.parts.weighting import Weighting
 from turnout.types import State, Tensors, Turnout, flatten
 from turnout.world.events import Events, Setting, calendar_of
@@ -149,8 +150,11 @@ def check_mixing(mixing: Mixing, width: int = 4) -> None:
 
     strangers = rows(first, everybody)
     update_RP = torch.arange(3.0 * width).view(3, width) - 5
-    client_R = torch.tensor([3, 0, 2])
-    state = mixing.observe(first, Ended(client_R, shared_P, update_RP, torch.tensor([1.0, 2.0, 1.0])))
+    client_R, ones_C = torch.tensor([3, 0, 2]), torch.ones(4, dtype=torch.float64)
+    turnout = Turnout(everybody, ones_C, 1.0, ones_C, ones_C)
+    scale_R = torch.tensor([1.0, 2.0, 1.0])
+    replies = Arrived(0, 0, client_R, update_RP, shared_P, turnout, sent_scale_R=scale_R)
+    state = mixing.observe(first, replies)
     update_RP.fill_(float("nan"))
     mixed = rows(state, everybody)
     _expect(all(bool(torch.isfinite(r).all()) for r in mixed), "observe: copy what is kept, rows must stay finite")
@@ -182,20 +186,21 @@ def check_term(term: Term, width: int = 6) -> None:
                 _expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
         update_CP = x_cP - start_P
         sum_P, one_C = update_CP.mean(0), torch.ones_like(work_C)
-        merging = Merging(
-            turnout, third_C, lambda: third_C, third_C, update_CP, one_C, 3, start_P, sum_P, start_P + sum_P, 0.1, t
+        arrived = Arrived(
+            t, 0, turnout.client_C, update_CP, start_P, turnout, lr=0.1, sent_scale_R=one_C, members=3,
+            parts=lambda: third_C, weight_R=third_C, sum_P=sum_P, new_P=start_P + sum_P,
         )  # fmt: skip
-        down = _on_the_server(term, down, up, kept, merging)
+        down = _on_the_server(term, down, up, kept, arrived)
 
 
-def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, merging: Merging) -> Tensors:
+def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Arrived) -> Tensors:
     """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
-    told = term.tell(down, merging)
-    merged, _ = term.merge(down, up, merging)
+    told = term.tell(down, arrived)
+    merged, _ = term.merge(down, up, arrived)
     heard = term.hear(told, kept)
     _expect(heard.keys() == kept.keys(), f"hear: keeps {sorted(heard)}, but `mine` declares {sorted(kept)}")
     said = {name: value[:1] for name, value in term.farewell(heard).items()}
-    after = term.reform(merged, said, Reform(merging.part_C[:1], 1.5))
+    after = term.reform(merged, said, Reform(arrived.part_R[:1], 1.5))
     for what, held in (("merge", merged), ("reform", after)):
         _expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `down` declares {sorted(down)}")
     values = [*told.values(), *heard.values(), *after.values()]

@@ -6,17 +6,23 @@ S samples of a pool, R rows (samples listed client after client).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    pass
-
 Tensors = dict[str, Tensor]
+Extra = dict[str, float | str]  # numbers and words for the round's record
+
+
+class Happened(NamedTuple):
+    """Something that happened to a client's membership: kind is "join", "leave", "drop" or "return"."""
+
+    client: int
+    kind: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,12 @@ class Message:
     def take(self, rows: Tensor) -> Message:
         return Message(_rows(self.tensors, rows), self.bytes_C[rows])
 
+    @staticmethod
+    def join(messages: Sequence[Message]) -> Message:
+        """Messages of several groups of clients, one after another; rows of bytes are padded to the longest."""
+        tensors = _joined([m.tensors for m in messages])
+        return Message(tensors, torch.cat([m.bytes_C for m in messages]))
+
 
 @dataclass(frozen=True)
 class Replies:
@@ -128,7 +140,6 @@ class Replies:
     report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", "bytes_down" (of
               terms), ...: name -> [C]
     hints     what the substitution asked for (a sketch of the update): name -> [C, ...]
-    left      what those keep who have left but stay in the objective, for terms that ask: term -> name -> [L, ...]
     """
 
     client_C: Tensor
@@ -137,7 +148,6 @@ class Replies:
     sums: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
-    left: dict[str, Tensors] = field(default_factory=dict)
 
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
@@ -148,8 +158,32 @@ class Replies:
             {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
             _rows(self.report, rows),
             _rows(self.hints, rows),
-            self.left,
         )
+
+    @staticmethod
+    def join(replies: Sequence[Replies]) -> Replies:
+        """The replies of several groups of clients, one after another."""
+        terms = replies[0].sums.keys()
+        return Replies(
+            torch.cat([r.client_C for r in replies]),
+            Message.join([r.message for r in replies]),
+            _joined([r.states for r in replies]),
+            {term: _joined([r.sums[term] for r in replies]) for term in terms},
+            _joined([r.report for r in replies]),
+            _joined([r.hints for r in replies]),
+        )
+
+
+def _joined(groups: Sequence[Tensors]) -> Tensors:
+    """Rows of several groups under each name; where rows differ in length, the shorter are padded with zeros."""
+    return {name: torch.cat(_padded([group[name] for group in groups])) for name in groups[0]}
+
+
+def _padded(values: Sequence[Tensor]) -> list[Tensor]:
+    if values[0].dim() != 2:
+        return list(values)
+    longest = max(value.shape[1] for value in values)
+    return [torch.nn.functional.pad(value, (0, longest - value.shape[1])) for value in values]
 
 
 def _rows(tensors: Tensors, rows: Tensor) -> Tensors:

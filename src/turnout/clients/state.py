@@ -1,23 +1,27 @@
 """What a client keeps between rounds: personal parameters and statistics, moments, residuals, its terms' own state.
 
-`Kept` is how the round sees it; the client store (store.py) sees one flat set of named rows. What travels of it beside
-the update is named among the states: federated moments, and the personal layers where they are shared.
+`ClientState` is how the round sees it; the client store (store.py) sees one flat set of named rows. What travels of it
+beside the update is named among the states: federated moments, and the personal layers where they are shared.
 
 Shape letters: C clients, P shared and Q personal parameters, A all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from turnout.engine.job import Trained
+from turnout.engine.gradients import Network
+from turnout.engine.job import Job, Trained
+from turnout.exchange import Assignment, Download, Told
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
-from turnout.types import Tensors, flatten, unflatten
+from turnout.parts.terms.base import Term
+from turnout.types import Samples, Tensors, flatten, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
 OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
@@ -26,7 +30,7 @@ COUNT = "count"
 
 
 @dataclass(frozen=True)
-class Kept:
+class ClientState:
     """The rows of some clients.
 
     `slots` are the optimizer's moments that stay home: all columns [C, A] where moments are local, the personal ones
@@ -59,19 +63,54 @@ class Kept:
                for name, value in down.items()}  # fmt: skip
         return own, states[MOMENT + COUNT].expand(clients) if COUNT in names else None
 
-    def after(self, trained: Trained, layout: Layout, optimizer: Optimizer) -> Kept:
+    def job(
+        self, network: Network, algorithm: Algorithm, download: Download, asked: Assignment, samples: Samples,
+        seed: int, magnitudes: bool,
+    ) -> Job:  # fmt: skip
+        """The local work of these clients: from what they download and what they have of their own."""
+        layout, local = network.layout, algorithm.local
+        slots, count_R = self.moments(download.states, layout)
+        return Job(
+            client_C=asked.client_R,
+            steps_C=asked.steps_R,
+            samples=samples,
+            start_P=self.start(download.start(asked.client_R)),
+            states={name: download.states[name] for name in layout.shared_states} | self.states,
+            own_states=frozenset(self.states),
+            lr=download.lr,
+            batch_size=local.batch_at(download.t, int(samples.count_C.max())),
+            drop_single=network.has_batch_statistics(),
+            seed=seed,
+            t=download.t,
+            optimizer=local.optimizer,
+            slots=slots,
+            count_C=count_R,
+            scale_C=asked.scale_R,
+            terms=algorithm.terms,
+            down=download.down,
+            mine=self.mine,
+            magnitudes=magnitudes,
+        )
+
+    def after(self, trained: Trained, layout: Layout, optimizer: Optimizer) -> ClientState:
         """The rows after training (residuals are the compression's to say)."""
         slots: Tensors = {}
         if optimizer.moments == "local":
             slots = trained.slots | ({COUNT: trained.count_C} if optimizer.carries_count else {})
         elif optimizer.moments == "federated" and layout.width > layout.shared:
             slots = {name: value[:, layout.shared :] for name, value in trained.slots.items()}
-        return Kept(
+        return ClientState(
             personal_CQ=trained.flat_CP[:, layout.shared :],
             states={name: trained.states[name] for name in layout.personal_states},
             slots=slots,
             mine=trained.mine,
         )
+
+    def sent(self, trained: Trained, layout: Layout, algorithm: Algorithm) -> Tensors:
+        """The states that travel beside the update: statistics, federated moments, personal layers where shared."""
+        states = {name: trained.states[name] for name in layout.shared_states}
+        states |= self.federated_moments(trained, layout, algorithm.local.optimizer)
+        return states | (self.shared_personal() if algorithm.share_personal else {})
 
     @staticmethod
     def federated_moments(trained: Trained, layout: Layout, optimizer: Optimizer) -> Tensors:
@@ -86,7 +125,7 @@ class Kept:
         parameters = {PARAMETERS: self.personal_CQ} if self.personal_CQ.shape[1] else {}
         return {OWN + name: value for name, value in (parameters | self.states).items()}
 
-    def welcome(self, new_C: Tensor, states: Tensors) -> Kept:
+    def welcome(self, new_C: Tensor, states: Tensors) -> ClientState:
         """The same, but who is new begins with the average of what others share (if it was downloaded)."""
         average = {n.removeprefix(OWN): value for n, value in states.items() if n.startswith(OWN)}
         if not average or not bool(new_C.any()):
@@ -99,6 +138,15 @@ class Kept:
 
         personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
         return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
+
+    def heard(self, client_C: Tensor, told: Told, terms: Sequence[Term]) -> ClientState:
+        """The same after clients have heard what terms told them when their last reply was used."""
+        mine = self.mine
+        for t, said in told.said.items():
+            place = torch.isin(client_C, told.client_U[told.round_U == t]).nonzero().squeeze(1)
+            for term in (term for term in terms if term.name in said and term.name in mine):
+                mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
+        return self if mine is self.mine else replace(self, mine=mine)
 
     def finite(self) -> Tensor:
         """Which clients' rows are numbers throughout."""
@@ -115,15 +163,23 @@ class Kept:
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 
 
+def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors:
+    """A term's rows after those at some places have heard what was said."""
+    rows = {name: value[place.to(value.device)] for name, value in mine.items()}
+    placed = {name: value.to(next(iter(mine.values())).device) for name, value in said.items()}
+    new = term.hear(placed, rows)
+    return {n: v.index_copy(0, place.to(v.device), new[n].to(v)) if n in new else v for n, v in mine.items()}
+
+
 _GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store
 
 
-def kept_from(rows: Tensors, clients: int, device: torch.device) -> Kept:
+def state_from(rows: Tensors, clients: int, device: torch.device) -> ClientState:
     """The store's rows as the round sees them."""
     moved = {name: value.to(device) for name, value in rows.items()}
     personal_CQ = moved.pop("personal", torch.empty(clients, 0, device=device))
     tree = unflatten(moved, {})
-    return Kept(personal_CQ, **{field: tree.get(n, {}) for n, field in _GROUPS.items()})
+    return ClientState(personal_CQ, **{field: tree.get(n, {}) for n, field in _GROUPS.items()})
 
 
 def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import warnings
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from turnout.errors import Mistake
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.runtimes.settings import InProcess
+from turnout.types import State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
@@ -48,8 +51,34 @@ def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Te
     return Trainer(network, Crew(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 
-def place_of(settings: InProcess) -> tuple[torch.device, torch.dtype]:
-    """Where a run computes and in which numbers; torch is told so."""
+@dataclass(frozen=True)
+class Place:
+    """Where a run computes, and in which numbers."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def put(self, value: Tensor) -> Tensor:
+        """A tensor on this device, floats in this precision."""
+        return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
+
+    def put_all(self, tensors: Tensors) -> Tensors:
+        return {name: self.put(value) for name, value in tensors.items()}
+
+    def put_tree(self, tree: State) -> State:
+        """The same for a state tree."""
+        tensors, plain = flatten(tree)
+        return unflatten(self.put_all(tensors), plain)
+
+    def describe(self) -> dict[str, str]:
+        """For the record."""
+        cuda = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if cuda else platform.processor() or "cpu"
+        return {"device": str(self.device), "device_name": name}
+
+
+def place_of(settings: InProcess) -> Place:
+    """The place meant by the settings; torch is told of it."""
     device = pick_device(settings.device)
     if device.type == "cuda":
         if device.index is not None:
@@ -58,7 +87,7 @@ def place_of(settings: InProcess) -> tuple[torch.device, torch.dtype]:
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
     else:
         keep_freed_memory()
-    return device, torch.float64 if settings.precision == "float64" else torch.float32
+    return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
 
 
 def pick_device(name: str) -> torch.device:

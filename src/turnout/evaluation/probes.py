@@ -31,6 +31,11 @@ class Watch:
     tests: Samples
     noisy_R: Tensor | None = None
 
+    @property
+    def magnitudes(self) -> bool:
+        """Whether the size of the gradients is wanted."""
+        return self.settings.gradients
+
     def before(self, trainer: Trainer, job: Job, seen: Tensors, central: Central | None) -> Tensors:
         """After download, before training: numbers for the report."""
         report: Tensors = {} if self.noisy_R is None else {"noisy": self.noisy_R}

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.parts.substitution.base import Arrived
+from turnout.parts.arrived import Arrived
 
 
 def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:

@@ -14,28 +14,15 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.parts.arrived import Arrived
 from turnout.parts.substitution.similarity_table import find_slots, room_for
 from turnout.types import State
 
 BLOCK = 1 << 14  # columns whose distances are summed together: no second copy of all models
 
 
-@dataclass(frozen=True)
-class Ended:
-    """Where the local training of those who replied has ended, as the server knows it."""
-
-    client_R: Tensor
-    start: Tensor  # [P], or [R, P] where they started from different weights
-    update_RP: Tensor  # as decoded
-    scale_R: Tensor  # what each had been multiplied by before
-
-    def models(self) -> Tensor:
-        """The weights each ended with: start + update, unscaled."""
-        return self.start + self.update_RP / self.scale_R[:, None].to(self.update_RP)
-
-
 class Mixing(Protocol):
-    """A state that was given to `observe` or `forget` is spent: rows are written in place. That of `begin` is not."""
+    """`observe` and `forget` modify the state in place; do not reuse it. The state of `begin` stays as it is."""
 
     @property
     def personal(self) -> bool:
@@ -58,7 +45,7 @@ class Mixing(Protocol):
         """Each client's own model [C, P]: what it predicts with."""
         ...
 
-    def observe(self, state: State, ended: Ended) -> State:
+    def observe(self, state: State, arrived: Arrived) -> State:
         """Keep what is needed of those who replied."""
         ...
 
@@ -85,7 +72,7 @@ class Common:
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         return shared_P.expand(len(client_C), -1)
 
-    def observe(self, state: State, ended: Ended) -> State:
+    def observe(self, state: State, arrived: Arrived) -> State:
         return state
 
     def forget(self, state: State, client_I: Tensor) -> State:
@@ -151,11 +138,11 @@ class FedAMP:
         own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
-    def observe(self, state: State, ended: Ended) -> State:
-        client_S, rows_SP = state["client"], state["rows"].to(ended.update_RP)
-        fresh_R = ended.client_R[find_slots(client_S, ended.client_R) < 0]
+    def observe(self, state: State, arrived: Arrived) -> State:
+        client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
+        fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
         client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
-        rows_SP[find_slots(client_S, ended.client_R).to(rows_SP.device)] = ended.models()
+        rows_SP[find_slots(client_S, arrived.client_R).to(rows_SP.device)] = arrived.models()
         return state | {"client": client_S, "rows": rows_SP}
 
     def forget(self, state: State, client_I: Tensor) -> State:

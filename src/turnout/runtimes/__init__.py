@@ -1,0 +1,12 @@
+"""Where client work runs: a runtime maps it over a cohort, and nothing else.
+
+    settings     what an experiment file says about it; imports nothing, so that anybody may name a runtime
+    setup        what a runtime is made from
+    clients      `Clients`: samples, kept rows and a trainer for some clients; every runtime is made of them
+    inprocess    the default: all clients simulated in this process, and what every simulation draws
+    wire         the records of exchange.py as bytes
+    table        which settings start which runtime
+
+May import the round and everything below it. Tracks, evaluation, records and the loop see only the promise in
+exchange.py.
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from turnout.errors import Mistake, nearest
@@ -12,10 +12,29 @@ PRECISIONS = ("float32", "float64", "tf32")
 
 
 class RuntimeSpec(Protocol):
-    """Settings of a runtime; `kind` picks the module that runs it."""
+    """Settings of a runtime. runtimes/table.py knows which runtime they start; settings of one's own have a function
+    `open(setup)` that makes it."""
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def compute(self) -> InProcess:
+        """How a process computes: device, engine, precision, threads, chunk."""
+        ...
+
+    @property
+    def shares_the_machine(self) -> bool:
+        """Whether several runs may go on side by side."""
+        ...
+
+    def on_threads(self, threads: int) -> RuntimeSpec:
+        """The same with so many threads, unless the settings say how many."""
+        ...
+
+    def as_begun(self, threads: int, chunk: int, device: str) -> RuntimeSpec:
+        """The same with what a run was begun with, so that sums are rounded the same way when it is resumed."""
+        ...
 
 
 MOST = {"threads": 1024, "chunk": 1 << 20}
@@ -50,3 +69,26 @@ class InProcess:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST[name]:
                 raise Mistake(f"runtime.{name} must be 1 to {MOST[name]}, not {value}; leave it out to have it chosen")
+
+    @property
+    def compute(self) -> InProcess:
+        return self
+
+    @property
+    def shares_the_machine(self) -> bool:
+        """A core each on a CPU, but one run at a time on a GPU."""
+        return self.device == "cpu" or (self.device == "auto" and not has_gpu())
+
+    def on_threads(self, threads: int) -> InProcess:
+        return self if self.threads is not None else replace(self, threads=threads)
+
+    def as_begun(self, threads: int, chunk: int, device: str) -> InProcess:
+        """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then."""
+        begun = self.on_threads(threads)
+        return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
+
+
+def has_gpu() -> bool:
+    import torch  # slow to load, and settings are read by programs that never train
+
+    return torch.cuda.is_available()

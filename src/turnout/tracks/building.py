@@ -10,31 +10,55 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.errors import Mistake, nearest
+from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
 
 
-def bound(experiment: Experiment, federation: Federation) -> Experiment:
+def enrolment_of(federation: Federation) -> Enrolment:
+    """What is known of simulated clients before the first round."""
+    return Enrolment(
+        clients=federation.clients,
+        names=federation.names,
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        sample=_a_few_samples(federation),
+        groups=federation.groups(),
+        fingerprint=federation.fingerprint(),
+    )
+
+
+def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Samples to try the model on."""
+    ids = torch.arange(min(federation.clients, 64))
+    with_data = ids[federation.examples(ids).cpu() > 0]
+    if len(with_data) == 0:
+        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
+    x, y = federation.train(with_data[:1], 0).of(0)
+    return x[:8], y[:8]
+
+
+def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
     """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
         if hasattr(part, "bound"):
-            experiment = experiment.but(**{path: part.bound(federation.names, federation.clients)})
+            experiment = experiment.but(**{path: part.bound(enrolment.names, enrolment.clients)})
         if hasattr(part, "check_rounds"):
             part.check_rounds(experiment.rounds)
     if hasattr(selection, "check"):
-        selection.check(federation.clients)
+        selection.check(enrolment.clients)
     return experiment
 
 
-def try_turnout(experiment: Experiment, federation: Federation) -> None:
+def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:
     """Let a participation that does not fit the work asked for say so now, not in the first round."""
     everything, seed = experiment.algorithm.local.full_work, experiment.seed
-    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, federation.groups())
+    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, enrolment.groups)
 
 
 def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:

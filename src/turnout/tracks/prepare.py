@@ -6,29 +6,30 @@ Everything that can be wrong with what a person wrote is found here, before the 
 from __future__ import annotations
 
 import copy
-import hashlib
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from turnout.clients.state import initial_moments, initial_shared
 from turnout.config.check import check_settings
 from turnout.config.read import lasting
 from turnout.data import Federation
+from turnout.engine.trainers import Place, place_of
 from turnout.errors import Mistake
-from turnout.exchange import Server
+from turnout.exchange import Enrolment
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout, lay_out
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
-from turnout.runtimes.inprocess import InProcessRuntime, Model
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.setup import Model, Setup
+from turnout.runtimes.table import open_runtime
+from turnout.server.state import Server
 from turnout.task import check_model
-from turnout.tracks.building import bound, build_model, load_weights, try_turnout
+from turnout.tracks.building import bound, build_model, enrolment_of, load_weights, try_turnout
 from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
-from turnout.tracks.track import Track
+from turnout.tracks.track import Track, fingerprint
 from turnout.tracks.weights import Weights
 from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
@@ -45,58 +46,57 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
 
 def prepare_weights(given: Experiment, federation: Federation) -> Weights:
     """The weight track, ready for its first round."""
-    experiment = _with_deadline(bound(given, federation))
-    template = build_model(experiment.model, federation.input_shape, federation.classes, experiment.seed)
+    enrolment = enrolment_of(federation)
+    experiment, template, model = settled(given, enrolment)
+    world, algorithm, layout = experiment.world, _algorithm(experiment), model.layout
+    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    calendar, place = calendar_of(world.events, setting), place_of(experiment.runtime.compute)
+    setup = Setup(experiment, algorithm, federation, model, calendar, place)
+    runtime = open_runtime(experiment.runtime, setup)
+    if experiment.evaluate.substitution and runtime.simulation is None:
+        raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
+    server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
+    slots = [(s.name, s.shape) for s in layout.slots]
+    mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
+    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark)
+
+
+def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:
+    """The experiment with nothing left open, its model as the user wrote it, and that model ready for training."""
+    experiment = _with_deadline(bound(given, enrolment))
+    template = build_model(experiment.model, enrolment.input_shape, enrolment.classes, experiment.seed)
     if experiment.start is not None:
         load_weights(template, Path(experiment.start))
-    x, y = _a_few_samples(federation)
-    highest = y if y.is_floating_point() else torch.full_like(y, federation.classes - 1)
+    x, y = enrolment.sample
+    highest = y if y.is_floating_point() else torch.full_like(y, enrolment.classes - 1)
     check_model(experiment.task, template, x, highest)
-    try_turnout(experiment, federation)
+    try_turnout(experiment, enrolment)
     layout = lay_out(template, _algorithm(experiment).personal)
     if not layout.width:
         raise Mistake("the model has no parameter that can be trained: give one that has")
     check_experiment(experiment, _algorithm(experiment), layout)
-    experiment = _settled(experiment, layout)
     flat_P = layout.pack(dict(template.named_parameters()))
     states = {name: value.detach().clone() for name, value in template.named_buffers()}
-    model = Model(copy.deepcopy(template), layout, flat_P, states)
-    algorithm = _algorithm(experiment)
-    settings, world = experiment.runtime, experiment.world
-    setting = Setting(federation.clients, federation.names, experiment.rounds, experiment.seed)
-    calendar = calendar_of(world.events, setting)
-    if not isinstance(settings, InProcess):
-        raise Mistake(f"runtime {settings!r} is not known here: use turnout.InProcess()")
-    runtime = InProcessRuntime(
-        settings,
-        federation,
-        world.participation,
-        algorithm,
-        experiment.task,
-        model,
-        experiment.seed,
-        calendar,
-        experiment.evaluate,
-    )
-    shared_P = runtime.placed(flat_P[: layout.shared])
-    server = Server(
+    return _settled(experiment, layout), template, Model(copy.deepcopy(template), layout, flat_P, states)
+
+
+def first_server(algorithm: Algorithm, model: Model, place: Place, members: Members) -> Server:
+    """The server before the first round."""
+    layout, shared_P = model.layout, place.put(model.flat_P[: model.layout.shared])
+    states = place.put_all({n: model.states[n] for n in layout.shared_states})
+    states |= initial_moments(layout, shared_P, algorithm)
+    states |= place.put_all(initial_shared(layout, model.flat_P, model.states, algorithm))
+    return Server(
         shared_P=shared_P,
-        states={n: runtime.placed(states[n]) for n in layout.shared_states}
-        | initial_moments(layout, shared_P, algorithm)
-        | {n: runtime.placed(v) for n, v in initial_shared(layout, flat_P, states, algorithm).items()},
-        down={t.name: {n: runtime.placed(v) for n, v in t.down(shared_P).items()} for t in algorithm.terms},
-        parts={
-            "mixing": algorithm.mixing.begin(federation.clients, layout.shared),
-            "substitution": algorithm.substitution.begin(federation.clients, layout.shared),
-            "compression": runtime.placed_tree(algorithm.compression.begin(layout.shared_slots)),
-            "server": runtime.placed_tree(algorithm.server.begin(layout.shared)),
-            "membership": algorithm.membership.begin(),
-        },
-        members=Members(federation.clients, calendar.outside_L),
+        states=states,
+        down={term.name: place.put_all(term.down(shared_P)) for term in algorithm.terms},
+        members=members,
+        mixing=algorithm.mixing.begin(members.population, layout.shared),
+        substitution=algorithm.substitution.begin(members.population, layout.shared),
+        compression=place.put_tree(algorithm.compression.begin(layout.shared_slots)),
+        step=place.put_tree(algorithm.server.begin(layout.shared)),
+        roster=algorithm.membership.begin(),
     )
-    identity = repr((federation.fingerprint(), [(s.name, s.shape) for s in layout.slots], lasting(given)))
-    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return Weights(experiment, federation, template, model, runtime, server, fingerprint)
 
 
 def _algorithm(experiment: Experiment) -> Algorithm:
@@ -118,13 +118,3 @@ def _settled(experiment: Experiment, layout: Layout) -> Experiment:
         return experiment
     home = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
     return experiment.but(**{"algorithm.local.optimizer.moments": "local" if home else "federated"})
-
-
-def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Samples to try the model on."""
-    ids = torch.arange(min(federation.clients, 64))
-    with_data = ids[federation.examples(ids).cpu() > 0]
-    if len(with_data) == 0:
-        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
-    x, y = federation.train(with_data[:1], 0).of(0)
-    return x[:8], y[:8]

@@ -7,14 +7,13 @@ functions, and so have the same records, checkpoints, stop rules and command lin
 from __future__ import annotations
 
 import copy
-import platform
+import hashlib
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from turnout.data import Federation
 from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
@@ -91,12 +90,6 @@ def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors)
     return module.eval()
 
 
-def where(device: torch.device) -> dict[str, Any]:
-    """A device, for the record."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
-    return {"device": str(device), "device_name": name}
-
-
-def data_bytes(federation: Federation) -> int:
-    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
-    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))
+def fingerprint(*identity: Any) -> str:
+    """A short hash of the data, the model and the lasting settings: a checkpoint of another experiment is refused."""
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]

@@ -15,31 +15,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.types import State, Tensors, Turnout
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What the server has when it looks for stand-ins and makes one update of all.
-
-    On a GPU `update_RP` is memory that the next round uses again: copy what is to be kept.
-    """
-
-    t: int
-    seed: int
-    client_R: Tensor
-    update_RP: Tensor  # as decoded
-    start_P: Tensor  # the shared parameters that everybody started from
-    turnout: Turnout  # of the whole cohort
-    scale_R: Tensor | None = None  # what the server will still multiply each update by (`scale_at = "server"`)
-    hints: Tensors = field(default_factory=dict)  # what clients sent for the substitution, row by row
-    loss_R: Tensor | None = None  # each one's training loss, the mean over its local steps
-    lr: float = 1.0  # their learning rate
-
-    @property
-    def position_R(self) -> Tensor:
-        """Where the replies' clients stand in the cohort."""
-        return torch.searchsorted(self.turnout.client_C, self.client_R)
+from turnout.parts.arrived import Arrived
+from turnout.types import State, Tensors
 
 
 @dataclass(frozen=True)
@@ -66,8 +43,8 @@ class Lent:
 class Substitution(Protocol):
     """State goes in and comes out; it holds only tensors and numbers, so that a checkpoint can carry it.
 
-    A state that was given to `observe` or `forget` is spent: large tables are written in place. The state of `begin`
-    is not, so that an experiment can be run again.
+    `observe` and `forget` modify the state in place; do not reuse it. The state of `begin` stays as it is, so that an
+    experiment can be run again.
     """
 
     @property

@@ -9,6 +9,8 @@ Read base.py first (the promise, and `Stateless` with its defaults), then
     apfl                APFL: a second model of one's own
 """
 
-from turnout.parts.terms.base import At, Extra, Merging, Reform, Stateless, Term
+from turnout.parts.arrived import Arrived
+from turnout.parts.terms.base import At, Reform, Stateless, Term
+from turnout.types import Extra
 
-__all__ = ["At", "Extra", "Merging", "Reform", "Stateless", "Term"]
+__all__ = ["Arrived", "At", "Extra", "Reform", "Stateless", "Term"]

@@ -13,16 +13,13 @@ Shape letters: c clients of a chunk, C replies, I clients who leave, P shared pa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from turnout.parts.aggregation import weighted_sum
-from turnout.types import Replies, Tensors, Turnout
-
-Extra = dict[str, float | str]  # numbers and words for the round's record
+from turnout.parts.arrived import Arrived
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
@@ -45,40 +42,6 @@ class At:
     squared_gradients: Callable[[int], Tensor]
     full_gradient: Callable[[Tensor], Tensor]
     t: int = 0
-
-
-@dataclass(frozen=True)
-class Merging:
-    """What the server knows when it merges what a term's clients sent."""
-
-    turnout: Turnout  # of those whose reply counts, row by row as in `up`
-    share_C: Tensor
-    parts: Callable[[], Tensor]  # p_k: their part of the objective, whoever was asked; somebody has to count for it
-    weight_C: Tensor
-    update_CP: Tensor  # as decoded
-    scale_C: Tensor  # what each had been multiplied by before
-    members: int
-    start_P: Tensor
-    sum_P: Tensor  # Σ of the updates by their weights
-    new_P: Tensor  # after the server's step and the encoding
-    lr: float
-    t: int
-    left: Tensors = field(default_factory=dict)  # `mine` of those who have left but stay in the objective, if asked for
-
-    @cached_property
-    def part_C(self) -> Tensor:
-        return self.parts()
-
-    @property
-    def steps(self) -> float:
-        """How many local steps the weighted sum stands for, whoever is missing, in every scheme."""
-        return float((self.weight_C * self.scale_C * self.turnout.progress_C).sum())
-
-    def mean_step(self) -> Tensor:
-        """Σ_k p_k D_k / (s_k η) / Σ_k p_k: the mean local step of those who replied, as a gradient with its sign
-        turned, whatever work they finished and whatever their updates weigh."""
-        per_step_C = self.scale_C * self.turnout.progress_C * self.lr
-        return weighted_sum(self.update_CP, self.part_C / self.part_C.sum() / per_step_C)
 
 
 @dataclass(frozen=True)
@@ -148,11 +111,11 @@ class Term(Protocol):
         """When training ends: what to send, and what to keep."""
         ...
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         """On the server: what it holds next, and what the round's record should say."""
         ...
 
-    def tell(self, down: Tensors, merging: Merging) -> Tensors:
+    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
         """On the server, before `merge`: what those who replied are told now that the round has ended."""
         ...
 
@@ -214,10 +177,10 @@ class Stateless:
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         return {}, mine
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         return down, {}
 
-    def tell(self, down: Tensors, merging: Merging) -> Tensors:
+    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
         return {}
 
     def hear(self, told: Tensors, mine: Tensors) -> Tensors:
@@ -234,14 +197,13 @@ class Stateless:
 
 
 def merged(
-    terms: Sequence[Term], held: dict[str, Tensors], replies: Replies, merging: Merging
+    terms: Sequence[Term], held: dict[str, Tensors], sums: dict[str, Tensors], arrived: Arrived
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:
     """The server's side of all terms: what it holds next, what those who replied are told, and what to record."""
     down, told, extra = {}, {}, Extra()
     for term in terms:
-        if said := term.tell(held[term.name], merging):
+        if said := term.tell(held[term.name], arrived):
             told[term.name] = said
-        given = replace(merging, left=replies.left.get(term.name, {}))
-        down[term.name], noted = term.merge(held[term.name], replies.sums.get(term.name, {}), given)
+        down[term.name], noted = term.merge(held[term.name], sums.get(term.name, {}), arrived)
         extra |= noted
     return down, told, extra

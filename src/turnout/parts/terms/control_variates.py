@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.parts.terms.base import At, Extra, Merging, Reform, Stateless
+from turnout.parts.aggregation import weighted_sum
+from turnout.parts.arrived import Arrived
+from turnout.parts.terms.base import At, Extra, Reform, Stateless
 from turnout.types import Tensors
 
 
@@ -69,8 +71,8 @@ class Scaffold(Stateless):
             new_cP = mine["c"] - down["c"] + mean_step(at)
         return {"change": new_cP - mine["c"]}, {"c": new_cP}
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
-        return {"c": down["c"] + merging.part_C.to(down["c"]) @ up["change"]}, {}
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+        return {"c": down["c"] + arrived.part_R.to(down["c"]) @ up["change"]}, {}
 
     def farewell(self, mine: Tensors) -> Tensors:
         return {"c": mine["c"]}
@@ -122,18 +124,20 @@ class VRLSGD(Stateless):
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": mine["delta"] + mean_step(at)}
 
-    def beside(self, merging: Merging) -> Tensor | float:
+    def beside(self, arrived: Arrived) -> Tensor | float:
         """What the server moves the model by beside the sum of the updates, by local step."""
-        return (merging.new_P - merging.start_P - merging.sum_P) / (merging.steps * merging.lr)
+        assert arrived.new_P is not None
+        assert arrived.sum_P is not None
+        return (arrived.new_P - arrived.start_P - arrived.sum_P) / (summed_steps(arrived) * arrived.lr)
 
-    def tell(self, down: Tensors, merging: Merging) -> Tensors:
-        common_P = merging.mean_step() + self.beside(merging)
-        return {"common": common_P + down["owed"] / float(merging.part_C.sum())}
+    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
+        common_P = mean_reply(arrived) + self.beside(arrived)
+        return {"common": common_P + down["owed"] / float(arrived.part_R.sum())}
 
     def hear(self, told: Tensors, mine: Tensors) -> Tensors:
         return {"delta": mine["delta"] + told["common"]}
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(down["owed"])}, {}
 
     def farewell(self, mine: Tensors) -> Tensors:
@@ -150,13 +154,26 @@ class FedGATE(VRLSGD):
 
     name: str = "fedgate"
 
-    def beside(self, merging: Merging) -> Tensor | float:
+    def beside(self, arrived: Arrived) -> Tensor | float:
         return 0.0
 
 
 def mean_step(at: At) -> Tensor:
     """(w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
     return (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+
+
+def mean_reply(arrived: Arrived) -> Tensor:
+    """Σ_k p_k D_k / (s_k η) / Σ_k p_k: the mean local step of those who replied, as a gradient with its sign turned,
+    whatever work they finished and whatever their updates weigh."""
+    per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
+    return weighted_sum(arrived.update_RP, arrived.part_R / arrived.part_R.sum() / per_step_R)
+
+
+def summed_steps(arrived: Arrived) -> float:
+    """How many local steps the weighted sum stands for, whoever is missing, in every scheme."""
+    assert arrived.weight_R is not None
+    return float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())
 
 
 def gone(said: Tensors, name: str, reform: Reform, like_P: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.parts.terms.base import At, Extra, Merging, Stateless
+from turnout.parts.arrived import Arrived
+from turnout.parts.terms.base import At, Extra, Stateless
 from turnout.types import Tensors, wire_bytes
 
 CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
@@ -157,17 +158,17 @@ class Elastic(Stateless):
 
     # -- the server
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
         if self.strength == 0:
             return down, {}
-        said = self._said(down, merging)
+        said = self._said(down, arrived)
         if not up:
             return down, said
-        new = self._sums(_with_the_left(up, merging.left), len(merging.start_P))
+        new = self._sums(_with_the_left(up, arrived.left.get(self.name, {})), len(arrived.start_P))
         if self.fisher_every > 1:
-            new["made"] = torch.full_like(down["made"], merging.t)
-        before, now = self.stiffness(down, merging.lr), self.stiffness(new, merging.lr)
+            new["made"] = torch.full_like(down["made"], arrived.t)
+        before, now = self.stiffness(down, arrived.lr), self.stiffness(new, arrived.lr)
         if self.step == "explicit" and before <= 1 < now:
             said["elastic_warning"] = (
                 f"η λ max U has become {now:.3g}: above 2 the explicit step diverges; lower strength or the learning "
@@ -198,11 +199,11 @@ class Elastic(Stateless):
         """η λ max U."""
         return lr * self.strength * float(down["U"].max()) if _there(down) else 0.0
 
-    def _said(self, down: Tensors, merging: Merging) -> Extra:
+    def _said(self, down: Tensors, arrived: Arrived) -> Extra:
         """Of the term as it was in this round, at the weights where everybody began."""
         return {
-            "elastic_loss": self.loss(merging.start_P, down),
-            "elastic_stiffness": self.stiffness(down, merging.lr),
+            "elastic_loss": self.loss(arrived.start_P, down),
+            "elastic_stiffness": self.stiffness(down, arrived.lr),
         }
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.parts.terms.base import At, Extra, Merging, Stateless
+from turnout.parts.arrived import Arrived
+from turnout.parts.terms.base import At, Extra, Stateless
 from turnout.types import Tensors
 
 
@@ -48,6 +49,6 @@ class MimeLite(Stateless):
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, mine
 
-    def merge(self, down: Tensors, up: Tensors, merging: Merging) -> tuple[Tensors, Extra]:
-        share_C = (merging.part_C / merging.part_C.sum()).to(down["m"])
-        return {"m": self.beta * down["m"] + (1 - self.beta) * (share_C @ up["gradient"])}, {}
+    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+        share_R = (arrived.part_R / arrived.part_R.sum()).to(down["m"])
+        return {"m": self.beta * down["m"] + (1 - self.beta) * (share_R @ up["gradient"])}, {}

@@ -12,7 +12,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Evaluate, Experiment
 from turnout.runtimes.settings import InProcess
 from turnout.task import Classification
-from turnout.tracks.building import bound, try_turnout
+from turnout.tracks.building import bound, enrolment_of, try_turnout
 from turnout.tracks.scores.architectures import Shop, Zoo
 from turnout.tracks.scores.round import ScoreServer
 from turnout.tracks.scores.runtime import ScoreRuntime
@@ -27,20 +27,21 @@ CHECKED = 10_000  # clients whose labels are looked at before the first round
 
 def prepare_scores(given: Experiment, algorithm: Scores, federation: Federation) -> ScoreTrack:
     """Everything that can be wrong with what a person wrote is found here, before the first round."""
-    experiment = bound(given, federation)
+    enrolment = enrolment_of(federation)
+    experiment = bound(given, enrolment)
     assert isinstance(experiment.algorithm, Scores)
     algorithm = experiment.algorithm
     settings = _checked(experiment)
-    try_turnout(experiment, federation)
-    device, dtype = place_of(settings)
+    try_turnout(experiment, enrolment)
+    place = place_of(settings)
     public = federation.public
     if public is None:
         raise Mistake(
             "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
             "Stream or Loader public and label_sets"
         )
-    federation = federation.to(device)
-    x = public.x.to(device, dtype) if public.x.is_floating_point() else public.x.to(device)
+    federation = federation.to(place.device)
+    x = place.put(public.x)
     args = (federation.labels, algorithm.held_out, algorithm.permuted, experiment.seed)
     sheet = sheet_of(x, public.y_R, *args)
     shop = Shop(settings, algorithm, x[: algorithm.local.batch_size], experiment.seed)

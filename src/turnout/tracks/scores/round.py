@@ -23,13 +23,12 @@ from torch import Tensor
 from turnout.errors import Mistake
 from turnout.evaluation.metrics import summary
 from turnout.parts.selection import chosen
-from turnout.round_log import Event as Happened
-from turnout.round_log import RoundRecord, attendance
+from turnout.round_log import RoundRecord
 from turnout.tracks.scores.averaging import Averages
 from turnout.tracks.scores.runtime import Asked, Reply, ScoreRuntime
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
-from turnout.types import State
+from turnout.types import Happened, State
 from turnout.world.events import Join
 from turnout.world.members import Members
 
@@ -66,7 +65,7 @@ def run_round(
 
     asked = runtime.build(cohort_C, t, server.averages)
     share_C = asked.sample_C / asked.sample_C.sum().clamp(min=1)
-    record = replace(record, **attendance(asked.turnout, asked.sample_C, share_C))
+    record = attended(record, asked, share_C)
     replies = without_bad_numbers(asked.replies, algorithm.nonfinite, t)
     if not replies:
         why = "no scores of those who answered are numbers" if asked.replies else "nobody answered"
@@ -88,12 +87,26 @@ def let_in_and_out(server: ScoreServer, t: int, runtime: ScoreRuntime) -> tuple[
         if isinstance(event, Join):
             members = members.join(client)
             labels = [runtime.sheet.labels[i] for i in runtime.label_set(client, t).tolist()]
-            log.append((client, "join", f"labels {', '.join(labels)}"))
+            log.append(Happened(client, "join", f"labels {', '.join(labels)}"))
         else:
             members = members.leave(client)
             runtime.zoo.forget(client)
-            log.append((client, "leave", "its part in the scores stays"))
+            log.append(Happened(client, "leave", "its part in the scores stays"))
     return replace(server, members=members), log
+
+
+def attended(record: RoundRecord, asked: Asked, share_C: Tensor) -> RoundRecord:
+    """Who turned up."""
+    turnout = asked.turnout
+    finished_C = turnout.work_C / turnout.full_work
+    columns = {"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": asked.sample_C}
+    return replace(
+        record,
+        asked=len(turnout.client_C),
+        answered=int(turnout.present_C.sum()),
+        work=float(finished_C.mean()),
+        clients=columns,
+    )
 
 
 def update_of(table: Table, reply: Reply, algorithm: Scores, sheet: Sheet) -> Update:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from turnout.data import Federation
+from turnout.engine.trainers import Place
 from turnout.errors import Mistake
 from turnout.evaluation.metrics import summary
 from turnout.experiment import Experiment
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.runtimes.clients import data_bytes
 from turnout.tracks.scores.architectures import MODEL, STATE
 from turnout.tracks.scores.round import ScoreServer, run_round
 from turnout.tracks.scores.runtime import ScoreRuntime
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.scores.tables import Sheet, accuracy, hits
-from turnout.tracks.track import data_bytes, filled, sample_of, where
+from turnout.tracks.track import filled, sample_of
 from turnout.types import State
 
 
@@ -120,7 +122,7 @@ class ScoreTrack:
     def about(self) -> dict[str, Any]:
         made = list(self.runtime.zoo.made.values())
         engines = dict.fromkeys(a.trainer.title(self.algorithm.local.optimizer) for a in made)
-        return where(self.device) | {
+        return Place(self.device, self.sheet.x.dtype).describe() | {
             "engine": " and ".join(engines),
             "chunk": min(a.trainer.chunk for a in made),
             "threads": made[0].trainer.threads,

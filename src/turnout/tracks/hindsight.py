@@ -14,20 +14,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.exchange import Download, Served
+from turnout.exchange import Download, Simulation
+from turnout.experiment import Algorithm
+from turnout.layout import Layout
 from turnout.parts.compression.base import Sending
-from turnout.parts.terms.base import Extra
-from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.types import Replies, Turnout
+from turnout.server.state import Served
+from turnout.types import Extra, Replies, Turnout
 
 BLOCK = 256  # clients trained at a time: their updates are summed at once
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedHindsight:
     """Hindsight of a simulated world."""
 
-    runtime: InProcessRuntime
+    simulation: Simulation
+    algorithm: Algorithm
+    layout: Layout
+    seed: int
 
     def compare(self, served: Served, replies: Replies, turnout: Turnout, share_C: Tensor, download: Download) -> Extra:
         """`substitution_error`: |e_t|², e_t the weighted sum less that of everybody's complete work (in updates, so
@@ -37,7 +41,7 @@ class Simulated:
         return said if own is None else said | {"own_cluster": own}
 
     def error(self, served: Served, replies: Replies, turnout: Turnout, share_C: Tensor, download: Download) -> float:
-        algorithm = self.runtime.algorithm
+        algorithm = self.algorithm
         full = replace(
             turnout,
             work_C=torch.full_like(turnout.work_C, turnout.full_work),
@@ -48,7 +52,7 @@ class Simulated:
         dense_C = share_C * factor_C * algorithm.weighting.client_scale(full)  # of updates as trained
         sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
-        sending = Sending(download.t, self.runtime.seed, replies.client_C, self.runtime.layout.shared_slots)
+        sending = Sending(download.t, self.seed, replies.client_C, self.layout.shared_slots)
         update_RP = algorithm.compression.decode(replies.message, sending, download.shared_P)
         position_R = torch.searchsorted(turnout.client_C, replies.client_C)
         complete_R = turnout.complete_C[position_R]
@@ -57,15 +61,15 @@ class Simulated:
         error_P = served.total_P.double() - (weight_R @ update_RP).double()
         # From here on a GPU may write over the replies.
         for client_A in turnout.client_C[~known_C].split(BLOCK):
-            client_A, update_AP = self.runtime.would_send(client_A, download)
+            client_A, update_AP = self.simulation.would_send(client_A, download)
             weight_A = dense_C[torch.searchsorted(turnout.client_C, client_A)].to(update_AP)
             error_P -= (weight_A @ update_AP).double()
         return float(error_P.square().sum())
 
     def own_cluster(self, served: Served, turnout: Turnout, share_C: Tensor) -> float | None:
         """The part of the missing shares whose stand-in is of the missing client's cluster; None: nothing to say."""
-        groups, missing_C = self.runtime.groups, ~served.counts_C
-        if groups is None or not self.runtime.algorithm.substitution.lends or not bool(missing_C.any()):
+        groups, missing_C = self.simulation.groups, ~served.counts_C
+        if groups is None or not self.algorithm.substitution.lends or not bool(missing_C.any()):
             return None
         group_C, friend_C = groups[turnout.client_C], served.lent.friend_C
         size = int(group_C.max()) + 1

@@ -1,0 +1,271 @@
+"""Clients at work: their samples, the rows they keep, and a trainer for them.
+
+`Clients` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another one, a
+single one on a device. It never sees the server: a download and an assignment go in, replies come out, and what the
+clients keep of a round is theirs once the server says that the replies were used.
+
+Shape letters: C, I any clients, R participants, c clients of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
+from turnout.clients.store import ClientStore
+from turnout.data import Federation
+from turnout.engine.gradients import Network
+from turnout.engine.losses import loss_by_hand
+from turnout.engine.train import Trainer
+from turnout.engine.trainers import make_trainer
+from turnout.errors import Mistake
+from turnout.evaluation.activations import blank
+from turnout.evaluation.metrics import Models, measure, measure_clients, measure_own, objective_gradient
+from turnout.evaluation.probes import Watch
+from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
+from turnout.experiment import Algorithm
+from turnout.parts.compression.base import Dense
+from turnout.round import client_work
+from turnout.runtimes.settings import RuntimeSpec
+from turnout.runtimes.setup import Model, Setup
+from turnout.types import Replies, Samples, Tensors
+from turnout.world.members import Members
+
+
+class Clients:
+    """Some clients, simulated or real, and what they need to work."""
+
+    def __init__(self, setup: Setup):
+        experiment, algorithm = setup.experiment, setup.algorithm
+        self.algorithm, self.task, self.seed = algorithm, experiment.task, experiment.seed
+        self.evaluate, self.place = experiment.evaluate, setup.place
+        self.federation = setup.federation.to(self.place.device)
+        self.model = _placed(setup)
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        self.store = ClientStore(self._first_rows())
+        self.trainer = _trainer(self, experiment.runtime)
+        self._pending: tuple[Tensor, Tensors] | None = None
+
+    def _first_rows(self) -> Tensors:
+        model = self.model
+        rows = initial_rows(model.layout, model.flat_P, model.states, self.algorithm)
+        seen = blank(model.module) if self.evaluate.activations else {}
+        return rows | {f"seen/{name}": value.to(self.place.dtype) for name, value in seen.items()}
+
+    # -- a round
+
+    def work(
+        self, download: Download, asked: Assignment, algorithm: Algorithm | None = None
+    ) -> tuple[Replies, ClientState]:
+        """The replies of those who work, and what they would keep; nothing is kept yet.
+
+        `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then.
+        """
+        state = self.state(asked.client_R, download.states, download.told)
+        samples = self._samples(asked.client_R, download.t)
+        watch = self._watch(asked.client_R, download.t) if algorithm is None else None
+        algorithm = algorithm or self.algorithm
+        return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch)
+
+    def keep(self, replies: Replies, state: ClientState) -> None:
+        """Hold what clients would keep until it is known whether their replies are used."""
+        good_R = replies.report["finite"]
+        rows = {name: value[good_R.to(value.device)] for name, value in state.to_rows().items()}
+        self._pending = (replies.client_C[good_R], rows) if bool(good_R.any()) else None
+
+    def commit(self, client_R: Tensor) -> None:
+        """What these clients kept of the last round is theirs now; what others kept is dropped."""
+        if self._pending is None:
+            return
+        client_K, rows = self._pending
+        used_K, self._pending = torch.isin(client_K, client_R), None
+        if not bool(used_K.all()):
+            client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
+        self.store.scatter(client_K, rows)
+
+    def state(
+        self,
+        client_C: Tensor,
+        states: Tensors,
+        told: Told,
+        wanted: Callable[[str], bool] = lambda name: True,
+    ) -> ClientState:
+        """What these clients have of their own, after hearing what they were told; who is new begins with the average,
+        where it is among the states."""
+        state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
+        return state.welcome(~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
+
+    def _samples(self, client_R: Tensor, t: int) -> Samples:
+        samples = self.federation.train(client_R, t)
+        if samples.x.is_floating_point() and samples.x.dtype != self.place.dtype:
+            samples = replace(samples, x=samples.x.to(self.place.dtype))
+        return samples
+
+    def _watch(self, client_R: Tensor, t: int) -> Watch | None:
+        asked = self.evaluate
+        if not (asked.recovery or asked.gradients or asked.activations):
+            return None
+        noisy_N = self.federation.noisy()
+        noisy_R = None if noisy_N is None else noisy_N[client_R]
+        return Watch(asked, self.task, self.federation.test(client_R, t), noisy_R)
+
+    # -- leaving
+
+    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+        """What those of these clients who have rows say to the terms."""
+        client_H = client_I[self.store.knows(client_I)]
+        mine = self.state(client_H, {}, told.among(client_H), lambda name: name.startswith("mine/")).mine
+        terms = self.algorithm.terms
+        return Farewell(
+            client_H,
+            said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
+            remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
+        )
+
+    def forget(self, client_I: Tensor) -> None:
+        for client in client_I.tolist():
+            self.store.forget(client)
+
+    # -- measuring
+
+    def measure(self, asked: Measure) -> Measured:
+        """The one model where the server has all of it, and clients' own models, on clients' own test data."""
+        central = central_model(self.model.layout, asked.shared_P, asked.states)
+        values = {name: found for name, members in asked.central.items() if (found := self._central(central, members))}
+        if not (asked.common or asked.own):
+            return Measured(values)
+        samples, crew = self.federation.test(asked.client_C, asked.t), self.trainer.crew
+        common = measure_clients(crew, self.task, *central, samples) if asked.common and central is not None else {}
+        if not asked.own:
+            own: Tensors = {}
+        elif self.algorithm.makes_own:
+            own = measure_own(crew, self.task, self.own_models(asked), samples)
+        else:  # everybody's own model is the same one
+            own = measure_clients(crew, self.task, *whole_model(self.model, asked.shared_P, asked.states), samples)
+        noisy_N = self.federation.noisy()
+        return Measured(values, common, own, None if noisy_N is None else noisy_N[asked.client_C])
+
+    def _central(self, model: tuple[Tensor, Tensors] | None, members: Members) -> dict[str, float]:
+        test = self.federation.central_test(members) if model is not None else None
+        if model is None or test is None or not len(test[0]):
+            return {}
+        return measure(self.trainer.crew, self.task, *model, *test)
+
+    def own_models(self, asked: Measure) -> Models:
+        """Clients' models as they would begin the next round: what is shared, with what is their own."""
+        layout, terms = self.model.layout, [term for term in self.algorithm.terms if term.personal]
+        sent = sent_down(asked.states, self.algorithm)
+        wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
+
+        def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
+            client_c = asked.client_C[place_c]
+            state = self.state(client_c, sent, asked.told.among(client_c), lambda name: name.startswith(wanted))
+            shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
+            flat = state.start(asked.start_of(client_c))
+            for term in terms:
+                own_cP = term.own(flat[:, : layout.shared], state.mine[term.name])
+                flat = torch.cat([own_cP, flat[:, layout.shared :]], 1)
+            return flat, shared | state.states
+
+        return models
+
+    def mean_gradient(
+        self, flat_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int
+    ) -> Tensor | None:
+        """The mean of these clients' gradients, by shares, over all columns; None: nobody."""
+        if not len(client_C):
+            return None
+        samples = self.federation.train(client_C, t)
+        return objective_gradient(self.trainer.crew, flat_P, states, samples, share_C / share_C.sum())
+
+    def losses(self, flat_P: Tensor, states: Tensors, client_C: Tensor, t: int) -> Tensor:
+        """The loss of one model on each client's training samples."""
+        samples = self.federation.train(client_C, t)
+        return measure_clients(self.trainer.crew, self.task, flat_P, states, samples)["loss"]
+
+    # -- what it takes
+
+    def describe(self) -> dict[str, Any]:
+        """The device, and how the work is cut up."""
+        algorithm, trainer = self.algorithm, self.trainer
+        start_P = self.place.put(self.model.flat_P[: self.model.layout.shared])
+        springs = all(term.spring(start_P[None], term.down(start_P)) is not None for term in algorithm.terms)
+        engine = trainer.title(algorithm.local.optimizer, springs)
+        return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes by what for, with so many clients in a round and in all rounds together."""
+        algorithm, layout, trainer = self.algorithm, self.model.layout, self.trainer
+        width = 8 if self.place.dtype == torch.float64 else 4
+        matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
+        beside = sum(term.sends for term in algorithm.terms) * layout.shared
+        return {
+            "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
+            "training": min(trainer.chunk * trainer.threads, cohort) * trainer.cost,
+            "client state": self.store.row_bytes * ever,
+            "data": data_bytes(self.federation),
+        }
+
+    # -- what is kept on disk
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.store.save(folder, mark, files)
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        self.store.load(folder, files)
+
+
+def whole_model(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
+    """One model of what the server holds; what is personal and not sent has its first values."""
+    found = central_model(first.layout, shared_P, states)
+    return found if found is not None else with_first_values(first, shared_P, states)
+
+
+def with_first_values(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
+    """One model of what is shared; what is personal has its first values."""
+    layout = first.layout
+    flat_P = torch.cat([shared_P, first.flat_P[layout.shared :].to(shared_P)])
+    own = {n: _like(first.states[n], shared_P) for n in layout.personal_states}
+    return flat_P, own | {name: states[name] for name in layout.shared_states}
+
+
+def _like(value: Tensor, other: Tensor) -> Tensor:
+    return value.to(other) if value.is_floating_point() else value.to(other.device)
+
+
+def _placed(setup: Setup) -> Model:
+    """The model for training: the module on the device, first values in its precision (rows stay beside the CPU)."""
+    model, place = setup.model, setup.place
+    states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in model.states.items()}
+    return Model(model.module.to(place.device, place.dtype), model.layout, model.flat_P.to(place.dtype), states)
+
+
+def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
+    """A trainer measured on a batch of some client's samples."""
+    first = torch.tensor([_first_with_data(clients.federation)])
+    x, y = clients.federation.train(first, 0).of(0)
+    size, place = clients.algorithm.local.batch_size, clients.place
+    x = x[:size].to(place.dtype) if x.is_floating_point() else x[:size]
+    return make_trainer(settings.compute, clients.network, loss_by_hand(clients.task), x, y[:size])
+
+
+def data_bytes(federation: Federation) -> int:
+    """What the samples take that lie in memory."""
+    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))
+
+
+def _first_with_data(federation: Federation) -> int:
+    """Some client that holds samples, to measure the model with."""
+    for first in range(0, federation.clients, 1024):
+        some = torch.arange(first, min(first + 1024, federation.clients))
+        held = (federation.examples(some).cpu() > 0).nonzero()
+        if len(held):
+            return first + int(held[0])
+    raise Mistake("no client holds any training sample: look at world.data")

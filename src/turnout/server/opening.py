@@ -1,0 +1,128 @@
+"""The beginning of a round: joins and leaves take effect on everything the server carries.
+
+Shape letters: I any clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from turnout.exchange import Farewell, Runtime
+from turnout.experiment import Algorithm
+from turnout.parts.membership.transition import Outlook, Transition
+from turnout.parts.terms.base import Reform
+from turnout.rng import draw
+from turnout.server.state import Left, Server
+from turnout.types import Extra, Happened, Tensors, wire_bytes
+from turnout.world.members import Members
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the beginning of a round brought: events for its record, and numbers beside them."""
+
+    events: Sequence[Happened] = ()
+    extra: Extra = field(default_factory=dict)
+    bytes_up: int = 0  # what those who left have sent for it
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """Who may be asked about the objective at the beginning of a round."""
+
+    server: Server
+    t: int
+    seed: int
+    algorithm: Algorithm
+    runtime: Runtime
+
+    def parts(self, client_I: Tensor) -> Tensor:
+        """p_k of some clients in the objective as it was."""
+        objective = self.server.objective
+        mean = partial(self.runtime.mean_examples, objective)
+        return self.algorithm.shares.parts(self.runtime.examples(client_I), len(objective), mean)
+
+    def mass(self, objective: Members) -> float:
+        """Total mass of an objective: clients, or samples (counted only if shares are by samples)."""
+        return self.algorithm.shares.mass(len(objective), partial(self.runtime.mean_examples, objective))
+
+    def old_norm(self) -> float | None:
+        """The gradient norm of the objective so far at the current weights, over those of at most `surveyed` members
+        who answer; None where nobody is asked or answers."""
+        server, surveyed = self.server, self.algorithm.membership.surveyed
+        if not surveyed or not len(server.members):
+            return None
+        count = min(surveyed, len(server.members))
+        client_I = server.members.at(draw(count, len(server.members), self.t, self.seed, "survey"))
+        shares = replace(self.algorithm.shares, over="normalised")
+        share_I = shares.of(self.runtime.examples(client_I), len(server.members), None)
+        gradient_P = self.runtime.gradient(server.shared_P, server.states, client_I, share_I, self.t)
+        return None if gradient_P is None else float(gradient_P.norm())
+
+
+def open_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> tuple[Server, Opening]:
+    """Let those leave and join who do so now; the server for this round, and what to record."""
+    membership, events = algorithm.membership, runtime.events(t)
+    if not events and membership.drop is None:
+        return server, Opening()
+    scene = _Scene(server, t, seed, algorithm, runtime)
+    outlook = Outlook(
+        t=t,
+        origin=server.origin,
+        events=events,
+        members=server.members,
+        roster=server.roster,
+        local=algorithm.local,
+        share_of=lambda client: float(scene.parts(torch.tensor([client]))[0]),
+        old_norm=scene.old_norm,
+    )
+    change = membership.decide(outlook)
+    if change.members == server.members and change.roster is server.roster:
+        return server, Opening(change.log, change.extra)
+    after, said = _applied(scene, change)
+    return after, Opening(change.log, change.extra, sum(wire_bytes(rows) for rows in said.values()))
+
+
+def _applied(scene: _Scene, change: Transition) -> tuple[Server, dict[str, Tensors]]:
+    """The server after the change, and what the excluded have said: the clock restarts if the objective has shifted."""
+    server, algorithm = scene.server, scene.algorithm
+    farewell = Farewell(torch.empty(0, dtype=torch.int64), {}, {})
+    after = replace(server, left=_remembered(scene, change), members=change.members)
+    if change.out:
+        out_I = torch.tensor(change.out)
+        farewell = scene.runtime.farewell(out_I, server.told)
+        scene.runtime.forget(out_I)
+        after = replace(
+            after,
+            mixing=algorithm.mixing.forget(server.mixing, out_I),
+            substitution=algorithm.substitution.forget(server.substitution, out_I),
+            compression=algorithm.compression.forget(server.compression, out_I),
+            told=server.told.without(out_I),
+        )
+    roster = change.roster.shifted(server.objective) if change.shifted else change.roster
+    after = replace(after, roster=roster, origin=scene.t if change.shifted else server.origin)
+    if change.shifted and any(server.down.values()):
+        after = replace(after, down=_reformed(scene, after.objective, farewell))
+    return after, farewell.said
+
+
+def _remembered(scene: _Scene, change: Transition) -> Left:
+    """What terms remember of those who have left but stay in the objective, now that some leave or return."""
+    left = scene.server.left
+    if change.gone and any(term.remembers for term in scene.algorithm.terms):
+        left = left.plus(scene.runtime.farewell(torch.tensor(change.gone), scene.server.told))
+    return left.among(change.roster.gone_L)
+
+
+def _reformed(scene: _Scene, objective: Members, farewell: Farewell) -> dict[str, Tensors]:
+    """What the terms hold for the new objective, given the farewells of those who had something to say."""
+    mass = scene.mass(objective)
+    ratio = scene.mass(scene.server.objective) / mass if mass else 0.0
+    reform = Reform(scene.parts(farewell.client_H), ratio)
+    down, terms = scene.server.down, scene.algorithm.terms
+    return {term.name: term.reform(down[term.name], farewell.said.get(term.name, {}), reform) for term in terms}

@@ -1,0 +1,114 @@
+"""Everything the server carries from round to round.
+
+Shape letters: P shared parameters, C clients of the cohort, L clients that have left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from turnout.exchange import Farewell, Told
+from turnout.parts.membership.roster import Roster
+from turnout.parts.substitution.base import Lent
+from turnout.types import Extra, State, Tensors, flatten
+from turnout.world.members import Members
+
+
+@dataclass(frozen=True)
+class Left:
+    """What those sent last who have left but stay in the objective, for terms that remember them.
+
+    `rows` is term -> name -> [L, ...], in the order of `client_L`.
+    """
+
+    client_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    rows: dict[str, Tensors] = field(default_factory=dict)
+
+    def plus(self, farewell: Farewell) -> Left:
+        """With clients that leave now."""
+        if not len(farewell.client_H) or not farewell.remembered:
+            return self
+        client_L = torch.cat([self.client_L, farewell.client_H])
+        order_L = client_L.argsort()
+        rows = {
+            term: {name: torch.cat([self._known(term, name, value), value])[order_L] for name, value in new.items()}
+            for term, new in farewell.remembered.items()
+        }
+        return Left(client_L[order_L], rows)
+
+    def _known(self, term: str, name: str, like: Tensor) -> Tensor:
+        return self.rows[term][name].to(like) if term in self.rows else like[:0]
+
+    def among(self, client_I: Tensor) -> Left:
+        """Only those of these clients."""
+        keep_L = torch.isin(self.client_L, client_I)
+        if bool(keep_L.all()):
+            return self
+        rows = {term: {n: v[keep_L.to(v.device)] for n, v in rows.items()} for term, rows in self.rows.items()}
+        return Left(self.client_L[keep_L], rows)
+
+
+@dataclass(frozen=True)
+class Server:
+    """The shared parameters, what is held for each term, and the state of each part.
+
+    states   averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
+    down     what is held for each term, and broadcast as it says
+    step     the state of the server's step (`algorithm.server`)
+    told     what terms have told clients that have not heard it yet
+    left     what terms remember of those who have left
+    origin   the round in which the objective last shifted: where the clock starts
+    """
+
+    shared_P: Tensor
+    states: Tensors
+    down: dict[str, Tensors]
+    members: Members
+    mixing: State = field(default_factory=dict)
+    substitution: State = field(default_factory=dict)
+    compression: State = field(default_factory=dict)
+    step: State = field(default_factory=dict)
+    roster: Roster = field(default_factory=Roster)
+    told: Told = field(default_factory=Told)
+    left: Left = field(default_factory=Left)
+    origin: int = 0
+
+    @property
+    def objective(self) -> Members:
+        """Whom the objective is over: the members, and those who have left but stay in it."""
+        gone_L = self.roster.gone_L
+        return self.members.plus(gone_L) if len(gone_L) else self.members
+
+    def to_state(self) -> State:
+        """As a tree for a checkpoint."""
+        names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "origin")
+        plain = {name: getattr(self, name) for name in names}
+        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told")}
+        return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
+
+    @classmethod
+    def from_state(cls, state: State) -> Server:
+        typed = {
+            "states": flatten(state["states"])[0],  # "moment/first" is one name here, not a branch of the tree
+            "members": Members.from_state(state["members"]),
+            "roster": Roster.from_state(state["roster"]),
+            "told": Told.from_state(state["told"]),
+            "left": Left(state["left"]["client"], state["left"]["rows"]),
+        }
+        return cls(**state | typed)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The outcome of the server's half of a round."""
+
+    server: Server
+    weight_C: Tensor
+    counts_C: Tensor
+    lent: Lent
+    total_P: Tensor  # the weighted sum, before the server's step
+    told: dict[str, Tensors]  # what the terms say to those whose replies were used
+    extra: Extra = field(default_factory=dict)
