@@ -194,8 +194,10 @@ class Clients:
     def describe(self) -> dict[str, Any]:
         """The device, and how the work is cut up."""
         algorithm, trainer = self.algorithm, self.trainer
-        start_P = self.place.put(self.model.flat_P[: self.model.layout.shared])
-        springs = all(term.spring(start_P[None], term.down(start_P)) is not None for term in algorithm.terms)
+        layout, start_P = self.model.layout, self.place.put(self.model.flat_P[: self.model.layout.shared])
+        rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
+        start_cP = start_P.expand(rows, -1)
+        springs = all(term.spring(start_cP, term.down(start_P)) is not None for term in algorithm.terms)
         engine = trainer.title(algorithm.local.optimizer, springs)
         return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
 

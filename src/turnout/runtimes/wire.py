@@ -1,0 +1,127 @@
+"""The records of exchange.py as bytes: safetensors for the tensors, JSON in its header for the rest. Never pickle.
+
+`pack` and `unpack` take trees (dicts of dicts whose leaves are tensors and plain values); the functions below turn each
+record into a tree and back. A reader gets exactly the tensors that were written, to the bit.
+
+Shape letters: C clients of the cohort, R replies.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from turnout.errors import Mistake
+from turnout.exchange import Assignment, Download, Farewell, Measured, Told
+from turnout.types import Message, Replies, State, Tensors, flatten, unflatten
+
+PLAIN = "turnout"  # the header's entry for everything that is no tensor
+
+
+def pack(tree: State) -> bytes:
+    """A tree as bytes; what is None is left out by whoever makes the tree.
+
+    >>> unpack(pack({"a": {"x": torch.tensor([1, 2]), "n": 3}, "none": {}}))
+    {'a': {'n': 3, 'x': tensor([1, 2])}, 'none': {}}
+    """
+    tensors, plain = flatten(tree)
+    ready = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    return bytes(save(ready, {PLAIN: json.dumps(plain)}))
+
+
+def unpack(message: bytes) -> State:
+    """The tree of such bytes; a message that cannot be one is a mistake."""
+    try:
+        length = int.from_bytes(message[:8], "little")
+        header = json.loads(message[8 : 8 + length])
+        plain = json.loads(header["__metadata__"][PLAIN])
+        return unflatten(load(message), plain)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise Mistake(f"a message of {len(message)} bytes cannot be read: {error}") from error
+
+
+def _names(tree: State) -> Tensors:
+    """Tensors by their full name: "moment/first" is one name among the states, not a branch of the tree."""
+    return flatten(tree)[0]
+
+
+def download_tree(download: Download) -> State:
+    own = {} if download.start_CP is None else {"start": download.start_CP}
+    return {
+        "t": download.t,
+        "lr": download.lr,
+        "shared": download.shared_P,
+        "states": download.states,
+        "down": download.down,
+        "client": download.client_C,
+        "told": download.told.to_state(),
+        **own,
+    }
+
+
+def download_of(tree: State) -> Download:
+    return Download(
+        t=tree["t"],
+        lr=tree["lr"],
+        shared_P=tree["shared"],
+        states=_names(tree["states"]),
+        down=tree["down"],
+        client_C=tree["client"],
+        start_CP=tree.get("start"),
+        told=Told.from_state(tree["told"]),
+    )
+
+
+def assignment_tree(asked: Assignment) -> State:
+    scale = {} if asked.scale_R is None else {"scale": asked.scale_R}
+    return {"client": asked.client_R, "steps": asked.steps_R, **scale}
+
+
+def assignment_of(tree: State) -> Assignment:
+    return Assignment(tree["client"], tree["steps"], tree.get("scale"))
+
+
+def replies_tree(replies: Replies) -> State:
+    tree = {field.name: getattr(replies, field.name) for field in fields(replies)}
+    return tree | {"message": {"tensors": replies.message.tensors, "bytes": replies.message.bytes_C}}
+
+
+def replies_of(tree: State) -> Replies:
+    return Replies(
+        client_C=tree["client_C"],
+        message=Message(tree["message"]["tensors"], tree["message"]["bytes"]),
+        states=_names(tree["states"]),
+        sums=tree["sums"],
+        report=_names(tree["report"]),
+        hints=tree["hints"],
+    )
+
+
+def farewell_tree(farewell: Farewell) -> State:
+    return {"client": farewell.client_H, "said": farewell.said, "remembered": farewell.remembered}
+
+
+def farewell_of(tree: State) -> Farewell:
+    return Farewell(tree["client"], tree["said"], tree["remembered"])
+
+
+def measured_tree(measured: Measured) -> State:
+    noisy = {} if measured.noisy_C is None else {"noisy": measured.noisy_C}
+    return {"central": measured.central, "common": measured.common, "own": measured.own, **noisy}
+
+
+def measured_of(tree: State) -> Measured:
+    return Measured(tree["central"], tree["common"], tree["own"], tree.get("noisy"))
+
+
+def placed(tree: Any, device: torch.device) -> Any:
+    """A tree with its tensors on a device."""
+    if isinstance(tree, Tensor):
+        return tree.to(device)
+    return {name: placed(value, device) for name, value in tree.items()} if isinstance(tree, dict) else tree

@@ -1,0 +1,288 @@
+"""A runtime whose clients live in other processes and which shares nothing with the server but bytes.
+
+`python bytes_runtime.py` is such a process: it reads messages from its standard input and writes answers to its
+standard output, each as its length and its bytes (runtimes/wire.py). The first message of a run is the experiment and
+the ids of the clients that live there: it loads their data itself, as a device would have it.
+
+Shape letters: C clients of the cohort, R replies, r replies of one process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import torch
+from torch import Tensor
+
+import turnout as to
+from turnout.config.read import from_table
+from turnout.config.write import to_toml
+from turnout.engine.trainers import place_of
+from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
+from turnout.parts.compression.base import Dense
+from turnout.runtimes import wire
+from turnout.runtimes.clients import Clients, with_first_values
+from turnout.runtimes.inprocess import Simulated
+from turnout.runtimes.setup import Setup
+from turnout.tracks.building import enrolment_of
+from turnout.tracks.prepare import settled
+from turnout.types import Replies, State, Tensors, Turnout
+from turnout.world.events import Calendar
+from turnout.world.members import Members
+
+
+@dataclass(frozen=True)
+class BytesOnly:
+    """Clients in other processes, reached by bytes."""
+
+    kind: ClassVar[str] = "bytes-only"
+    processes: tuple[Process, ...]
+    compute: to.InProcess = to.InProcess(device="cpu", threads=1)  # noqa: RUF009 (frozen)
+    shares_the_machine: ClassVar[bool] = False
+
+    def on_threads(self, threads: int) -> BytesOnly:
+        return self
+
+    def as_begun(self, threads: int, chunk: int, device: str) -> BytesOnly:
+        return self
+
+    def open(self, setup: Setup) -> BytesRuntime:
+        return BytesRuntime(setup, self.processes, self.compute)
+
+
+class Process:
+    """One process with some clients: a message goes there, its answer comes back."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, __file__]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.sent = self.received = 0
+
+    def send(self, what: str, **tree: Any) -> None:
+        message = wire.pack({"what": what, **tree})
+        self.sent += len(message)
+        write(self.popen.stdin, message)
+
+    def answer(self) -> State:
+        message = read(self.popen.stdout)
+        assert message is not None, "the process is gone"
+        self.received += len(message)
+        return wire.unpack(message)
+
+    def ask(self, what: str, **tree: Any) -> State:
+        self.send(what, **tree)
+        return self.answer()
+
+    def close(self) -> None:
+        self.popen.stdin.close()
+        self.popen.wait()
+        self.popen.stdout.close()
+
+
+class BytesRuntime(Simulated):
+    """The server's side: it draws the turnout and knows sample counts, and has neither data nor rows of clients."""
+
+    def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.InProcess):
+        super().__init__(setup)
+        self.processes, self.working = processes, list[int]()
+        text = to_toml(setup.experiment.but(runtime=compute))
+        for i, process in enumerate(processes):
+            process.ask("open", experiment=text, residue=i, processes=len(processes))
+
+    @property
+    def simulation(self) -> Simulation:
+        return self
+
+    def _at(self, client_I: Tensor) -> list[tuple[Process, Tensor]]:
+        """Which of these clients live where: their places in the list."""
+        home_I = client_I % len(self.processes)
+        found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(self.processes)]
+        return [(process, place) for process, place in found if len(place)]
+
+    def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
+        plan = self.plan(client_C, download.t)
+        return plan.turnout, None if plan.asked is None else self._work("work", plan.asked, download)
+
+    def _work(self, what: str, asked: Assignment, download: Download) -> Replies:
+        parts = self._at(asked.client_R)
+        for process, place in parts:
+            part = asked.take(place)
+            own = download.among(part.client_R.sort().values)
+            process.send(what, download=wire.download_tree(own), asked=wire.assignment_tree(part))
+        replies = Replies.join([wire.replies_of(process.answer()) for process, _ in parts])
+        return replies.take(torch.cat([place for _, place in parts]).argsort())
+
+    def commit(self, t: int, client_R: Tensor) -> None:
+        for process in self.processes:
+            process.ask("commit", client=client_R)
+
+    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+        found = [
+            wire.farewell_of(process.ask("farewell", client=client_I[place], told=told.to_state()))
+            for process, place in self._at(client_I)
+        ]
+        client_H = torch.cat([f.client_H for f in found])
+        order = torch.searchsorted(client_I.sort().values, client_H).argsort()
+
+        def joined(rows: list[dict[str, Tensors]]) -> dict[str, Tensors]:
+            return {t: {n: torch.cat([r[t][n] for r in rows])[order] for n in rows[0][t]} for t in rows[0]}
+
+        return Farewell(client_H[order], joined([f.said for f in found]), joined([f.remembered for f in found]))
+
+    def forget(self, client_I: Tensor) -> None:
+        for process, place in self._at(client_I):
+            process.ask("forget", client=client_I[place])
+
+    def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
+        here_C = self.turn_out(client_C, t)[0].present_C
+        client_C, share_C = client_C[here_C], share_C[here_C]
+        total_P, mass = torch.zeros_like(shared_P), float(share_C.sum())
+        for process, place in self._at(client_C):
+            own_C = share_C[place]
+            asked = {"shared": shared_P, "states": states, "client": client_C[place], "share": own_C, "t": t}
+            total_P += process.ask("gradient", **asked)["gradient"] * (float(own_C.sum()) / mass)
+        return total_P if len(client_C) else None
+
+    def measure(self, asked: Measure) -> Measured:
+        central = {name: members.to_state() for name, members in asked.central.items()}
+        tree = {"t": asked.t, "shared": asked.shared_P, "states": asked.states, "told": asked.told.to_state()}
+        tree |= {"common": asked.common, "own": asked.own}
+        nobody = asked.client_C[:0]
+        one = wire.measured_of(self.processes[0].ask("measure", **tree, client=nobody, central=central))
+        if not (asked.common or asked.own):
+            return one
+        parts, found = self._at(asked.client_C), []
+        for process, place in parts:
+            client_c = asked.client_C[place]
+            start = {"start": asked.start_of(client_c)} if self.algorithm.mixing.personal else {}
+            found.append(wire.measured_of(process.ask("measure", **tree, client=client_c, central={}, **start)))
+        order = torch.cat([place for _, place in parts]).argsort()
+        common, own = ({n: torch.cat([v[n] for v in values])[order] for n in values[0]}
+                       for values in ([f.common for f in found], [f.own for f in found]))  # fmt: skip
+        noisy = None if found[0].noisy_C is None else torch.cat([f.noisy_C for f in found])[order]
+        return Measured(one.central, common, own, noisy)
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        named = [[f for f in files if f"-p{i}." in f] for i in range(len(self.processes))]
+        asks = zip(range(len(self.processes)), self.processes, named, strict=True)
+        found = [p.ask("save", folder=str(folder), mark=f"{mark}-p{i}", files=own)["files"] for i, p, own in asks]
+        return [name for names in found for name in names]
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        for i, process in enumerate(self.processes):
+            process.ask("load", folder=str(folder), files=[f for f in files if f"-p{i}." in f])
+
+    def describe(self) -> dict[str, Any]:
+        return self.processes[0].ask("describe")
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        return self.processes[0].ask("memory", cohort=cohort, ever=ever)
+
+    def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
+        asked = self.full_work(client_C, download.t)
+        return asked.client_R, self._work("would send", asked, download).message.tensors["update"]
+
+    def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
+        raise to.Mistake("a client's own model stays where the client is")
+
+
+# -- the other side
+
+
+class Home:
+    """The process that clients live in."""
+
+    def open(self, experiment: str, residue: int, processes: int) -> State:
+        given = from_table(tomllib.loads(experiment))
+        federation = given.world.data.load(given.seed, None)
+        prepared, _, model = settled(given, enrolment_of(federation))
+        place = place_of(prepared.runtime.compute)
+        assert isinstance(prepared.algorithm, to.Algorithm)
+        self.residue, self.processes, self.place = residue, processes, place
+        self.clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+        return {}
+
+    def _only_mine(self, client_I: Tensor) -> Tensor:
+        assert bool((client_I % self.processes == self.residue).all()), "asked about somebody else's client"
+        return client_I
+
+    def work(self, download: State, asked: State) -> State:
+        work = wire.assignment_of(asked)
+        self._only_mine(work.client_R)
+        replies, state = self.clients.work(wire.download_of(download), work)
+        self.clients.keep(replies, state)
+        return wire.replies_tree(replies)
+
+    def would_send(self, download: State, asked: State) -> State:
+        plain = replace(self.clients.algorithm, compression=Dense())
+        return wire.replies_tree(self.clients.work(wire.download_of(download), wire.assignment_of(asked), plain)[0])
+
+    def commit(self, client: Tensor) -> State:
+        self.clients.commit(client)
+        return {}
+
+    def farewell(self, client: Tensor, told: State) -> State:
+        return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Told.from_state(told)))
+
+    def forget(self, client: Tensor) -> State:
+        self.clients.forget(self._only_mine(client))
+        return {}
+
+    def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
+        flat_P, own = with_first_values(self.clients.model, shared, wire.flatten(states)[0])
+        found_P = self.clients.mean_gradient(flat_P, own, self._only_mine(client), share, t)
+        assert found_P is not None
+        return {"gradient": found_P[: len(shared)]}
+
+    def measure(self, t: int, shared: Tensor, states: State, told: State, common: bool, own: bool, client: Tensor,
+                central: State, start: Tensor | None = None) -> State:  # fmt: skip
+        self._only_mine(client)
+        asked = Measure(
+            t, shared, wire.flatten(states)[0], client, {n: Members.from_state(m) for n, m in central.items()},
+            common and len(client) > 0, own and len(client) > 0,
+            None if start is None else lambda client_c: start[torch.searchsorted(client, client_c)],
+            Told.from_state(told),
+        )  # fmt: skip
+        return wire.measured_tree(self.clients.measure(asked))
+
+    def save(self, folder: str, mark: str, files: list[str]) -> State:
+        return {"files": self.clients.save(Path(folder), mark, files)}
+
+    def load(self, folder: str, files: list[str]) -> State:
+        self.clients.load(Path(folder), files)
+        return {}
+
+    def describe(self) -> State:
+        return self.clients.describe()
+
+    def memory(self, cohort: int, ever: int) -> State:
+        return dict(self.clients.memory(cohort, ever))
+
+
+def write(stream: BinaryIO, message: bytes) -> None:
+    stream.write(len(message).to_bytes(8, "little") + message)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> bytes | None:
+    head = stream.read(8)
+    return stream.read(int.from_bytes(head, "little")) if len(head) == 8 else None
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    home, source, sink = Home(), sys.stdin.buffer, sys.stdout.buffer
+    while (message := read(source)) is not None:
+        tree = wire.unpack(message)
+        what = tree.pop("what").replace(" ", "_")
+        write(sink, wire.pack(getattr(home, what)(**tree)))
+
+
+if __name__ == "__main__":
+    main()
