@@ -22,8 +22,8 @@ from turnout.tracks.prepare import prepare
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(ROOT / "src" / "turnout")
-FOLLOWED = ("round", "runtimes", "server")  # whose calls into other rooms are the round's way
-WIDTH, ROW, LEFT = 1240, 34, 20
+FOLLOWED = ("ask", "plan", "work")  # of a runtime: what it does while the round waits for replies
+WIDTH, ROW, LEFT, STEP = 1240, 34, 20, 19
 
 
 def rooms() -> list[list[str]]:
@@ -43,12 +43,15 @@ def room_of(frame: FrameType) -> str | None:
     return path.removeprefix(SOURCE).strip("/").split("/")[0].removesuffix(".py") if path.startswith(SOURCE) else None
 
 
+def followed(frame: FrameType) -> bool:
+    """Whether calls from here are the round's way: from round.py, and from a runtime that is asked for replies."""
+    return room_of(frame) == "round" or (room_of(frame) == "runtimes" and frame.f_code.co_name in FOLLOWED)
+
+
 def way() -> list[tuple[str, str]]:
     """(room, function) in the order in which a round of all parts enters them."""
     experiment = to.Experiment(
-        world=to.World(
-            to.data.Digits(clients=6), to.participation.Dropout(0.3), events=[to.Leave(4, 1), to.Join(5, 1)]
-        ),
+        world=to.World(to.data.Digits(clients=6), to.participation.Dropout(0.3)),
         algorithm=to.Algorithm(terms=[to.Elastic()], compression=to.SparseTernary(0.1), substitution=to.Friends()),
         rounds=3,
         runtime=to.InProcess(device="cpu", threads=1),
@@ -59,7 +62,7 @@ def way() -> list[tuple[str, str]]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         caller = frame.f_back
-        if event != "call" or caller is None or room_of(caller) not in FOLLOWED:
+        if event != "call" or caller is None or not followed(caller):
             return
         room, name = room_of(frame), frame.f_code.co_qualname.split(".<locals>")[0]
         if room and room != room_of(caller) and "<" not in name and not name.split(".")[-1].startswith("_"):
@@ -75,7 +78,7 @@ def way() -> list[tuple[str, str]]:
 
 def draw() -> str:
     layers, steps = rooms(), way()
-    height = ROW * max(len(layers), (len(steps) + 1) // 2) + 110
+    height = max(ROW * len(layers), STEP * len(steps)) + 80
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif">',
         "<style>text{fill:#1c2733;font-size:13px}.head{font-size:16px;font-weight:600}.small{font-size:11px;"
@@ -95,10 +98,10 @@ def draw() -> str:
                 parts.append(f'<text class="small" x="{x + 96}" y="{y + 18}">{escape(title(name)[:88])}</text>')
             x += int(each)
     for i, (room, name) in enumerate(steps):
-        y = 50 + 22 * i
+        y = 50 + STEP * i
         parts.append(f'<text class="small" x="700" y="{y + 14}">{i + 1}</text>')
         parts.append(f'<text x="724" y="{y + 14}" font-weight="600">{escape(room)}</text>')
-        parts.append(f'<text x="806" y="{y + 14}">{escape(name)}</text>')
+        parts.append(f'<text x="816" y="{y + 14}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
