@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.records.schema import Column
 from turnout.report.heat import MOST_ROWS, Cells, Words, gather, heat_map
-from turnout.report.runs import Run, Runs
+from turnout.report.runs import RunRecords, Runs
 from turnout.report.sections import column_chart, grid, section
 
 SHOWN = 3
@@ -86,7 +86,7 @@ def friends_section(runs: Runs) -> str:
     return section("Who is whose friend", body, "Row: an absent client. Column: the friend that stood in for it.")
 
 
-def _friend_map(run: Run, title: str) -> str:
+def _friend_map(run: RunRecords, title: str) -> str:
     client_N, friend_N = run.friends()
     known, place = np.unique(np.concatenate([client_N, friend_N]), return_inverse=True)
     n, half = len(known), len(client_N)

@@ -10,7 +10,7 @@ from turnout import __version__
 from turnout.report import charts, sections, style
 from turnout.report.charts import text
 from turnout.report.maps import friends_section, turnout_section
-from turnout.report.runs import Run, Runs, find_runs
+from turnout.report.runs import RunRecords, Runs, find_runs
 from turnout.report.units import show, size, spread, title_of, unit_of
 
 # The page may show and run only what it carries: nothing is ever fetched, whatever a name contains.
@@ -83,7 +83,7 @@ def settings_section(runs: Runs) -> str:
     """The experiment files and the environment, folded away; equal ones once."""
     parts = []
     for name in ("experiment.toml", "environment.json"):
-        contents: dict[str, list[Run]] = {}
+        contents: dict[str, list[RunRecords]] = {}
         for found in runs.variants.values():
             if content := found[0].text(name):
                 contents.setdefault(content, []).append(found[0])

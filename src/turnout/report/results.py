@@ -11,7 +11,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from turnout.report.runs import Run, Runs, find_runs
+from turnout.report.runs import RunRecords, Runs, find_runs
 from turnout.report.units import lower_is_better, show, sparkline, spread, title_of, unit_of
 
 
@@ -97,7 +97,7 @@ def _name(metric: str) -> str:
     return title_of(metric).lower()
 
 
-def _row(name: str, found: list[Run], metrics: list[str], several: bool, target: float | None) -> list[str]:
+def _row(name: str, found: list[RunRecords], metrics: list[str], several: bool, target: float | None) -> list[str]:
     cells = [name, *([str(len(found))] if several else [])]
     for i, metric in enumerate(metrics):
         cells.append(spread([run.final(metric) for run in found], unit_of(metric)))
@@ -110,7 +110,7 @@ def _row(name: str, found: list[Run], metrics: list[str], several: bool, target:
     return cells + [show(float(np.mean([run.total(c) for run in found])), unit_of(c)) for c in spent]
 
 
-def _rounds_to(found: list[Run], metric: str, target: float) -> str:
+def _rounds_to(found: list[RunRecords], metric: str, target: float) -> str:
     """Mean rounds to a target over the seeds that reached it, and how many did if not all."""
     reached = [n for n in (run.rounds_to(metric, target) for run in found) if n is not None]
     if not reached:

@@ -24,7 +24,7 @@ NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecords:
     """One run folder and what was read from it. `curves` maps a metric to (rounds, values)."""
 
     variant: str
@@ -100,15 +100,15 @@ class Runs:
     """
 
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecords, ...]
     waiting: int = 0
     target: float | None = None
     metric: str | None = None
 
     @cached_property
-    def variants(self) -> dict[str, list[Run]]:
+    def variants(self) -> dict[str, list[RunRecords]]:
         """The runs of each variant, one per seed, in the order listed."""
-        found: dict[str, list[Run]] = {}
+        found: dict[str, list[RunRecords]] = {}
         for run in self.runs:
             found.setdefault(run.variant, []).append(run)
         return found
@@ -167,7 +167,7 @@ def find_runs(folder: str | Path) -> Runs:
     return Runs(runs=runs, waiting=len(entries) - len(present), **(_stop(runs[0]) | listed))
 
 
-def _stop(run: Run) -> dict[str, Any]:
+def _stop(run: RunRecords) -> dict[str, Any]:
     stop = run.settings().get("stop")
     wanted = stop if isinstance(stop, dict) else {}
     return {
@@ -202,11 +202,11 @@ def _found(folder: Path) -> dict[str, Any]:
     return {"title": folder.absolute().name, "runs": entries}
 
 
-def read_run(path: Path, variant: str, seed: int | None) -> Run:
+def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:
     """What the report needs of one run."""
     with Records.read(path / FILE) as records:
         friends = records.db.execute("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1")
-        return Run(
+        return RunRecords(
             variant,
             seed,
             path,

@@ -12,7 +12,7 @@ from turnout.report import charts
 from turnout.report.axes import Floats
 from turnout.report.charts import Series, text
 from turnout.report.results import results, seeds_of
-from turnout.report.runs import Run, Runs
+from turnout.report.runs import RunRecords, Runs
 from turnout.report.units import Unit, in_order, lower_is_better, show, title_of, unit_of
 from turnout.round_log import RoundRecord
 
@@ -167,7 +167,7 @@ def _spread_of(values: Floats, title: str, metric: str, ends: tuple[float, float
 
 def events_section(runs: Runs) -> str:
     """Who joined and left, and what was decided; the runs of a folder that agree are listed once."""
-    lists: dict[tuple[tuple[int, int, str, str], ...], list[Run]] = {}
+    lists: dict[tuple[tuple[int, int, str, str], ...], list[RunRecords]] = {}
     for run in runs.runs:
         if run.events:
             lists.setdefault(tuple(run.events), []).append(run)
@@ -182,7 +182,7 @@ def events_section(runs: Runs) -> str:
     return section("Joined and left", body)
 
 
-def _names(found: list[Run], runs: Runs) -> str:
+def _names(found: list[RunRecords], runs: Runs) -> str:
     if len(found) == len(runs.runs):
         return ""
     names = [r.variant if r.seed is None else f"{r.variant}, seed {r.seed}" for r in found]

@@ -52,13 +52,13 @@ class Form:
         bits = 7 + sum(1 + p.keep.bit_length() + p.keep * (2 + p.golomb) + (p.size >> p.golomb) for p in self.pieces)
         return bits // 8 + 4 * (len(self.pieces) * self.per_piece + self.entries * self.per_entry)
 
-    def table(self, device: torch.device) -> Table:
+    def table(self, device: torch.device) -> PieceTensors:
         return _table(self.pieces, device)
 
 
 @dataclass(frozen=True)
-class Table:
-    """Numbers of the pieces as tensors."""
+class PieceTensors:
+    """The numbers of all pieces, as tensors."""
 
     keep_S: Tensor
     bits_S: Tensor  # of a count
@@ -73,7 +73,7 @@ class Table:
 
 
 @lru_cache(maxsize=64)
-def _table(pieces: tuple[Piece, ...], device: torch.device) -> Table:
+def _table(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
     def whole(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
@@ -84,7 +84,9 @@ def _table(pieces: tuple[Piece, ...], device: torch.device) -> Table:
     bits, rests = [p.keep.bit_length() for p in pieces], [p.golomb for p in pieces]
     rank_K = torch.arange(len(piece_K), device=device) - first_S[piece_K]
     of_K = (start_S[piece_K], end_S[piece_K], whole(rests)[piece_K])
-    return Table(keep_S, whole(bits), first_S, piece_K, rank_K, *of_K, max(bits, default=0), max(rests, default=0))
+    return PieceTensors(
+        keep_S, whole(bits), first_S, piece_K, rank_K, *of_K, max(bits, default=0), max(rests, default=0)
+    )
 
 
 def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
@@ -147,7 +149,7 @@ def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
     return picked, negative_CK, _take_floats(form, byte_CB, end_C // 8, there_CK)
 
 
-def _counts(table: Table, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _counts(table: PieceTensors, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Which pieces have fewer entries than k, how many they have, and in how many bits that is said."""
     count_CS = there.new_zeros(len(there), len(table.keep_S)).index_add_(1, table.piece_K, there)
     few_CS = count_CS < table.keep_S
@@ -160,13 +162,13 @@ def _places(widths: tuple[Tensor, ...]) -> list[Tensor]:
     return list(at.split([width.shape[1] for width in widths], 1))
 
 
-def _gaps(table: Table, column_CK: Tensor) -> Tensor:
+def _gaps(table: PieceTensors, column_CK: Tensor) -> Tensor:
     """From each entry back to the one before it in its piece, or to just before the piece."""
     before_CK = torch.roll(column_CK, 1, 1)
     return column_CK - torch.where(table.rank_K == 0, table.start_K - 1, before_CK)
 
 
-def _columns(table: Table, gap_CK: Tensor) -> Tensor:
+def _columns(table: PieceTensors, gap_CK: Tensor) -> Tensor:
     """Columns from gaps: sums from the start of each piece."""
     sum_CK = gap_CK.cumsum(1)
     return table.start_K - 1 + sum_CK - (sum_CK - gap_CK)[:, table.first_S[table.piece_K]]
