@@ -17,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import Mistake
+from turnout.records.legend import Legend
 from turnout.records.records import Records, export_turnout, same
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.task import MetricInfo
 
 
 def a_round(t: int, clients: int = 4, **changes: object) -> RoundRecord:
@@ -145,6 +147,38 @@ def test_same_says_what_differs(tmp_path: Path) -> None:
         "rounds round 0: train_loss is 0.5 and 0.25",
         "clients round 0, client 7: work is 1.0 and 0.5",
     ]
+
+
+def test_what_the_task_knows_of_its_metrics_is_kept_beside_the_rows(tmp_path: Path) -> None:
+    infos = {"surprise": MetricInfo(False), "hits": MetricInfo(True, "percent")}
+    path, old = write(tmp_path / "new.sqlite", range(3)), write(tmp_path / "old.sqlite", range(3))
+    for _ in range(2):  # a resumed run says it again
+        with Records.open(path) as records:
+            records.describe(infos)
+    with Records.read(path) as records:
+        legend = records.legend()
+    assert list(legend.metrics.items()) == list(infos.items())
+    assert same(path, old) == []
+    with Records.read(old) as records:
+        assert records.legend() == Legend()
+
+
+def test_names_in_the_records_are_read_by_the_tasks_own_metrics() -> None:
+    legend = Legend(
+        {"hits": MetricInfo(True, "percent"), "lossless_error": MetricInfo(), "at_worst": MetricInfo(False)}
+    )
+    assert legend.info("personal_hits_worst") == legend.info("global_hits") == MetricInfo(True, "percent")
+    assert legend.info("personal_hits_spread") == MetricInfo(False, "percent")  # less apart is better
+    assert legend.higher_is_better("global_lossless_error")
+    assert not legend.higher_is_better("client_at_worst")  # a metric's own name, not the worst of "at"
+    assert legend.info("before_accuracy_noisy") == MetricInfo(True, "percent")  # well known
+    assert legend.info("glossy_hits") == legend.info("hits_of_mine") == MetricInfo()  # no metric of the task
+    assert legend.info("bytes_up").unit == legend.info("weight_bytes").unit == "bytes"
+    assert legend.info("epoch_seconds") == legend.info("seconds") == MetricInfo(False, "seconds")
+    names = ["personal_hits_worst", "global_loss", "former_hits", "personal_hits", "global_at_worst", "global_hits"]
+    assert legend.in_order(names) == [
+        "global_hits", "personal_hits", "global_at_worst", "global_loss", "former_hits", "personal_hits_worst"
+    ]  # fmt: skip
 
 
 def test_turnout_is_exported_exactly(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from turnout.report.results import results
 from turnout.report.runs import mean_curve
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.task import MetricInfo
 
 NASTY = '<script>alert("x")</script>&\x07'
 
@@ -219,6 +220,25 @@ def test_a_smaller_loss_leads(tmp_path: Path) -> None:
     found = results(find_runs(tmp_path), target=1.5)
     assert found.leading == 1
     assert [row[:4] for row in found.rows] == [["a", "2", "1", "2"], ["b", "1.5", "1.5", "3"]]
+
+
+def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> None:
+    infos = {"surprise": MetricInfo(False, "percent"), "loss": MetricInfo(False)}
+    ids = torch.arange(20)
+    for name, values in (("a", [0.9, 0.1, 0.2]), ("b", [0.9, 0.5, 0.4])):
+        (tmp_path / name / "seed-0").mkdir(parents=True)
+        with Records.open(tmp_path / name / "seed-0" / "records.sqlite") as records:
+            records.describe(infos)
+            for t, value in enumerate(values):
+                measured = {"global_surprise": value, "global_loss": 1.0, "global_accuracy": value}
+                each = {"client_surprise": (ids, ids / 100)}
+                records.add_round(RoundRecord(round=t), Evaluation(t, measured, each))
+    found = results(find_runs(tmp_path), target=0.2)
+    assert found.header[1:5] == ["global surprise", "best", "global loss", "global accuracy"]
+    assert found.leading == 0
+    assert [row[1:3] for row in found.rows] == [["20.0 %", "10.0 %"], ["40.0 %", "40.0 %"]]
+    assert [row[found.header.index("rounds to 20 %")] for row in found.rows] == ["2", "not reached"]
+    assert "<td>a</td><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()  # the worst tenth: 18 and 19
 
 
 def test_a_run_that_has_just_begun_or_exploded_still_has_a_report(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import sys
 import time
@@ -15,8 +16,12 @@ from torch import Tensor, nn
 
 import turnout as to
 from turnout.machine.memory import free_bytes, keep_freed_memory
+from turnout.report import find_runs
+from turnout.report.results import results
 from turnout.running.many import cores, jobs_for, run_many, run_tasks, tasks_of
 from turnout.running.memory import check_fits
+from turnout.running.stop_rules import higher_is_better
+from turnout.task import Regression
 
 
 def small(**changes: object) -> to.Experiment:
@@ -181,6 +186,29 @@ def test_stop_rules_say_why(tmp_path: Path) -> None:
     run = to.run(small(rounds=50, stop=to.Stop(patience=2)), tmp_path / "run", quiet=True)
     assert run.rounds() < 50
     assert run.stopped() == "no gain in global_accuracy for 2 evaluations"
+
+
+def nll(output: Tensor, target: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(output, target, reduction="none") / math.log(10)
+
+
+def test_the_best_variant_is_the_one_with_the_lowest_value_of_a_metric_that_should_be_low(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = to.Task(loss=nll, metrics={"surprise": to.Metric(nll, higher_is_better=False)}, main="surprise")
+    slow, fast = (small(task=own, **{"algorithm.local.optimizer.lr": lr}) for lr in (1e-6, 0.1))
+    runs = run_many("both", {"slow": slow, "fast": fast}, [0], tmp_path / "both", jobs=1)
+    assert runs[1].final("global_surprise") < runs[0].final("global_surprise")
+    assert results(find_runs(tmp_path / "both")).leading == 1
+    assert "fast seed 0: 3 rounds in" in (said := capsys.readouterr().err)
+    assert f"surprise {runs[1].final('global_surprise'):.3g}" in said
+    patient = fast.but(rounds=20, stop=to.Stop(target=1.01 * runs[1].final("global_surprise")))
+    assert to.run(patient, tmp_path / "to-target", quiet=True).rounds() <= 3
+
+
+def test_an_error_that_is_not_the_main_metric_falls_too() -> None:
+    experiment = small(task=Regression(), stop=to.Stop(metric="global_mae", patience=1))
+    assert not higher_is_better(experiment)
 
 
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +12,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from turnout.config.read import load
+from turnout.config.write import to_toml
 from turnout.errors import Mistake
+from turnout.experiment import Experiment
 from turnout.models import MLP, Logistic
 from turnout.rng import rng
-from turnout.task import Classification, NextCharacter, Regression, Task, TaskSpec, check_model
+from turnout.task import (
+    Classification,
+    Metric,
+    MetricInfo,
+    NextCharacter,
+    Regression,
+    Task,
+    TaskSpec,
+    check_model,
+    metric_infos,
+)
 
 
 def normal(*shape: int) -> Tensor:
@@ -169,6 +183,40 @@ def test_a_task_must_know_its_main_metric_and_have_a_loss() -> None:
         Task(loss=per_sample, metrics={"error": per_sample}, main="eror")
     with pytest.raises(Mistake, match="is a function"):
         Task(loss="mse")  # type: ignore[arg-type]
+
+
+def test_a_metric_says_which_way_is_better_and_its_unit() -> None:
+    metrics = {"surprise": Metric(per_sample, higher_is_better=False), "hits": Metric(per_sample, unit="percent")}
+    task = Task(loss=per_sample, metrics=metrics, main="hits")
+    assert task.higher_is_better  # the metric's own word, not the default of a task
+    assert metric_infos(task) == {
+        "hits": MetricInfo(True, "percent"),
+        "surprise": MetricInfo(False, "number"),
+        "loss": MetricInfo(False, "number"),
+    }
+    assert list(metric_infos(task)) == ["hits", "surprise", "loss"]
+    with pytest.raises(Mistake, match="did you mean 'percent'"):
+        Metric(per_sample, unit="percents")
+    with pytest.raises(Mistake, match="a metric is a function"):
+        Metric("mse")  # type: ignore[arg-type]
+
+
+def test_of_a_plain_function_the_task_or_a_whole_well_known_name_says_it() -> None:
+    plain = dict.fromkeys(("main", "mae", "accuracy", "lossless", "error_free"), per_sample)
+    found = metric_infos(Task(loss=per_sample, metrics=plain, main="main"))
+    lower = {name for name, info in found.items() if not info.higher_is_better}
+    assert lower == {"main", "mae", "loss"}  # no part of a name says anything
+    assert {name for name, info in found.items() if info.unit == "percent"} == {"accuracy"}
+    assert (
+        metric_infos(Task(loss=per_sample, metrics=plain, main="main", higher_is_better=True))["main"] == MetricInfo()
+    )
+
+
+def test_a_metric_goes_into_a_file_and_back(tmp_path: Path) -> None:
+    metrics = {"late": Metric(averaged, higher_is_better=False, unit="seconds"), "plain": per_sample}
+    experiment = Experiment(task=Task(loss=per_sample, metrics=metrics, main="late"))
+    (tmp_path / "mine.toml").write_text(to_toml(experiment))
+    assert load(tmp_path / "mine.toml") == experiment
 
 
 def test_check_model_runs_the_model_and_leaves_it_as_it_was() -> None:

@@ -28,7 +28,7 @@ from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
 from turnout.running.many import Run, open_run, run
 from turnout.runtimes.settings import InProcess
-from turnout.task import Classification, NextCharacter, Regression, Task
+from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
 from turnout.world import participation
@@ -71,6 +71,7 @@ __all__ = [
     "LiteralTernary",
     "Local",
     "Membership",
+    "Metric",
     "MimeLite",
     "Mistake",
     "NextCharacter",

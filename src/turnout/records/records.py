@@ -20,8 +20,10 @@ import numpy as np
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.records.schema import CLIENT_COLUMNS, KEYS, Column, as_column, checked, is_empty, transaction
+from turnout.records.legend import Legend
+from turnout.records.schema import CLIENT_COLUMNS, KEYS, METRICS, Column, as_column, checked, is_empty, transaction
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.task import MetricInfo
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
 
@@ -78,6 +80,14 @@ class Records:
         with transaction(self.db, self.path, f"the evaluation of round {evaluation.round}"):
             self._insert_evaluation(evaluation)
 
+    def describe(self, metrics: Mapping[str, MetricInfo]) -> None:
+        """Keep what the task knows of its metrics, the main one first: `legend` reads the numbers by it."""
+        rows = [(i, name, info.higher_is_better, info.unit) for i, (name, info) in enumerate(metrics.items())]
+        with transaction(self.db, self.path, "the list of metrics"):
+            self.db.execute(METRICS)
+            self.db.execute("DELETE FROM metrics")
+            self._insert("metrics", rows)
+
     def cut(self, after: int) -> None:
         """Delete everything later than a round: a resumed run writes it again."""
         with transaction(self.db, self.path, f"the cut after round {after}"):
@@ -128,6 +138,13 @@ class Records:
         if name not in columns:
             raise Mistake(f"{self.path} has no round column {name!r}; {nearest(name, columns)}")
         return columns[name]
+
+    def legend(self) -> Legend:
+        """Which way each number is better, and its unit."""
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'metrics'") is None:
+            return Legend()
+        rows = self.db.execute("SELECT name, higher_is_better, unit FROM metrics ORDER BY place")
+        return Legend({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
 
     def metrics(self) -> list[str]:
         """The names of what was evaluated."""

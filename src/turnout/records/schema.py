@@ -36,6 +36,11 @@ CREATE TABLE events (
     round INTEGER, number INTEGER, client INTEGER, kind TEXT, detail TEXT,
     PRIMARY KEY (round, number)) WITHOUT ROWID;
 """
+# What the task knows of its metrics, in its order. Folders of older versions have no such table.
+METRICS = """
+CREATE TABLE IF NOT EXISTS metrics (
+    place INTEGER PRIMARY KEY, name TEXT, higher_is_better INTEGER, unit TEXT)
+"""
 KEYS = {
     "rounds": ("round",),
     "extras": ("round", "name"),

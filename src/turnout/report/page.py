@@ -9,9 +9,10 @@ from typing import Any
 from turnout import __version__
 from turnout.report import charts, sections, style
 from turnout.report.charts import text
+from turnout.report.finding import find_runs
 from turnout.report.maps import friends_section, turnout_section
-from turnout.report.runs import RunRecords, Runs, find_runs
-from turnout.report.units import show, size, spread, title_of, unit_of
+from turnout.report.runs import RunRecords, Runs
+from turnout.report.units import show, size, spread, title_of
 
 # The page may show and run only what it carries: nothing is ever fetched, whatever a name contains.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -67,7 +68,8 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     found.append(("clients", f"{members:,}"))
     if runs.metrics:
         main = runs.metrics[0]
-        finals = {name: spread([r.final(main) for r in found_], unit_of(main)) for name, found_ in variants.items()}
+        unit = runs.legend.unit(main)
+        finals = {name: spread([r.final(main) for r in found_], unit) for name, found_ in variants.items()}
         leading = sections.results(runs).leading
         if len(finals) == 1 or leading is not None:  # several that cannot be ranked have no one number
             name = list(finals)[leading or 0]

@@ -11,8 +11,9 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from turnout.report.runs import RunRecords, Runs, find_runs
-from turnout.report.units import lower_is_better, show, sparkline, spread, title_of, unit_of
+from turnout.report.finding import find_runs
+from turnout.report.runs import RunRecords, Runs
+from turnout.report.units import show, sparkline, spread, title_of
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ def results(runs: Runs, target: float | None = None) -> Results:
         header += [_name(main), "best"]
     header += [_name(m) for m in runs.metrics[1:]]
     if target is not None and main:
-        header.append(f"rounds to {show(target, unit_of(main)).replace('.0 ', ' ')}")
+        header.append(f"rounds to {show(target, runs.legend.unit(main)).replace('.0 ', ' ')}")
     header += ["turnout", "up", "down", "time"]
-    rows = [_row(name, found, runs.metrics, several, target) for name, found in runs.variants.items()]
+    rows = [_row(runs, name, several, target) for name in runs.variants]
     return Results(header, rows, _leading(runs, main))
 
 
@@ -97,17 +98,18 @@ def _name(metric: str) -> str:
     return title_of(metric).lower()
 
 
-def _row(name: str, found: list[RunRecords], metrics: list[str], several: bool, target: float | None) -> list[str]:
+def _row(runs: Runs, name: str, several: bool, target: float | None) -> list[str]:
+    found, unit = runs.variants[name], runs.legend.unit
     cells = [name, *([str(len(found))] if several else [])]
-    for i, metric in enumerate(metrics):
-        cells.append(spread([run.final(metric) for run in found], unit_of(metric)))
+    for i, metric in enumerate(runs.metrics):
+        cells.append(spread([run.final(metric) for run in found], unit(metric)))
         if i == 0:
-            cells.append(spread([run.best(metric) for run in found], unit_of(metric)))
-    if target is not None and metrics:
-        cells.append(_rounds_to(found, metrics[0], target))
+            cells.append(spread([run.best(metric) for run in found], unit(metric)))
+    if target is not None and runs.metrics:
+        cells.append(_rounds_to(found, runs.metrics[0], target))
     cells.append(show(float(np.mean([run.mean("work") for run in found])), "percent"))
     spent = ("bytes_up", "bytes_down", "seconds")
-    return cells + [show(float(np.mean([run.total(c) for run in found])), unit_of(c)) for c in spent]
+    return cells + [show(float(np.mean([run.total(c) for run in found])), unit(c)) for c in spent]
 
 
 def _rounds_to(found: list[RunRecords], metric: str, target: float) -> str:
@@ -125,4 +127,4 @@ def _leading(runs: Runs, main: str | None) -> int | None:
     means = np.array([np.mean([run.final(main) for run in found]) for found in runs.variants.values()])
     if np.isnan(means).any():
         return None
-    return int(means.argmin() if lower_is_better(main) else means.argmax())
+    return int(means.argmax() if runs.legend.higher_is_better(main) else means.argmin())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnout.errors import Mistake
+from turnout.records.legend import Legend
 from turnout.records.records import Records
 from turnout.records.schema import Column
 from turnout.report.axes import Floats
-from turnout.report.units import in_order, lower_is_better
+from turnout.task import MetricInfo
 
 FILE = "records.sqlite"
 NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
@@ -25,7 +23,13 @@ NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
 
 @dataclass(frozen=True)
 class RunRecords:
-    """One run folder and what was read from it. `curves` maps a metric to (rounds, values)."""
+    """One run folder and what was read from it.
+
+    curves         by metric: (rounds, values)
+    client_values  by metric: (clients, values) of the last time it was measured
+    events         (round, client, kind, detail)
+    legend         which way each metric is better, and its unit
+    """
 
     variant: str
     seed: int | None
@@ -35,6 +39,7 @@ class RunRecords:
     client_values: dict[str, tuple[Column, Column]]
     events: list[tuple[int, int, str, str]]
     has_friends: bool = False
+    legend: Legend = field(default_factory=Legend)
 
     def final(self, metric: str) -> float:
         """The last value measured; NaN if none."""
@@ -44,7 +49,7 @@ class RunRecords:
     def best(self, metric: str) -> float:
         """The best value measured; NaN if none."""
         _, values = self.curves.get(metric, NO_CURVE)
-        pick = np.min if lower_is_better(metric) else np.max
+        pick = np.max if self.legend.higher_is_better(metric) else np.min
         return float(pick(values)) if len(values) else float("nan")
 
     def rounds_to(self, metric: str, target: float) -> int | None:
@@ -52,7 +57,7 @@ class RunRecords:
         if metric not in self.curves:
             return None
         rounds, values = self.curves[metric]
-        reached = values <= target if lower_is_better(metric) else values >= target
+        reached = values >= target if self.legend.higher_is_better(metric) else values <= target
         return int(rounds[reached.argmax()]) + 1 if reached.any() else None
 
     def total(self, column: str) -> float:
@@ -114,9 +119,17 @@ class Runs:
         return found
 
     @cached_property
+    def legend(self) -> Legend:
+        """Which way each metric is better, and its unit, in all of the runs; the first that knows a metric says it."""
+        known: dict[str, MetricInfo] = {}
+        for run in self.runs:
+            known |= {name: info for name, info in run.legend.metrics.items() if name not in known}
+        return Legend(known)
+
+    @cached_property
     def metrics(self) -> list[str]:
         """Everything evaluated; the main metric first."""
-        names = in_order({name for run in self.runs for name in run.curves})
+        names = self.legend.in_order({name for run in self.runs for name in run.curves})
         return sorted(names, key=lambda name: name != self.metric)
 
     def curve(self, variant: str, metric: str) -> tuple[Floats, Floats, Floats]:
@@ -150,69 +163,3 @@ def mean_curve(pairs: Iterable[tuple[Column, Column]]) -> tuple[Floats, Floats, 
     many = count > 1
     deviation = np.sqrt(np.divide(square, count - 1, out=np.full(len(rounds), np.nan), where=many))
     return rounds.astype(np.float64), mean, deviation
-
-
-def find_runs(folder: str | Path) -> Runs:
-    """The runs of a folder: a run itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
-    folder = Path(folder)
-    if (folder / FILE).is_file():
-        run = read_run(folder, folder.absolute().name, None)
-        return Runs(str(run.settings().get("title") or run.variant), (run,), **_stop(run))
-    listed = _listed(folder) if (folder / "runs.json").is_file() else _found(folder)
-    entries = listed.pop("runs")
-    present = [e for e in entries if (folder / e["path"] / FILE).is_file()]
-    if not present:
-        raise Mistake(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
-    runs = tuple(read_run(folder / e["path"], str(e["variant"]), int(e["seed"])) for e in present)
-    return Runs(runs=runs, waiting=len(entries) - len(present), **(_stop(runs[0]) | listed))
-
-
-def _stop(run: RunRecords) -> dict[str, Any]:
-    stop = run.settings().get("stop")
-    wanted = stop if isinstance(stop, dict) else {}
-    return {
-        key: wanted[key]
-        for key, kind in (("target", float | int), ("metric", str))
-        if isinstance(wanted.get(key), kind)
-    }
-
-
-def _listed(folder: Path) -> dict[str, Any]:
-    path = folder / "runs.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        entries = [{key: e[key] for key in ("variant", "seed", "path")} for e in content["runs"]]
-        named = {key: content[key] for key in ("target", "metric") if content.get(key) is not None}
-        return {"title": str(content.get("title") or folder.absolute().name), "runs": entries, **named}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(
-            f'{path} is not a list of runs ({error!r}); it should be {{"title": ..., "runs": '
-            '[{"variant": ..., "seed": ..., "path": ...}]}'
-        ) from error
-
-
-def _found(folder: Path) -> dict[str, Any]:
-    paths = sorted(p.parent.relative_to(folder) for p in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")])
-    entries = []
-    for path in paths:
-        number = re.fullmatch(r"seed-(\d+)", path.name)
-        variant = str(path.parent) if number and len(path.parts) > 1 else str(path)
-        entries.append({"variant": variant, "seed": int(number[1]) if number else 0, "path": str(path)})
-    entries.sort(key=lambda e: (e["variant"], e["seed"]))
-    return {"title": folder.absolute().name, "runs": entries}
-
-
-def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:
-    """What the report needs of one run."""
-    with Records.read(path / FILE) as records:
-        friends = records.db.execute("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1")
-        return RunRecords(
-            variant,
-            seed,
-            path,
-            rounds=records.rounds(),
-            curves={name: records.curve(name) for name in records.metrics()},
-            client_values={name: records.client_evaluation(name) for name in records.client_metrics()},
-            events=records.events(),
-            has_friends=friends.fetchone() is not None,
-        )

@@ -13,8 +13,9 @@ from turnout.report.axes import Floats
 from turnout.report.charts import Series, text
 from turnout.report.results import results, seeds_of
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import Unit, in_order, lower_is_better, show, title_of, unit_of
+from turnout.report.units import Unit, show, title_of
 from turnout.round_log import RoundRecord
+from turnout.task import MetricInfo
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 
@@ -61,7 +62,7 @@ def metric_charts(runs: Runs) -> list[str]:
     shown = []
     for metric in runs.metrics:
         lines, title = _joint(runs, _series(runs, partial(runs.curve, metric=metric)), title_of(metric))
-        shown.append(charts.line_chart(lines, title, "rounds trained", unit_of(metric)))
+        shown.append(charts.line_chart(lines, title, "rounds trained", runs.legend.unit(metric)))
     return [*shown, column_chart(runs, "train_loss", "Training loss")]
 
 
@@ -102,7 +103,7 @@ def _metric_by_bytes(runs: Runs, metric: str) -> str:
     ends = [s.x[-1] for s in series if len(s.x) and s.x[-1] > 0]
     wide = bool(ends) and max(ends) / min(ends) > 10
     title = f"{title_of(metric)} for bytes spent, both ways"
-    return charts.line_chart(series, title, "bytes", unit_of(metric), "bytes", log_x=wide)
+    return charts.line_chart(series, title, "bytes", runs.legend.unit(metric), "bytes", log_x=wide)
 
 
 def weights_section(runs: Runs) -> str:
@@ -117,13 +118,13 @@ def parts_section(runs: Runs) -> str:
     """Numbers that the parts of the algorithm added, the learning rate and the members."""
     names = {n for run in runs.runs for n, c in run.rounds.items() if c.dtype != object} - _ROUND_NAMES
     changing = [n for n in ("lr", "members") if any(len(set(run.rounds[n].tolist())) > 1 for run in runs.runs)]
-    shown = [column_chart(runs, n, title_of(n), unit_of(n)) for n in [*changing, *in_order(names)]]
+    shown = [column_chart(runs, n, title_of(n), runs.legend.unit(n)) for n in [*changing, *runs.legend.in_order(names)]]
     return section("What the parts reported", grid(shown))
 
 
 def clients_section(runs: Runs) -> str:
     """How metrics are spread over clients at the end, the worst tenth marked."""
-    names = in_order({name for run in runs.runs for name in run.client_values})
+    names = runs.legend.in_order({name for run in runs.runs for name in run.client_values})
     variants = list(runs.variants)
     if len(variants) == 1:
         return _clients("Each client", [(title_of(name), variants[0], name) for name in names], runs)
@@ -138,10 +139,10 @@ def _clients(title: str, shown: list[tuple[str, str, str]], runs: Runs) -> str:
     figures, rows = [], []
     for label, name, values in spreads:
         alike = np.concatenate([v for _, other, v in spreads if other == name])
-        figures.append(_spread_of(values, label, name, (float(alike.min()), float(alike.max()))))
-        tenth = max(1, len(values) // 10)
+        figures.append(_spread_of(values, label, runs.legend.info(name), (float(alike.min()), float(alike.max()))))
+        tenth, unit = max(1, len(values) // 10), runs.legend.unit(name)
         numbers = (values[:tenth].mean(), np.median(values), values.mean(), values[-tenth:].mean())
-        cells = "".join(f"<td>{show(float(v), unit_of(name))}</td>" for v in numbers)
+        cells = "".join(f"<td>{show(float(v), unit)}</td>" for v in numbers)
         rows.append(f"<tr><td>{text(label)}</td><td>{len(values):,}</td>{cells}</tr>")
     head = "<th></th><th>values</th><th>worst tenth</th><th>median</th><th>mean</th><th>best tenth</th>"
     table = f'<div class="scroll below"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
@@ -154,15 +155,14 @@ def _client_values(runs: Runs, variant: str, name: str) -> Floats:
     found = [run.client_values[name][1] for run in runs.variants[variant] if name in run.client_values]
     values = np.concatenate([np.asarray(v, np.float64) for v in [[], *found]])
     values = np.sort(values[np.isfinite(values)])
-    return values[::-1] if lower_is_better(name) else values
+    return values if runs.legend.higher_is_better(name) else values[::-1]
 
 
-def _spread_of(values: Floats, title: str, metric: str, ends: tuple[float, float]) -> str:
-    unit = unit_of(metric)
+def _spread_of(values: Floats, title: str, info: MetricInfo, ends: tuple[float, float]) -> str:
     if len(values) <= 200:
         words = f"{len(values)} values, from worst to best"
-        return charts.bars(values, title, max(1, len(values) // 10), unit, words)
-    return charts.histogram(values, title, unit, f"{len(values):,} values", ends, not lower_is_better(metric))
+        return charts.bars(values, title, max(1, len(values) // 10), info.unit, words)
+    return charts.histogram(values, title, info.unit, f"{len(values):,} values", ends, info.higher_is_better)
 
 
 def events_section(runs: Runs) -> str:

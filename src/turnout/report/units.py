@@ -1,55 +1,15 @@
-"""Numbers as words: how a metric is called, in which unit it is shown, and which way is up."""
+"""Numbers as words: a name as a title, a value in its unit, several values as mean and deviation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 
-Unit = Literal["number", "count", "percent", "bytes", "seconds"]
+from turnout.task import Unit as Unit
 
-_LOWER = ("loss", "error", "perplexity", "mse", "mae", "seconds", "bytes")
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_FIRST = (
-    "global_accuracy", "consensus_accuracy", "personal_accuracy", "client_accuracy", "accuracy",
-    "global_loss", "personal_loss", "client_loss", "loss",
-)  # fmt: skip
-
-
-def unit_of(metric: str) -> Unit:
-    """The unit a metric is shown in, from its name.
-
-    >>> unit_of("personal_accuracy"), unit_of("global_loss"), unit_of("bytes_up")
-    ('percent', 'number', 'bytes')
-    """
-    if metric == "members":
-        return "count"
-    if "bytes" in metric:
-        return "bytes"
-    if metric.endswith("seconds"):
-        return "seconds"
-    return "percent" if "accuracy" in metric else "number"
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a metric is a loss.
-
-    >>> lower_is_better("global_loss"), lower_is_better("global_accuracy")
-    (True, False)
-    """
-    return any(word in metric.lower() for word in _LOWER)
-
-
-def in_order(metrics: Iterable[str]) -> list[str]:
-    """Metrics as a reader wants them: the usual ones first, the first of all is the main one.
-
-    >>> in_order(["auc", "global_loss", "global_accuracy"])
-    ['global_accuracy', 'global_loss', 'auc']
-    """
-    rank = {name: i for i, name in enumerate(_FIRST)}
-    return sorted(metrics, key=lambda name: (rank.get(name, len(rank)), lower_is_better(name), name))
 
 
 def title_of(name: str) -> str:

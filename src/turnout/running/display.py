@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from turnout.report.units import duration, show, size, title_of, unit_of
+from turnout.report.units import Unit, duration, show, size, title_of
 from turnout.round_log import Evaluation, RoundRecord
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
@@ -45,6 +45,7 @@ class Line:
     name: str
     rounds: int
     metric: str
+    unit: Unit = "number"  # of the metric
     round: int = -1
     value: float | None = None
     asked: int = 0
@@ -70,7 +71,7 @@ class Line:
     def measured(self) -> str:
         if self.value is None:
             return ""
-        return f"{title_of(self.metric.removeprefix('global_')).lower()} {show(self.value, unit_of(self.metric))}"
+        return f"{title_of(self.metric.removeprefix('global_')).lower()} {show(self.value, self.unit)}"
 
     @property
     def turnout(self) -> str:

@@ -29,6 +29,7 @@ from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.runtimes.settings import InProcess
+from turnout.task import metric_infos
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
@@ -52,6 +53,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
         records.cut(first - 1 if first else -2)
+        records.describe(metric_infos(track.experiment.task))
         _write_environment(track, folder)
         if first == 0:
             records.add_evaluation(track.evaluate(state, -1))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from turnout.errors import Mistake, nearest
-from turnout.experiment import PERSONAL_PARTS, Experiment
+from turnout.experiment import Experiment
+from turnout.records.legend import Legend
 from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
 
@@ -59,13 +60,8 @@ def metric_of(experiment: Experiment) -> str:
 
 
 def higher_is_better(experiment: Experiment) -> bool:
-    metric = metric_of(experiment)
-    if metric.endswith("_spread"):
-        return False
-    kind, _, name = metric.partition("_")
-    for part in PERSONAL_PARTS if kind == "personal" else ():
-        name = name.removesuffix(f"_{part}")
-    return experiment.task.higher_is_better if name == experiment.task.main else name != "loss"
+    """Which way the watched metric is better."""
+    return Legend.of(experiment.task).higher_is_better(metric_of(experiment))
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:

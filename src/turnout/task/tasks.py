@@ -1,42 +1,21 @@
-"""What is learned: a loss and metrics, each one number per sample.
-
-Everything here takes the model's output and the targets of a batch and returns a tensor of shape [B], without
-averaging: the round decides which samples count, and clients' numbers must add up over samples.
+"""The tasks: classification, next character, regression, and one from a user's own functions.
 
 Shape letters: B samples of a batch, K scores or outputs, T positions of a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from turnout.errors import Mistake, nearest
-
-PerSample = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> [B]
-
-
-class TaskSpec(Protocol):
-    """What every task offers; `Task` makes one from a user's own functions."""
-
-    @property
-    def metrics(self) -> Mapping[str, PerSample]: ...
-
-    @property
-    def main(self) -> str: ...
-
-    @property
-    def higher_is_better(self) -> bool: ...
-
-    @property
-    def loss(self) -> PerSample: ...
-
-    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None: ...
+from turnout.task.checks import check_batch, check_labels, check_per_sample
+from turnout.task.spec import Metric, PerSample
 
 
 @dataclass(frozen=True)
@@ -59,7 +38,7 @@ class Classification:
 
     @property
     def metrics(self) -> dict[str, PerSample]:
-        return {"accuracy": correct}
+        return {"accuracy": Metric(correct, unit="percent")}
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
         """A `Mistake` unless the scores fit the labels."""
@@ -69,8 +48,8 @@ class Classification:
                 f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
                 "Regression, for text NextCharacter"
             )
-        _check_batch(output_shape, target)
-        _check_labels(output_shape[1], target)
+        check_batch(output_shape, target)
+        check_labels(output_shape[1], target)
 
 
 @dataclass(frozen=True)
@@ -97,7 +76,10 @@ class NextCharacter:
 
     @property
     def metrics(self) -> dict[str, PerSample]:
-        return {"accuracy": lambda output, target: self._mean(correct(output, target), target)}
+        return {"accuracy": Metric(self._accuracy, unit="percent")}
+
+    def _accuracy(self, output: Tensor, target: Tensor) -> Tensor:
+        return self._mean(correct(output, target), target)
 
     def _mean(self, value_BT: Tensor, target_BT: Tensor) -> Tensor:
         counts_BT = target_BT != self.ignore
@@ -111,8 +93,8 @@ class NextCharacter:
                 f"[samples, positions], but the model gives {tuple(output_shape)} and the data "
                 f"{tuple(target.shape)}: for one label per text use Classification"
             )
-        _check_batch(output_shape, target)
-        _check_labels(output_shape[2], target[target != self.ignore])
+        check_batch(output_shape, target)
+        check_labels(output_shape[2], target[target != self.ignore])
 
 
 @dataclass(frozen=True)
@@ -132,11 +114,11 @@ class Regression:
 
     @property
     def metrics(self) -> dict[str, PerSample]:
-        return {"mse": self.loss, "mae": lambda output, target: _errors(output, target).abs().mean(1)}
+        return {"mse": Metric(self.loss, higher_is_better=False), "mae": Metric(_mae, higher_is_better=False)}
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
         """A `Mistake` unless there is one output per number to predict."""
-        _check_batch(output_shape, target)
+        check_batch(output_shape, target)
         if torch.Size(output_shape).numel() != target.numel():
             raise Mistake(
                 f"the model gives {tuple(output_shape[1:])} numbers per sample but the data has "
@@ -148,6 +130,9 @@ class Regression:
 class Task:
     """A user's own loss and metrics. Each function maps (output, target) to one number per sample.
 
+    A metric can be given as a `Metric`, which says which way is better and its unit. `higher_is_better` is for a main
+    metric that is a plain function; where it is a `Metric`, the metric's own word counts.
+
     >>> def huber(output, target):
     ...     return torch.nn.functional.huber_loss(output.squeeze(1), target, reduction="none")
     >>> task = Task(loss=huber)
@@ -156,7 +141,7 @@ class Task:
     """
 
     loss: PerSample
-    metrics: Mapping[str, PerSample] = field(default_factory=dict)
+    metrics: Mapping[str, PerSample | Metric] = field(default_factory=dict)
     main: str = "loss"
     higher_is_better: bool = False
 
@@ -168,31 +153,16 @@ class Task:
             hint = nearest(self.main, metrics)
             raise Mistake(f"the task's main metric {self.main!r} is not among its metrics: {hint}")
         object.__setattr__(self, "metrics", metrics)
+        main = metrics[self.main]
+        if isinstance(main, Metric):
+            object.__setattr__(self, "higher_is_better", main.higher_is_better)
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
         """A `Mistake` unless the loss and every metric give one number per sample of such a batch."""
         output = torch.zeros(output_shape, device=target.device)
-        _check_per_sample("loss", self.loss, output, target)
+        check_per_sample("loss", self.loss, output, target)
         for name, metric in self.metrics.items():
-            _check_per_sample(f"metric {name!r}", metric, output, target)
-
-
-def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """A `Mistake` unless the model takes these samples and its output fits their targets; changes nothing."""
-    was_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            output = model(x)
-    except (RuntimeError, IndexError) as error:
-        raise Mistake(
-            f"the model cannot take samples of shape {tuple(x.shape[1:])} ({x.dtype}): {error}. "
-            "Choose a model for such samples, or reshape the data"
-        ) from error
-    finally:
-        for module in was_training:
-            module.training = True
-    task.check_output(tuple(output.shape), y)
+            check_per_sample(f"metric {name!r}", metric, output, target)
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
@@ -200,46 +170,11 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(-1) == target).to(output.dtype)
 
 
+def _mae(output: Tensor, target: Tensor) -> Tensor:
+    return _errors(output, target).abs().mean(1)
+
+
 def _errors(output: Tensor, target: Tensor) -> Tensor:
     """Output - target as [B, K]; a target [B] against an output [B, 1] must not spread to [B, B]."""
     error = output - target.reshape(output.shape)
     return error[:, None] if error.ndim == 1 else error.flatten(1)
-
-
-def _check_batch(output_shape: tuple[int, ...], target: Tensor) -> None:
-    if not output_shape or target.ndim == 0 or output_shape[0] != target.shape[0]:
-        raise Mistake(
-            f"the model gives shape {tuple(output_shape)} for targets of shape {tuple(target.shape)}: "
-            "the first dimension of both is the samples of the batch and must agree"
-        )
-
-
-def _check_labels(scores: int, label: Tensor) -> None:
-    if label.is_floating_point():
-        raise Mistake(f"labels are whole numbers, but the data has {label.dtype}: convert them, or use Regression")
-    if label.numel() == 0:
-        return
-    low, high = int(label.min()), int(label.max())
-    if low < 0:
-        raise Mistake(f"the data has label {low}: number the labels from 0")
-    if high >= scores:
-        raise Mistake(
-            f"the model gives {scores} scores but the data has {high + 1} labels: "
-            f"build the model with classes={high + 1}, or drop the samples with labels from {scores} on"
-        )
-
-
-def _check_per_sample(name: str, function: PerSample, output: Tensor, target: Tensor) -> None:
-    try:
-        value = function(output, target)
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise Mistake(
-            f"the task's {name} fails on an output of shape {tuple(output.shape)} with targets of shape "
-            f"{tuple(target.shape)}: {error}"
-        ) from error
-    if not isinstance(value, Tensor) or value.shape != target.shape[:1]:
-        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise Mistake(
-            f"the task's {name} gives {shape} for {target.shape[0]} samples: return one number per sample, "
-            f"shape ({target.shape[0]},), without averaging over the batch (in torch, reduction='none')"
-        )

@@ -1,0 +1,28 @@
+"""What is learned: a loss and metrics, each one number per sample.
+
+spec.py      what every task promises; a metric with its direction and unit: read this first
+tasks.py     classification, next character, regression, and a user's own functions as a task
+checks.py    whether a model's output fits the targets
+
+Imports nothing of the library but errors: every room may import it.
+"""
+
+from turnout.task.checks import check_model
+from turnout.task.spec import WELL_KNOWN, Metric, MetricInfo, PerSample, TaskSpec, Unit, metric_infos
+from turnout.task.tasks import Classification, NextCharacter, Regression, Task, correct
+
+__all__ = [
+    "WELL_KNOWN",
+    "Classification",
+    "Metric",
+    "MetricInfo",
+    "NextCharacter",
+    "PerSample",
+    "Regression",
+    "Task",
+    "TaskSpec",
+    "Unit",
+    "check_model",
+    "correct",
+    "metric_infos",
+]
