@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import Mistake
-from turnout.records.legend import Legend
+from turnout.records.glossary import Glossary
 from turnout.records.records import Records, export_turnout, same
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
@@ -156,27 +156,27 @@ def test_what_the_task_knows_of_its_metrics_is_kept_beside_the_rows(tmp_path: Pa
         with Records.open(path) as records:
             records.describe(infos)
     with Records.read(path) as records:
-        legend = records.legend()
-    assert list(legend.metrics.items()) == list(infos.items())
+        glossary = records.glossary()
+    assert list(glossary.metrics.items()) == list(infos.items())
     assert same(path, old) == []
     with Records.read(old) as records:
-        assert records.legend() == Legend()
+        assert records.glossary() == Glossary()
 
 
 def test_names_in_the_records_are_read_by_the_tasks_own_metrics() -> None:
-    legend = Legend(
+    glossary = Glossary(
         {"hits": MetricInfo(True, "percent"), "lossless_error": MetricInfo(), "at_worst": MetricInfo(False)}
     )
-    assert legend.info("personal_hits_worst") == legend.info("global_hits") == MetricInfo(True, "percent")
-    assert legend.info("personal_hits_spread") == MetricInfo(False, "percent")  # less apart is better
-    assert legend.higher_is_better("global_lossless_error")
-    assert not legend.higher_is_better("client_at_worst")  # a metric's own name, not the worst of "at"
-    assert legend.info("before_accuracy_noisy") == MetricInfo(True, "percent")  # well known
-    assert legend.info("glossy_hits") == legend.info("hits_of_mine") == MetricInfo()  # no metric of the task
-    assert legend.info("bytes_up").unit == legend.info("weight_bytes").unit == "bytes"
-    assert legend.info("epoch_seconds") == legend.info("seconds") == MetricInfo(False, "seconds")
+    assert glossary.info("personal_hits_worst") == glossary.info("global_hits") == MetricInfo(True, "percent")
+    assert glossary.info("personal_hits_spread") == MetricInfo(False, "percent")  # less apart is better
+    assert glossary.higher_is_better("global_lossless_error")
+    assert not glossary.higher_is_better("client_at_worst")  # a metric's own name, not the worst of "at"
+    assert glossary.info("before_accuracy_noisy") == MetricInfo(True, "percent")  # well known
+    assert glossary.info("glossy_hits") == glossary.info("hits_of_mine") == MetricInfo()  # no metric of the task
+    assert glossary.info("bytes_up").unit == glossary.info("weight_bytes").unit == "bytes"
+    assert glossary.info("epoch_seconds") == glossary.info("seconds") == MetricInfo(False, "seconds")
     names = ["personal_hits_worst", "global_loss", "former_hits", "personal_hits", "global_at_worst", "global_hits"]
-    assert legend.in_order(names) == [
+    assert glossary.in_order(names) == [
         "global_hits", "personal_hits", "global_at_worst", "global_loss", "former_hits", "personal_hits_worst"
     ]  # fmt: skip
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from PIL import Image
 from rich.console import Console
 
@@ -27,6 +28,7 @@ from turnout.report.heat import LEVELS, gather, indices, palette, png
 from turnout.report.maps import turnout_cells
 from turnout.report.results import results
 from turnout.report.runs import mean_curve
+from turnout.report.templates import render
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
@@ -126,6 +128,41 @@ def test_a_study_has_every_section_and_no_text_becomes_markup(tmp_path: Path) ->
     assert [tag for tag, _ in page.tags].count("script") == 1  # ours
     assert any('<script>alert("x")</script>&' in words for words in page.words)
     assert "1 runs of this folder have not begun." in page.words
+
+
+def test_names_of_every_kind_are_escaped_wherever_they_are_shown(tmp_path: Path) -> None:
+    """Title, variants, metrics, numbers of parts, events, files: none may leave its place on the page."""
+    nasty = """<script>alert('x')</script>" onclick="y"><b id='z'>"""
+    for i, variant in enumerate((nasty, "plain")):
+        folder = tmp_path / f"{i}"
+        folder.mkdir()
+        measured = {f"global_{nasty}": 0.5 + i, "global_loss": 1.0}
+        each = {f"client_{nasty}": (torch.arange(3), torch.rand(3))}
+        with Records.open(folder / "records.sqlite") as records:
+            records.describe({nasty: MetricInfo(False)})
+            for t in range(2):
+                events = [(0, nasty, nasty)] if i == t == 0 else [(1, "leave", "")]
+                record = RoundRecord(round=t, skipped=nasty, extra={nasty: 1.0 + t + i}, events=events)
+                records.add_round(record, Evaluation(t, measured, each))
+        (folder / "experiment.toml").write_text(f"[world.data]\nkind = {json.dumps(nasty)}\n# {variant}\n")
+        (folder / "environment.json").write_text(json.dumps({nasty: nasty}))
+    runs = [{"variant": v, "seed": 0, "path": f"{i}"} for i, v in enumerate((nasty, "plain"))]
+    (tmp_path / "runs.json").write_text(json.dumps({"title": nasty, "runs": runs}))
+    path = write_report(tmp_path)
+    page = Page(path)
+    assert "<script>alert" not in path.read_text()
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not any("onclick" in attributes or attributes.get("id") == "z" for _, attributes in page.tags)
+    shown = "".join(page.words)
+    assert all(f"{before}{nasty}" in shown for before in ("Global ", "global ", "4 × ", " in "))
+    assert page.words.count(nasty) >= 8  # title twice; row, chart, event twice and settings twice
+    picture = ElementTree.parse(write_picture(tmp_path)).getroot()
+    assert f"Global {nasty}" in [e.text for e in picture.iter() if e.get("class") == "title"]
+
+
+def test_a_template_that_lacks_a_value_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="note"):
+        render("charts.html", title="a", charts=[])
 
 
 def test_a_report_needs_nothing_from_outside(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.records.legend import Legend
+from turnout.records.glossary import Glossary
 from turnout.records.schema import CLIENT_COLUMNS, KEYS, METRICS, Column, as_column, checked, is_empty, transaction
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
@@ -81,7 +81,7 @@ class Records:
             self._insert_evaluation(evaluation)
 
     def describe(self, metrics: Mapping[str, MetricInfo]) -> None:
-        """Keep what the task knows of its metrics, the main one first: `legend` reads the numbers by it."""
+        """Keep what the task knows of its metrics, the main one first: `glossary` reads the numbers by it."""
         rows = [(i, name, info.higher_is_better, info.unit) for i, (name, info) in enumerate(metrics.items())]
         with transaction(self.db, self.path, "the list of metrics"):
             self.db.execute(METRICS)
@@ -139,12 +139,12 @@ class Records:
             raise Mistake(f"{self.path} has no round column {name!r}; {nearest(name, columns)}")
         return columns[name]
 
-    def legend(self) -> Legend:
+    def glossary(self) -> Glossary:
         """Which way each number is better, and its unit."""
         if self._one("SELECT 1 FROM sqlite_master WHERE name = 'metrics'") is None:
-            return Legend()
+            return Glossary()
         rows = self.db.execute("SELECT name, higher_is_better, unit FROM metrics ORDER BY place")
-        return Legend({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
+        return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
 
     def metrics(self) -> list[str]:
         """The names of what was evaluated."""

@@ -1,4 +1,21 @@
-"""Pictures and tables of a run, or of a folder of runs, from its records only."""
+"""Pages, pictures and tables of a run, or of a folder of runs, from its records only.
+
+finding.py      which runs a folder holds
+runs.py         what their records say: curves, totals, means over seeds
+results.py      the table of results, the same in a terminal and on the page
+page.py         the page, from title to footer: read this first
+sections.py     the sections that are tables or charts over rounds
+lines.py        charts over rounds, a line for each variant
+clients.py      the sections about single clients
+maps.py         the sections that are heat maps: who turned up when, who stood in for whom
+templates.py    jinja2, with escaping on; *.html are the templates, page.css and page.js go into the page
+charts.py       line charts, bars, histograms and sparklines as SVG; svg.py is what all are made of, with charts.css
+heat.py         heat maps as PNG
+axes.py         ticks with round numbers
+units.py        numbers as words
+
+May import records and the values at the root; whatever runs an experiment is above it.
+"""
 
 from turnout.report.finding import find_runs
 from turnout.report.page import write_picture, write_report

@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, bars, histograms, sparklines. Colours come from the page's style sheet.
+"""Charts as SVG text: lines with bands, bars, histograms, sparklines. Colours come from charts.css.
 
 A chart carries its points as JSON (`data-chart`), from which the page's script shows the values under the pointer;
 without the script the picture is complete.
@@ -6,20 +6,16 @@ without the script the picture is complete.
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from turnout.report.axes import Axis, Floats, make_axis, value_axis
+from turnout.report.svg import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, legend, path, style, text
 from turnout.report.units import Unit, show
 
-WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, BOTTOM = 58, 20, 42
-COLOURS = 8
 MOST_POINTS = 240
 
 
@@ -33,11 +29,6 @@ class Series:
     colour: int = 0
     low: Floats | None = None
     high: Floats | None = None
-
-
-def text(words: object) -> str:
-    """Anything a person wrote, safe in HTML and SVG."""
-    return html.escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]", "\ufffd", str(words)))
 
 
 def line_chart(
@@ -56,7 +47,7 @@ def line_chart(
     lines = [s for s in (_thin(_known(s, log_x)) for s in series) if len(s.x)]
     if not lines:
         return ""
-    named = _legend([(s.name, s.colour) for s in lines]) if len(lines) > 1 else ("", 0)
+    named = legend([(s.name, s.colour) for s in lines]) if len(lines) > 1 else ("", 0)
     top = 36 + named[1]
     xs = np.concatenate([s.x for s in lines])
     x_unit = "count" if x_unit == "number" and bool((xs == np.round(xs)).all()) else x_unit  # rounds have no halves
@@ -65,9 +56,9 @@ def line_chart(
     x = make_axis(xs.min(), xs.max(), LEFT, WIDTH - RIGHT, x_unit, log_x, about=6)
     log_y = bool(ys.min() > 0 and ys.max() / ys.min() > 1000) if log_y is None else log_y
     y = value_axis(float(ys.min()), float(min(ys.max(), limit)), HEIGHT - BOTTOM, top, unit, log_y)
-    body = named[0] + _grid(x, y, x_label) + "".join(_band(s, x, y) for s in lines)
+    body = named[0] + grid(x, y, x_label) + "".join(_band(s, x, y) for s in lines)
     body += "".join(_line(s, x, y) for s in lines) + '<g class="cursor"></g>'
-    return _svg(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit))
+    return frame(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit))
 
 
 def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_label: str = "") -> str:
@@ -86,7 +77,7 @@ def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_l
         box = f'x="{LEFT + i * step:.1f}" y="{min(at, base):.1f}" width="{width:.2f}" height="{abs(at - base):.1f}"'
         parts.append(f'<rect class="{kind}" {box}><title>{show(value, unit)}</title></rect>')
     x = Axis(0, 1, LEFT, WIDTH - RIGHT, (), ())
-    return _svg(title, _grid(x, y, x_label) + "".join(parts) + _mean_line(float(v.mean()), y, unit))
+    return frame(title, grid(x, y, x_label) + "".join(parts) + _mean_line(float(v.mean()), y, unit))
 
 
 def histogram(
@@ -113,7 +104,7 @@ def histogram(
         box = f'x="{a:.1f}" y="{at:.1f}" width="{max(b - a - 1, 0.4):.1f}" height="{HEIGHT - BOTTOM - at:.1f}"'
         words = f"{show(left, unit)} to {show(right, unit)}: {n}"
         parts.append(f'<rect class="{kind}" {box}><title>{words}</title></rect>')
-    return _svg(title, _grid(x, y, x_label) + "".join(parts))
+    return frame(title, grid(x, y, x_label) + "".join(parts))
 
 
 def spark(values: Floats, colour: int = 0) -> str:
@@ -124,23 +115,8 @@ def spark(values: Floats, colour: int = 0) -> str:
         return ""
     y = make_axis(float(v.min()), float(v.max()), 20, 2)
     xs = np.linspace(1, 79, len(v))
-    path = _path(xs, y.place(v))
-    picture = f'<path class="line s{colour % COLOURS}" d="{path}"/>'
+    picture = f'<path class="line s{colour % COLOURS}" d="{path(xs, y.place(v))}"/>'
     return f'<svg class="spark" viewBox="0 0 80 22" role="img" aria-label="curve">{picture}</svg>'
-
-
-def sheet(pictures: Sequence[str], style: str) -> str:
-    """Charts two by two as one standalone SVG document with its own style sheet."""
-    found = [picture for picture in pictures if picture]
-    across, down = min(len(found), 2), (len(found) + 1) // 2
-    body = ""
-    for i, picture in enumerate(found):
-        place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-        body += picture.replace("<svg ", f"<svg {place} ", 1)
-    body = re.sub(r' data-chart="[^"]*"', "", body)  # a picture has no script to read it
-    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
-    paper = '<rect class="paper" width="100%" height="100%"/>'
-    return f"<svg {head}><style>{style}</style>{paper}{body}</svg>\n"
 
 
 def _known(s: Series, log_x: bool) -> Series:
@@ -170,21 +146,12 @@ def _thin(s: Series) -> Series:
     return Series(s.name, x, y, s.colour, mean(s.low), mean(s.high))
 
 
-def _path(xs: Floats, ys: Floats) -> str:
-    return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs, ys, strict=True))
-
-
-def _style(colour: int) -> str:
-    """A colour, and a dash once the colours are used up."""
-    return f"s{colour % COLOURS}" + (f" d{min(colour // COLOURS, 2)}" if colour >= COLOURS else "")
-
-
 def _line(s: Series, x: Axis, y: Axis) -> str:
     xs, ys = x.place(s.x), y.place(s.y)
     if len(s.x) == 1:
-        dot = f'class="dot {_style(s.colour)}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="3"'
+        dot = f'class="dot {style(s.colour)}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="3"'
         return f"<circle {dot}><title>{text(s.name)}</title></circle>"
-    return f'<path class="line {_style(s.colour)}" d="{_path(xs, ys)}"><title>{text(s.name)}</title></path>'
+    return f'<path class="line {style(s.colour)}" d="{path(xs, ys)}"><title>{text(s.name)}</title></path>'
 
 
 def _band(s: Series, x: Axis, y: Axis) -> str:
@@ -192,44 +159,14 @@ def _band(s: Series, x: Axis, y: Axis) -> str:
         return ""
     edge = [y.place(np.clip(v, y.low, y.high)) for v in (s.high, s.low)]
     xs = x.place(s.x)
-    outline = _path(np.concatenate([xs, xs[::-1]]), np.concatenate([edge[0], edge[1][::-1]]))
-    return f'<path class="band {_style(s.colour)}" d="{outline}Z"/>'
-
-
-def _grid(x: Axis, y: Axis, x_label: str) -> str:
-    parts = []
-    for at, words in zip(y.place(np.array(y.ticks)), y.labels, strict=True):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
-    bottom = HEIGHT - BOTTOM
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-    for at, words in zip(x.place(np.array(x.ticks)), x.labels, strict=True):
-        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{words}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
-    return "".join(parts)
+    outline = path(np.concatenate([xs, xs[::-1]]), np.concatenate([edge[0], edge[1][::-1]]))
+    return f'<path class="band {style(s.colour)}" d="{outline}Z"/>'
 
 
 def _mean_line(mean: float, y: Axis, unit: Unit) -> str:
     at = float(y.place(mean))
     line = f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
     return line + f'<text class="tick" x="{LEFT + 6}" y="{at - 5:.1f}">mean {show(mean, unit)}</text>'
-
-
-def _legend(names: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    """Names with their colours in rows, and the height they take."""
-    parts, x, row = [], 8.0, 0
-    for name, colour in names:
-        short = name if len(name) <= 40 else name[:39] + "…"
-        width = 36 + 6.9 * len(short)
-        if x > 8 and x + width > WIDTH:
-            x, row = 8.0, row + 1
-        y = 38 + 17 * row
-        parts.append(f'<path class="line key {_style(colour)}" d="M{x:.0f},{y}h16"/>')
-        parts.append(f'<text class="name" x="{x + 21:.0f}" y="{y + 4}">{text(short)}</text>')
-        x += width
-    return "".join(parts), 17 * (row + 1) + 8
 
 
 def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit, x_unit: Unit) -> str:
@@ -242,11 +179,5 @@ def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit,
             shown = [f"{w} ± {show(float(d), unit)}" for w, d in zip(shown, deviation[0], strict=True)]
         at = [show(float(v), x_unit) if x_unit not in ("number", "count") else f"{v:.0f}" for v in s.x]
         places = [np.round(axis.place(v), 1).tolist() for axis, v in ((x, s.x), (y, s.y))]
-        rows.append({"n": s.name, "c": _style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
+        rows.append({"n": s.name, "c": style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
     return json.dumps({"label": x_label, "rows": rows}, separators=(",", ":"))
-
-
-def _svg(title: str, body: str, points: str = "") -> str:
-    data = f' data-chart="{html.escape(points)}"' if points else ""
-    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{data}'
-    return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'

@@ -75,5 +75,5 @@ def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:
             client_values={name: records.client_evaluation(name) for name in records.client_metrics()},
             events=records.events(),
             has_friends=friends.fetchone() is not None,
-            legend=records.legend(),
+            glossary=records.glossary(),
         )

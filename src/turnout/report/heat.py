@@ -1,4 +1,4 @@
-"""Heat maps: a matrix as a small PNG (standard library only) with a frame, axes and a legend around it.
+"""Heat maps: a matrix as a small PNG (standard library only), with what the page puts around it.
 
 Shape letters: R rows, K columns of the matrix as drawn.
 """
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from turnout.records.schema import Column
 from turnout.report.axes import Floats
-from turnout.report.charts import text
 
 MOST_ROWS, MOST_COLUMNS = 360, 1000
 LEVELS = 64
@@ -101,43 +100,52 @@ class Words:
     most: str
 
 
-def heat_map(cells: Cells, title: str, words: Words, note: str = "", most: float = 1.0, square: bool = False) -> str:
-    """A figure: the picture, its axes in words, and what the colours mean."""
+@dataclass(frozen=True)
+class HeatMap:
+    """A map as the page shows it: the picture, its axes and colours in words, and the cells for the script.
+
+    image  the picture as an address that holds it
+    cells  one byte a cell in base64, empty where they are too many to be worth their bytes
+    shape  columns, rows, columns and rows per cell, the first column, the largest value
+    names  the axes and the two special cells in words, as JSON
+    """
+
+    title: str
+    words: Words
+    note: str
+    square: bool
+    height: int
+    image: str
+    first: int
+    last: int
+    cells: str
+    shape: str
+    names: str
+    zero_colour: str = f"rgb{_ABSENT}"
+    ramp: str = f"linear-gradient(90deg,rgb{_LIGHT},rgb{_DARK})"
+
+
+def heat_map(
+    cells: Cells, title: str, words: Words, note: str = "", most: float = 1.0, square: bool = False
+) -> HeatMap:
+    """Cells as a map; values are in [0, most]."""
     index_RK = indices(cells.value_RK, most)
     R, K = index_RK.shape
-    source = "data:image/png;base64," + base64.b64encode(png(index_RK, palette())).decode()
-    last = cells.first_column + round(K * cells.columns_per_cell) - 1
-    ends = (f"<span>{text(end)}</span>" for end in (cells.first_column, words.column, last))
-    height = min(max(R * (22 if R < 16 else 8), 60), 420)
-    style = "" if square else f' style="height:{height}px"'
-    hover = _hover(index_RK, cells, words, most)
-    picture = f'<img class="heat"{style} src="{source}" alt="{text(title)}"{hover}>'
-    nothing = f'<span class="key"><i class="none"></i>{text(words.nothing)}</span>'
-    keys = nothing + _key(_ABSENT, words.zero) + _scale(words.least, words.most)
-    caption = f'<b>{text(title)}</b><span class="keys">{keys}</span>'
-    side = f'<div class="side"><span>{text(words.row)}</span></div>'
-    plot = f'{side}<div>{picture}<div class="ends">{"".join(ends)}</div></div>'
-    below = f'<p class="soft">{text(note)}</p>' if note else ""
-    kind = "square" if square else "wide"
-    return (
-        f'<figure class="map {kind}"><figcaption>{caption}</figcaption><div class="plot">{plot}</div>{below}</figure>'
+    first, few = cells.first_column, index_RK.size <= _MOST_CELLS_WITH_VALUES
+    return HeatMap(
+        title=title,
+        words=words,
+        note=note,
+        square=square,
+        height=min(max(R * (22 if R < 16 else 8), 60), 420),
+        image="data:image/png;base64," + _base64(png(index_RK, palette())),
+        first=first,
+        last=first + round(K * cells.columns_per_cell) - 1,
+        cells=_base64(index_RK.tobytes()) if few else "",
+        shape=f"{K},{R},{cells.columns_per_cell:g},{cells.rows_per_cell:g},{first},{most:g}",
+        names=json.dumps([words.row, words.column, words.nothing, words.zero]),
     )
 
 
-def _hover(index_RK: Bytes, cells: Cells, words: Words, most: float) -> str:
-    """The cells for the script, where they are few enough to be worth their bytes."""
-    if index_RK.size > _MOST_CELLS_WITH_VALUES:
-        return ""
-    data = base64.b64encode(index_RK.tobytes()).decode()
-    shape = f"{index_RK.shape[1]},{index_RK.shape[0]},{cells.columns_per_cell:g},{cells.rows_per_cell:g}"
-    names = text(json.dumps([words.row, words.column, words.nothing, words.zero]))
-    return f' data-cells="{data}" data-shape="{shape},{cells.first_column},{most:g}" data-names="{names}"'
-
-
-def _key(colour: tuple[int, int, int], words: str) -> str:
-    return f'<span class="key"><i style="background:rgb{colour}"></i>{text(words)}</span>' if words else ""
-
-
-def _scale(low: str, high: str) -> str:
-    ramp = f"linear-gradient(90deg,rgb{_LIGHT},rgb{_DARK})"
-    return f'<span class="key">{text(low)} <i class="ramp" style="background:{ramp}"></i> {text(high)}</span>'
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

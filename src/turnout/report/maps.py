@@ -9,11 +9,13 @@ import hashlib
 from dataclasses import replace
 
 import numpy as np
+from markupsafe import Markup
 
 from turnout.records.schema import Column
-from turnout.report.heat import MOST_ROWS, Cells, Words, gather, heat_map
+from turnout.report.heat import MOST_ROWS, Cells, HeatMap, Words, gather, heat_map
+from turnout.report.lines import column_chart
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.sections import column_chart, grid, section
+from turnout.report.templates import render, trusted
 
 SHOWN = 3
 Turnout = tuple[Column, Column, Column]  # rounds, clients, work of everyone asked
@@ -21,7 +23,7 @@ _TURNOUT = Words("round", "client", "not asked", "asked, absent", "a little work
 _FRIENDS = Words("friend", "client", "never", "", "once", "most often")
 
 
-def turnout_section(runs: Runs) -> str:
+def turnout_section(runs: Runs) -> list[Markup]:
     """Clients × rounds, coloured by work; variants that saw the same turnout share one map."""
     maps: dict[str, tuple[list[str], Turnout]] = {}
     for variant, found in runs.variants.items():
@@ -29,14 +31,15 @@ def turnout_section(runs: Runs) -> str:
         key = hashlib.sha256(b"".join(column.tobytes() for column in turnout)).hexdigest()
         if len(turnout[0]) and (key in maps or len(maps) < SHOWN):
             maps.setdefault(key, ([], turnout))[0].append(variant)
-    body = "".join(_turnout_map(turnout, _title(names, runs)) for names, turnout in maps.values())
-    if body:
-        lines = [
-            column_chart(runs, "work", "Mean work of the asked", "percent"),
-            column_chart(runs, "answered", "Clients that answered", "count"),
-        ]
-        body += grid(lines)
-    return section("Who turned up when", body)
+    if not maps:
+        return []
+    pictures = [_turnout_map(turnout, _title(names, runs)) for names, turnout in maps.values()]
+    charts = [
+        column_chart(runs, "work", "Mean work of the asked"),
+        column_chart(runs, "answered", "Clients that answered"),
+    ]
+    values = {"maps": pictures, "charts": trusted(charts), "side_by_side": False}
+    return [render("maps.html", title="Who turned up when", note="", **values)]
 
 
 def _title(names: list[str], runs: Runs) -> str:
@@ -60,7 +63,7 @@ def turnout_cells(turnout: Turnout) -> tuple[Cells, int]:
     return gather(row_N, round_N, work_N, len(known), first, last - first + 1), len(known)
 
 
-def _turnout_map(turnout: Turnout, title: str) -> str:
+def _turnout_map(turnout: Turnout, title: str) -> HeatMap:
     cells, known = turnout_cells(turnout)
     across, down = cells.columns_per_cell, cells.rows_per_cell
     note, words = "", _TURNOUT
@@ -75,18 +78,19 @@ def _turnout_map(turnout: Turnout, title: str) -> str:
     return heat_map(cells, title, words, note)
 
 
-def friends_section(runs: Runs) -> str:
+def friends_section(runs: Runs) -> list[Markup]:
     """How often each client was the stand-in of each other."""
-    figures: list[str] = []
+    maps: list[HeatMap] = []
     for variant, found in runs.variants.items():
         chosen = next((run for run in found if run.has_friends), None)
-        if chosen is not None and len(figures) < 2 * SHOWN:
-            figures.append(_friend_map(chosen, variant if len(runs.variants) > 1 else "Times stood in"))
-    body = f'<div class="grid">{"".join(figures)}</div>' if figures else ""
-    return section("Who is whose friend", body, "Row: an absent client. Column: the friend that stood in for it.")
+        if chosen is not None and len(maps) < 2 * SHOWN:
+            maps.append(_friend_map(chosen, variant if len(runs.variants) > 1 else "Times stood in"))
+    note = "Row: an absent client. Column: the friend that stood in for it."
+    values = {"maps": maps, "charts": [], "side_by_side": True}
+    return [render("maps.html", title="Who is whose friend", note=note, **values)] if maps else []
 
 
-def _friend_map(run: RunRecords, title: str) -> str:
+def _friend_map(run: RunRecords, title: str) -> HeatMap:
     client_N, friend_N = run.friends()
     known, place = np.unique(np.concatenate([client_N, friend_N]), return_inverse=True)
     n, half = len(known), len(client_N)

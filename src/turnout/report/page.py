@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from turnout import __version__
-from turnout.report import charts, sections, style
-from turnout.report.charts import text
-from turnout.report.finding import find_runs
-from turnout.report.maps import friends_section, turnout_section
-from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import show, size, spread, title_of
+from markupsafe import Markup
 
-# The page may show and run only what it carries: nothing is ever fetched, whatever a name contains.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+from turnout import __version__
+from turnout.report import sections
+from turnout.report.clients import clients_sections
+from turnout.report.finding import find_runs
+from turnout.report.lines import metric_charts
+from turnout.report.maps import friends_section, turnout_section
+from turnout.report.results import results
+from turnout.report.runs import Runs
+from turnout.report.svg import packaged, sheet
+from turnout.report.templates import render
+from turnout.report.units import show, size, spread, title_of
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
     """Write `report.html` of a run folder, or of a folder of runs, from the records alone."""
     runs = find_runs(folder)
-    body = [
-        header(runs),
-        sections.table_section(runs, target),
-        sections.curves_section(runs),
-        turnout_section(runs),
-        sections.clients_section(runs),
-        sections.spending_section(runs),
-        sections.weights_section(runs),
-        friends_section(runs),
-        sections.parts_section(runs),
-        sections.events_section(runs),
-        settings_section(runs),
+    page = render(
+        "page.html",
+        title=runs.title,
+        notes=notes(runs),
+        kinds=_common_kinds(runs),
+        facts=facts(runs),
+        sections=_sections(runs, target),
+        version=__version__,
+        style=Markup(packaged("charts.css") + packaged("page.css")),
+        script=Markup(packaged("page.js")),
+    )
+    return _write(Path(folder) / "report.html", page + "\n")
+
+
+def _sections(runs: Runs, target: float | None) -> list[Markup]:
+    return [
+        *sections.results_section(runs, target),
+        *sections.curves_section(runs),
+        *turnout_section(runs),
+        *clients_sections(runs),
+        *sections.bytes_section(runs),
+        *sections.weights_section(runs),
+        *friends_section(runs),
+        *sections.parts_section(runs),
+        *sections.events_section(runs),
+        *sections.settings_section(runs),
     ]
-    return _write(Path(folder) / "report.html", _page(runs.title, "".join(body)))
 
 
 def write_picture(folder: str | Path) -> Path:
     """Write `curves.svg`: the curves of a run folder, or of a folder of runs, as one picture."""
-    picture = charts.sheet(sections.metric_charts(find_runs(folder)), style.CHART_CSS)
-    return _write(Path(folder) / "curves.svg", picture)
+    return _write(Path(folder) / "curves.svg", sheet(metric_charts(find_runs(folder))))
 
 
-def header(runs: Runs) -> str:
-    """The title, what kind of experiment this is, and the numbers one looks for first."""
-    cards = "".join(
-        f"<div{' class=main' if '±' in value else ''}><b>{text(value)}</b><span>{text(name)}</span></div>"
-        for name, value in facts(runs)
-    )
-    kinds = "".join(f"<span><i>{text(name)}</i> {text(kind)}</span>" for name, kind in _common_kinds(runs))
-    waiting = f'<p class="soft">{runs.waiting} runs of this folder have not begun.</p>' if runs.waiting else ""
-    skipped = f'<p class="soft">{text(_skipped(runs))}</p>' if _skipped(runs) else ""
-    title = f"<h1>{text(runs.title)}</h1>"
-    return f'<header>{title}{waiting}{skipped}<div class="kinds">{kinds}</div><div class="facts">{cards}</div></header>'
+def notes(runs: Runs) -> list[str]:
+    """What a reader must know before the numbers: runs that have not begun, rounds that changed nothing."""
+    waiting = f"{runs.waiting} runs of this folder have not begun." if runs.waiting else ""
+    return [note for note in (waiting, _skipped(runs)) if note]
 
 
 def facts(runs: Runs) -> list[tuple[str, str]]:
@@ -68,9 +75,9 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     found.append(("clients", f"{members:,}"))
     if runs.metrics:
         main = runs.metrics[0]
-        unit = runs.legend.unit(main)
+        unit = runs.glossary.unit(main)
         finals = {name: spread([r.final(main) for r in found_], unit) for name, found_ in variants.items()}
-        leading = sections.results(runs).leading
+        leading = results(runs).leading
         if len(finals) == 1 or leading is not None:  # several that cannot be ranked have no one number
             name = list(finals)[leading or 0]
             found.append((title_of(main).lower() + (f", {name}" if leading is not None else ""), finals[name]))
@@ -79,33 +86,6 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     found += [("sent up", size(up)), ("sent down", size(down))]
     found.append(("time in rounds", show(seconds, "seconds")))
     return found
-
-
-def settings_section(runs: Runs) -> str:
-    """The experiment files and the environment, folded away; equal ones once."""
-    parts = []
-    for name in ("experiment.toml", "environment.json"):
-        contents: dict[str, list[RunRecords]] = {}
-        for found in runs.variants.values():
-            if content := found[0].text(name):
-                contents.setdefault(content, []).append(found[0])
-        for content, users in contents.items():
-            of = "" if len(contents) == 1 else " of " + ", ".join(run.variant for run in users)
-            shown = _environment(content) if name.endswith("json") else f"<pre>{text(content)}</pre>"
-            parts.append(f"<details><summary>{text(name + of)}</summary>{shown}</details>")
-    return sections.section("Settings", "".join(parts))
-
-
-def _environment(content: str) -> str:
-    try:
-        values = json.loads(content)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        return f"<pre>{text(content)}</pre>"
-    words = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in values.items()}
-    rows = "".join(f"<tr><td>{text(k)}</td><td>{text(v)}</td></tr>" for k, v in words.items())
-    return f'<div class="scroll"><table class="words">{rows}</table></div>'
 
 
 def _skipped(runs: Runs) -> str:
@@ -136,19 +116,6 @@ def _kinds(tree: dict[str, Any], name: str = "") -> list[tuple[str, str]]:
             if isinstance(item, dict):
                 found += _kinds(item, key)
     return found
-
-
-def _page(title: str, body: str) -> str:
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{text(title)}</title><style>{style.CHART_CSS}{style.PAGE_CSS}</style>"
-    )
-    footer = f"<footer>Written by Turnout {__version__} from the records of the runs.</footer>"
-    script = f"<script>{style.SCRIPT}</script>"
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body><main>{body}{footer}</main>{script}</body></html>\n'
-    )
 
 
 def _write(path: Path, content: str) -> Path:

@@ -35,7 +35,7 @@ def results(runs: Runs, target: float | None = None) -> Results:
         header += [_name(main), "best"]
     header += [_name(m) for m in runs.metrics[1:]]
     if target is not None and main:
-        header.append(f"rounds to {show(target, runs.legend.unit(main)).replace('.0 ', ' ')}")
+        header.append(f"rounds to {show(target, runs.glossary.unit(main)).replace('.0 ', ' ')}")
     header += ["turnout", "up", "down", "time"]
     rows = [_row(runs, name, several, target) for name in runs.variants]
     return Results(header, rows, _leading(runs, main))
@@ -99,7 +99,7 @@ def _name(metric: str) -> str:
 
 
 def _row(runs: Runs, name: str, several: bool, target: float | None) -> list[str]:
-    found, unit = runs.variants[name], runs.legend.unit
+    found, unit = runs.variants[name], runs.glossary.unit
     cells = [name, *([str(len(found))] if several else [])]
     for i, metric in enumerate(runs.metrics):
         cells.append(spread([run.final(metric) for run in found], unit(metric)))
@@ -127,4 +127,4 @@ def _leading(runs: Runs, main: str | None) -> int | None:
     means = np.array([np.mean([run.final(main) for run in found]) for found in runs.variants.values()])
     if np.isnan(means).any():
         return None
-    return int(means.argmax() if runs.legend.higher_is_better(main) else means.argmin())
+    return int(means.argmax() if runs.glossary.higher_is_better(main) else means.argmin())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.records.legend import Legend
+from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.records.schema import Column
 from turnout.report.axes import Floats
@@ -28,7 +28,7 @@ class RunRecords:
     curves         by metric: (rounds, values)
     client_values  by metric: (clients, values) of the last time it was measured
     events         (round, client, kind, detail)
-    legend         which way each metric is better, and its unit
+    glossary         which way each metric is better, and its unit
     """
 
     variant: str
@@ -39,7 +39,7 @@ class RunRecords:
     client_values: dict[str, tuple[Column, Column]]
     events: list[tuple[int, int, str, str]]
     has_friends: bool = False
-    legend: Legend = field(default_factory=Legend)
+    glossary: Glossary = field(default_factory=Glossary)
 
     def final(self, metric: str) -> float:
         """The last value measured; NaN if none."""
@@ -49,7 +49,7 @@ class RunRecords:
     def best(self, metric: str) -> float:
         """The best value measured; NaN if none."""
         _, values = self.curves.get(metric, NO_CURVE)
-        pick = np.max if self.legend.higher_is_better(metric) else np.min
+        pick = np.max if self.glossary.higher_is_better(metric) else np.min
         return float(pick(values)) if len(values) else float("nan")
 
     def rounds_to(self, metric: str, target: float) -> int | None:
@@ -57,7 +57,7 @@ class RunRecords:
         if metric not in self.curves:
             return None
         rounds, values = self.curves[metric]
-        reached = values >= target if self.legend.higher_is_better(metric) else values <= target
+        reached = values >= target if self.glossary.higher_is_better(metric) else values <= target
         return int(rounds[reached.argmax()]) + 1 if reached.any() else None
 
     def total(self, column: str) -> float:
@@ -119,17 +119,17 @@ class Runs:
         return found
 
     @cached_property
-    def legend(self) -> Legend:
+    def glossary(self) -> Glossary:
         """Which way each metric is better, and its unit, in all of the runs; the first that knows a metric says it."""
         known: dict[str, MetricInfo] = {}
         for run in self.runs:
-            known |= {name: info for name, info in run.legend.metrics.items() if name not in known}
-        return Legend(known)
+            known |= {name: info for name, info in run.glossary.metrics.items() if name not in known}
+        return Glossary(known)
 
     @cached_property
     def metrics(self) -> list[str]:
         """Everything evaluated; the main metric first."""
-        names = self.legend.in_order({name for run in self.runs for name in run.curves})
+        names = self.glossary.in_order({name for run in self.runs for name in run.curves})
         return sorted(names, key=lambda name: name != self.metric)
 
     def curve(self, variant: str, metric: str) -> tuple[Floats, Floats, Floats]:

@@ -28,7 +28,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.memory import free_bytes
 from turnout.records.checkpoint import rounds_done
-from turnout.records.legend import Legend
+from turnout.records.glossary import Glossary
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
 from turnout.running.folder import held
 from turnout.running.loop import begin, rounds_of
@@ -114,7 +114,7 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
 def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
     """A line for each round, but not more than a person can see; returns why the run ended early."""
     metric = metric_of(prepared.experiment)
-    unit = Legend.of(prepared.experiment.task).unit(metric)
+    unit = Glossary.of(prepared.experiment.task).unit(metric)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
     rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
     for step in rounds:

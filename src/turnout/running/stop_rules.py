@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
-from turnout.records.legend import Legend
+from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
 
@@ -61,7 +61,7 @@ def metric_of(experiment: Experiment) -> str:
 
 def higher_is_better(experiment: Experiment) -> bool:
     """Which way the watched metric is better."""
-    return Legend.of(experiment.task).higher_is_better(metric_of(experiment))
+    return Glossary.of(experiment.task).higher_is_better(metric_of(experiment))
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:

@@ -18,8 +18,8 @@ from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
 from turnout.recipes import compression as recipes
-from turnout.report.charts import line_chart, sheet
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import line_chart
+from turnout.report.svg import sheet
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, by_bytes, megabytes, total
@@ -200,7 +200,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
             lines = [by_bytes(curves, name, way, i) for i, (way, name) in enumerate(names.items())]
             title = f"{case.data}: accuracy by bytes, up and down"
             drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
-    return {"bytes.svg": sheet(drawn, CHART_CSS)}
+    return {"bytes.svg": sheet(drawn)}
 
 
 STUDY = Study(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.report.charts import HEIGHT, WIDTH, Series, line_chart, sheet, text
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import Series, line_chart
+from turnout.report.svg import HEIGHT, WIDTH, sheet, text
 from turnout.report.units import Unit
 from turnout.studies.claims import BySeed
 from turnout.studies.study import Curves
@@ -70,4 +70,4 @@ def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -
     """Several charts as one SVG document."""
     log_y = True if log else None  # None: as the values ask for
     drawn = [line_chart(series, title, x, unit, log_x=log, log_y=log_y) for title, x, series in charts]
-    return sheet(drawn, CHART_CSS)
+    return sheet(drawn)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
-from turnout.report.charts import line_chart, sheet
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import line_chart
+from turnout.report.svg import sheet
 from turnout.studies.claims import Claim, above, difference, no_worse
 from turnout.studies.drawing import over_rounds
 from turnout.studies.friends import Setting, accuracy, experiment
@@ -118,7 +118,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         pairs = over_rounds(curves.of(PAIRS), names)
         drawn.append(line_chart(pairs, f"{compared.name}: comparisons a round", "round", "number"))
         drawn.append(line_chart(over_rounds(curves, names), f"{compared.name}: accuracy", "round", "percent"))
-    return {"figure4.svg": sheet(drawn, CHART_CSS)}
+    return {"figure4.svg": sheet(drawn)}
 
 
 STUDY = Study(

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from turnout.experiment import Evaluate
 from turnout.parts.substitution.friends import similarity
-from turnout.report.charts import line_chart, sheet
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import line_chart
+from turnout.report.svg import sheet
 from turnout.running.folder import Run
 from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import Chart, band, matrix
@@ -164,7 +164,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
             squares.append(matrix(seen, f"{case(data, alpha)}: similarity, seed {first}", MATES))
             charts.append(_errors(f"{case(data, alpha)}: substitution error", names, curves))
     drawn = [line_chart(series, title, x, "number") for title, x, series in charts]
-    return {"similarity.svg": sheet(squares, CHART_CSS), "substitution-error.svg": sheet(drawn, CHART_CSS)}
+    return {"similarity.svg": sheet(squares), "substitution-error.svg": sheet(drawn)}
 
 
 def _errors(title: str, names: dict[str, str], curves: Curves) -> Chart:

@@ -17,8 +17,8 @@ import numpy as np
 from turnout.data import Dip
 from turnout.experiment import Experiment
 from turnout.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
-from turnout.report.charts import Series, line_chart, sheet
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import Series, line_chart
+from turnout.report.svg import sheet
 from turnout.running.folder import Run
 from turnout.studies.claims import BySeed, Claim, above, better, difference, mean_over
 from turnout.studies.drawing import band, over_rounds, picture
@@ -278,10 +278,10 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     dips = [_chart(dipped(user), _dip_lines(curves, user)) for user in DIPS]
     taught = [_chart(f"distilled, {user}", _taught(curves, user)) for user in USERS]
     return {
-        "figure2.svg": sheet(two, CHART_CSS),
+        "figure2.svg": sheet(two),
         "figure3.svg": picture(three, "percent"),
-        "dips.svg": sheet(dips, CHART_CSS),
-        "distilled.svg": sheet(taught, CHART_CSS),
+        "dips.svg": sheet(dips),
+        "distilled.svg": sheet(taught),
     }
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from turnout.experiment import Experiment
 from turnout.recipes import together as recipes
 from turnout.recipes.together import ALL, PAPERS, PLAIN, all_but
-from turnout.report.charts import line_chart, sheet
-from turnout.report.style import CHART_CSS
+from turnout.report.charts import line_chart
+from turnout.report.svg import sheet
 from turnout.studies.claims import BySeed, Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
@@ -200,7 +200,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         lines = [by_bytes(curves, variant, name, i) for i, (name, variant) in enumerate(names.items())]
         title = f"{case.data}: accuracy by bytes, up and down"
         drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
-    return {"together.svg": sheet(drawn, CHART_CSS)}
+    return {"together.svg": sheet(drawn)}
 
 
 STUDY = Study(

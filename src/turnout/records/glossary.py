@@ -33,21 +33,21 @@ ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS}
 
 
 @dataclass(frozen=True)
-class Legend:
+class Glossary:
     """How to read the numbers of a run. `metrics`: those of its task, the main one first.
 
     A folder of an older version does not have them: then well-known names mean what they mean everywhere, and higher
     is better for any other.
 
-    >>> legend = Legend({"surprise": MetricInfo(False)})
-    >>> legend.higher_is_better("global_surprise"), legend.unit("personal_accuracy_worst"), legend.unit("bytes_up")
-    (False, 'percent', 'bytes')
+    >>> glossary = Glossary({"surprise": MetricInfo(False)})
+    >>> glossary.higher_is_better("global_surprise"), glossary.unit("personal_accuracy_worst")
+    (False, 'percent')
     """
 
     metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: TaskSpec) -> Legend:
+    def of(cls, task: TaskSpec) -> Glossary:
         return cls(metric_infos(task))
 
     @property
@@ -72,7 +72,7 @@ class Legend:
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Names as a reader wants them: by the task's order of metrics; the first of all is the main one.
 
-        >>> Legend().in_order(["auc", "global_loss", "personal_accuracy", "global_accuracy"])
+        >>> Glossary().in_order(["auc", "global_loss", "personal_accuracy", "global_accuracy"])
         ['global_accuracy', 'personal_accuracy', 'global_loss', 'auc']
         """
         order = list(self.known)

@@ -1,0 +1,84 @@
+"""Charts over the rounds: a line for each variant, its mean over seeds with a band of one standard deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from turnout.report.axes import Floats
+from turnout.report.charts import Series, line_chart
+from turnout.report.runs import Runs
+from turnout.report.units import title_of
+
+Line = tuple[Floats, Floats, Floats]  # x, mean, deviation (NaN for one seed)
+
+
+def metric_charts(runs: Runs) -> list[str]:
+    """One chart for each evaluated metric, and one of the training loss."""
+    shown = []
+    for metric in runs.metrics:
+        lines, title = _joint(runs, _series(runs, partial(runs.curve, metric=metric)), title_of(metric))
+        shown.append(line_chart(lines, title, "rounds trained", runs.glossary.unit(metric)))
+    return [*shown, column_chart(runs, "train_loss", "Training loss")]
+
+
+def column_chart(runs: Runs, name: str, title: str, total: bool = False) -> str:
+    """A column of the rounds, or its running total."""
+
+    def line(variant: str) -> Line:
+        x, mean, deviation = runs.column(variant, name)
+        return (x, np.cumsum(mean), np.full_like(mean, np.nan)) if total else (x, mean, deviation)
+
+    series = [s for s in _series(runs, line) if np.any(s.y != 0)]
+    ends = [float(s.y[-1]) for s in series] or [1.0]
+    apart = total and min(ends) > 0 and max(ends) / min(ends) > 20
+    lines, title = _joint(runs, series, title)
+    return line_chart(lines, title, "round", runs.glossary.unit(name), log_y=apart if total else None)
+
+
+def metric_by_bytes(runs: Runs, metric: str) -> str:
+    """A metric over the bytes that were spent until it was measured."""
+
+    def line(variant: str) -> Line:
+        rounds, mean, deviation = runs.curve(variant, metric)
+        x, up, _ = runs.column(variant, "bytes_up")
+        spent = np.cumsum(up + runs.column(variant, "bytes_down")[1])
+        done = np.searchsorted(x + 1, rounds, side="right")  # an evaluation after n rounds has paid for n
+        return np.concatenate([[0.0], spent])[done], mean, deviation
+
+    series = _series(runs, line)
+    ends = [s.x[-1] for s in series if len(s.x) and s.x[-1] > 0]
+    wide = bool(ends) and max(ends) / min(ends) > 10
+    title = f"{title_of(metric)} for bytes spent, both ways"
+    return line_chart(series, title, "bytes", runs.glossary.unit(metric), "bytes", log_x=wide)
+
+
+def _series(runs: Runs, line: Callable[[str], Line]) -> list[Series]:
+    """A line for each variant, in the variant's colour, with a band where there are several seeds."""
+    found = []
+    for i, variant in enumerate(runs.variants):
+        x, mean, deviation = line(variant)
+        band = np.isfinite(deviation).any()
+        low, high = (mean - deviation, mean + deviation) if band else (None, None)
+        found.append(Series(variant, x, mean, i, low, high))
+    return found
+
+
+def _joint(runs: Runs, series: list[Series], title: str) -> tuple[list[Series], str]:
+    """The lines that differ; where only one is left, the title says whose it is."""
+    known = [s for s in series if np.isfinite(s.y).any()]
+    lines = _merged(known)
+    if len(lines) == 1 and len(runs.variants) > 1:
+        title += ", all variants" if len(known) == len(runs.variants) else f", {lines[0].name}"
+    return lines, title
+
+
+def _merged(series: list[Series]) -> list[Series]:
+    """Lines that coincide are drawn once under a joint name: paired variants often see the same turnout."""
+    found: dict[tuple[bytes, bytes], list[Series]] = {}
+    for s in series:
+        found.setdefault((s.x.tobytes(), s.y.tobytes()), []).append(s)
+    joint = [(" = ".join(s.name for s in group), group[0]) for group in found.values()]
+    return [Series(name, s.x, s.y, s.colour, s.low, s.high) for name, s in joint]

@@ -1,0 +1,95 @@
+"""What every chart is made of: the frame, the grid, the legend, styles by number; and several charts as one picture."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from turnout.report.axes import Axis, Floats
+
+WIDTH, HEIGHT = 520, 300
+LEFT, RIGHT, BOTTOM = 58, 20, 42
+COLOURS = 8
+
+
+def printable(words: object) -> str:
+    """Anything a person wrote, without the characters that neither HTML nor XML can hold."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]", "\ufffd", str(words))
+
+
+def text(words: object) -> str:
+    """Anything a person wrote, safe in SVG."""
+    return html.escape(printable(words))
+
+
+@cache
+def packaged(name: str) -> str:
+    """A text file that comes with this package."""
+    return resources.files("turnout.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def frame(title: str, body: str, points: str = "") -> str:
+    """A chart under its title; `points` are for the page's script."""
+    data = f' data-chart="{html.escape(points)}"' if points else ""
+    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{data}'
+    return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'
+
+
+def sheet(pictures: Sequence[str]) -> str:
+    """Charts two by two as one standalone SVG document with its own style sheet."""
+    found = [picture for picture in pictures if picture]
+    across, down = min(len(found), 2), (len(found) + 1) // 2
+    body = ""
+    for i, picture in enumerate(found):
+        place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        body += picture.replace("<svg ", f"<svg {place} ", 1)
+    body = re.sub(r' data-chart="[^"]*"', "", body)  # a picture has no script to read it
+    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    return f"<svg {head}><style>\n{packaged('charts.css')}</style>{paper}{body}</svg>\n"
+
+
+def grid(x: Axis, y: Axis, x_label: str) -> str:
+    """The ticks of both axes with their labels."""
+    parts = []
+    for at, words in zip(y.place(np.array(y.ticks)), y.labels, strict=True):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
+    bottom = HEIGHT - BOTTOM
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    for at, words in zip(x.place(np.array(x.ticks)), x.labels, strict=True):
+        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{words}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
+    return "".join(parts)
+
+
+def legend(names: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """Names with their colours in rows, and the height they take."""
+    parts, x, row = [], 8.0, 0
+    for name, colour in names:
+        short = name if len(name) <= 40 else name[:39] + "…"
+        width = 36 + 6.9 * len(short)
+        if x > 8 and x + width > WIDTH:
+            x, row = 8.0, row + 1
+        y = 38 + 17 * row
+        parts.append(f'<path class="line key {style(colour)}" d="M{x:.0f},{y}h16"/>')
+        parts.append(f'<text class="name" x="{x + 21:.0f}" y="{y + 4}">{text(short)}</text>')
+        x += width
+    return "".join(parts), 17 * (row + 1) + 8
+
+
+def path(xs: Floats, ys: Floats) -> str:
+    """Points joined by straight lines, as the `d` of an SVG path."""
+    return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs, ys, strict=True))
+
+
+def style(colour: int) -> str:
+    """A colour, and a dash once the colours are used up."""
+    return f"s{colour % COLOURS}" + (f" d{min(colour // COLOURS, 2)}" if colour >= COLOURS else "")

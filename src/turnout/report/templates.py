@@ -1,0 +1,37 @@
+"""Pages from the templates of this package (*.html): what a person wrote is escaped, and a missing value is an error.
+
+A chart is SVG that we made ourselves, and its text is escaped already (svg.py); `trusted` says so to a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from turnout.report.svg import printable
+
+
+def render(template: str, **values: Any) -> Markup:
+    """A template filled in."""
+    return Markup(_environment().get_template(template).render(values))
+
+
+def trusted(charts: Iterable[str]) -> list[Markup]:
+    """Charts as a template may show them; those without data are left out."""
+    return [Markup(chart) for chart in charts if chart]
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("turnout.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
