@@ -73,14 +73,7 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     found.append(("rounds", f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} – {rounds[-1]:,}"))
     members = max((int(run.rounds["members"].max()) for run in every if len(run.rounds["members"])), default=0)
     found.append(("clients", f"{members:,}"))
-    if runs.metrics:
-        main = runs.metrics[0]
-        unit = runs.glossary.unit(main)
-        finals = {name: spread([r.final(main) for r in found_], unit) for name, found_ in variants.items()}
-        leading = results(runs).leading
-        if len(finals) == 1 or leading is not None:  # several that cannot be ranked have no one number
-            name = list(finals)[leading or 0]
-            found.append((title_of(main).lower() + (f", {name}" if leading is not None else ""), finals[name]))
+    found += _best_final(runs)
     found.append(("turnout", show(float(sum(run.mean("work") for run in every)) / len(every), "percent")))
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
@@ -88,7 +81,18 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     return found
 
 
+def _best_final(runs: Runs) -> list[tuple[str, str]]:
+    """The main metric of the leading variant; nothing where several cannot be ranked."""
+    leading = results(runs).leading
+    if not runs.metrics or (leading is None and len(runs.variants) > 1):
+        return []
+    main, variant = runs.metrics[0], list(runs.variants)[leading or 0]
+    value = spread([run.final(main) for run in runs.variants[variant]], runs.glossary.unit(main))
+    return [(title_of(main).lower() + (f", {variant}" if leading is not None else ""), value)]
+
+
 def _skipped(runs: Runs) -> str:
+    """The reasons for rounds that changed nothing, the most frequent first."""
     reasons: dict[str, int] = {}
     for run in runs.runs:
         for why in run.rounds["skipped"].tolist():

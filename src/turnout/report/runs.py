@@ -1,4 +1,4 @@
-"""Which runs a folder holds, and what their records say: curves, totals, means over seeds."""
+"""What the records of one run, or of several variants and seeds, say: curves, totals, means over seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunRecords:
     curves         by metric: (rounds, values)
     client_values  by metric: (clients, values) of the last time it was measured
     events         (round, client, kind, detail)
-    glossary         which way each metric is better, and its unit
+    glossary       which way each metric is better, and its unit
     """
 
     variant: str
