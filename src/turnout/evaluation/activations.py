@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from turnout.engine.crew import Crew
 from turnout.engine.gradients import Gradients, Network
+from turnout.engine.workers import WorkerPool
 from turnout.evaluation.metrics import Models, chunks, gathered
 from turnout.types import Samples, Tensors
 
@@ -36,7 +36,7 @@ def blank(module: nn.Module) -> Tensors:
     return {f"{layer}.{name}": torch.zeros(size) for layer, size in norms(module).items() for name in names}
 
 
-def distributions(crew: Crew, models: Models, samples: Samples) -> Tensors:
+def distributions(crew: WorkerPool, models: Models, samples: Samples) -> Tensors:
     """E[z] and Var[z] of every neuron before BatchNorm: "layer.z_mean" -> [C, I]; NaN for a client without samples."""
     count_C, network = samples.count_C.cpu(), crew.first.network
     found = {
