@@ -1,4 +1,4 @@
-"""Who holds which data: the `Federation` every round reads, and `Pooled`, which keeps it all in one pool.
+"""Who holds which data: the promise of every `Federation`, and `Pooled`, which has all samples in one pool.
 
 Shape letters: N clients of the population, C clients of a cohort, S samples of a pool, R rows (samples listed
 client after client).
@@ -24,10 +24,10 @@ Device = torch.device | str
 
 
 class Federation(Protocol):
-    """Everything known about who holds which data; clients are 0 .. clients - 1.
+    """Who holds which data; clients are 0 .. clients - 1.
 
-    `input_shape` is that of one sample, `classes` the number of outputs a model needs, `labels` their names
-    (none for regression), `names` the clients' names where the data has owners.
+    `input_shape` is the shape of one sample, `classes` the number of outputs a model needs, `labels` their names (none
+    for regression), `names` the clients' names if the data has owners.
     """
 
     @property
@@ -42,15 +42,15 @@ class Federation(Protocol):
     def names(self) -> tuple[str, ...] | None: ...
     @property
     def public(self) -> Public | None:
-        """Samples that everybody may see, and each client's own labels, where scores are to be exchanged."""
+        """Samples that every client may see, and each client's own labels, for the exchange of scores."""
         ...
 
     def examples(self, client_C: Tensor) -> Tensor:
-        """How many training samples each of these clients has (int64), at the cost of these clients only."""
+        """How many training samples each of these clients has (int64); must not touch other clients."""
         ...
 
     def train(self, client_C: Tensor, t: int) -> Samples:
-        """The clients' training samples; the round matters for streams only."""
+        """The clients' training samples in round t; only streams change with t."""
         ...
 
     def test(self, client_C: Tensor, t: int) -> Samples:
@@ -58,10 +58,10 @@ class Federation(Protocol):
         ...
 
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        """The set that global metrics are measured on where the objective is over these members, None if there is none.
+        """The test set for global metrics if the objective is over these members (None: all clients); None without one.
 
-        It is the pool of their own test samples; where the data has a test set of its own, the samples of it whose
-        label one of them holds (all of it where targets are not labels). Without `members`: everybody's.
+        It is the members' own test samples together. If the data has an official test set, it is those of its samples
+        whose label a member holds (all of them if targets are not labels).
         """
         ...
 
@@ -70,11 +70,11 @@ class Federation(Protocol):
         ...
 
     def groups(self) -> Tensor | None:
-        """The cluster of each client [N], where the partition has clusters."""
+        """The cluster of each client [N], if the partition has clusters."""
         ...
 
     def noisy(self) -> Tensor | None:
-        """Whose training samples were spoilt [N], as booleans, where the data says (`Noisy`)."""
+        """Whether noise was added to each client's training samples [N], if the data knows (`Noisy`)."""
         ...
 
     def fingerprint(self) -> str:
@@ -83,17 +83,16 @@ class Federation(Protocol):
 
 
 class DataSpec(Protocol):
-    """A data set and who holds it: a frozen object that loads itself."""
+    """A data set as in an experiment's settings: a frozen object that loads a federation."""
 
     def load(self, seed: int, data_dir: Path | None) -> Federation: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Which rows of a pool each client owns: client c has `count_N[c]` entries of `row_R`, from `start_N[c]`
-    on.
+    """Which rows of a pool each client owns: client c has `count_N[c]` entries of `row_R`, from `start_N[c]` on.
 
-    Counts and starts stay on the CPU, where cohorts are drawn; the long list lives beside the pool.
+    Counts and starts stay on the CPU, where cohorts are drawn; `row_R` is on the pool's device.
     """
 
     row_R: Tensor
@@ -115,7 +114,7 @@ class Rows:
         """The rows of some clients, one after the other, and how many each has."""
         client_C, device = client_C.cpu(), self.row_R.device
         if len(client_C) == len(self.count_N) and torch.equal(client_C, torch.arange(len(client_C))):
-            return self.row_R, self.count_N.to(device)  # everyone, in order: nothing to gather
+            return self.row_R, self.count_N.to(device)  # all clients in order: nothing to gather
         count_C, from_C = self.count_N[client_C], self.start_N[client_C]
         total = int(count_C.sum())
         # Row r of the result is entry r + shift of row_R, with one shift per client.
@@ -127,12 +126,11 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """A federation whose samples lie in one pool of tensors; a round only lists row numbers and copies
-    nothing.
+    """A federation with all samples in one pool of tensors; a round only lists row numbers and copies no samples.
 
-    `test_rows` are rows of `test_x` and `test_y` where those are given (an official test set dealt to the
-    clients), of the training pool otherwise. `central` is the set that global metrics use, `official` whether it is a
-    test set of its own rather than the clients' test samples.
+    `test_rows` are rows of `test_x` and `test_y` if those are given (an official test set divided among the clients),
+    else of the training pool. `central` is the test set for global metrics; `official` says that it came with the data,
+    and is not the clients' test samples together.
     """
 
     x: Tensor
@@ -218,7 +216,7 @@ class Pooled:
 
 
 def pool_tests(federation: Pooled) -> Pooled:
-    """Use all clients' test samples as the central test set, where the data brought none of its own."""
+    """The same federation with all clients' test samples together as the central test set."""
     everyone = federation.test(torch.arange(federation.clients))
     if not len(everyone.row_R):
         return federation
