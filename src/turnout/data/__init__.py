@@ -1,6 +1,7 @@
 """Data: who holds which samples. A data set is a small frozen object; `load(seed, data_dir)` gives a `Federation`.
 
-federation.py     what every round reads (`Federation`), and the one that is a single pool of tensors: read this first
+federation.py     what every round reads (`Federation`), and what a data set offers: read this first
+pooled.py         the federation with all samples in one pool of tensors
 partitioned.py    data sets that are divided among clients: from a pool of samples to a federation
 partition/        which client gets which samples
 sizes.py          how many samples each client has
@@ -37,7 +38,7 @@ from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
 from turnout.data.digits import Digits
-from turnout.data.federation import Federation, Pooled, Rows
+from turnout.data.federation import Federation
 from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.images import ImageFolder
@@ -47,6 +48,7 @@ from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
 from turnout.data.noise import Noisy
 from turnout.data.own import Own
 from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.pooled import Pooled, Rows
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table

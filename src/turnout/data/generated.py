@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
+from turnout.data.federation import Device, check_clients, digest
 from turnout.data.labels import Public
+from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.rng import rng
 from turnout.types import Samples
 from turnout.world.members import Members

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec, Pooled
+from turnout.data.federation import DataSpec
+from turnout.data.pooled import Pooled
 from turnout.errors import Mistake
 from turnout.rng import rng
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Pooled, Rows, pool_tests
 from turnout.data.partition import IID, Natural, Partition
 from turnout.data.partition.label_quotas import divide_pools, pick_rows
+from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
 from turnout.errors import Mistake, nearest
 from turnout.rng import uniform

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec, Pooled, Rows
+from turnout.data.federation import DataSpec
 from turnout.data.labels import Public, Vocabulary
+from turnout.data.pooled import Pooled, Rows
 from turnout.errors import Mistake
 from turnout.rng import rng
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from turnout.engine.gradients import Gradients, Network
+from turnout.engine.gradients import Gradients
+from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.evaluation.metrics import Models, chunks, gathered
 from turnout.types import Samples, Tensors

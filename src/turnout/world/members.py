@@ -102,7 +102,7 @@ class Members:
         """The members at these positions of the sorted list of members, without making that list."""
         if len(index_I) and not 0 <= int(index_I.min()) <= int(index_I.max()) < len(self):
             raise IndexError(f"positions must be in 0..{len(self) - 1}")
-        # Positions greater than removed_L[j] - j come after the j-th removed id and are shifted by it.
+        # Positions from removed_L[j] - j on come after the j-th removed id and are shifted by it.
         first_after_L = self.removed_L - torch.arange(len(self.removed_L))
         inside_I = index_I + torch.searchsorted(first_after_L, index_I, right=True)
         if len(self.added_J) == 0:

@@ -20,7 +20,7 @@ from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ConvolutionTile:
     """The tile of one program, and its launch settings."""
 
     outputs: int  # output channels, at most
@@ -31,8 +31,8 @@ class Blocks:
     positions_first: bool = False  # the tile transposed: long sides suit the tensor cores where channels are few
 
 
-PRODUCT = Blocks(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
-GRADIENT = Blocks(outputs=64, patch=64, positions=64, warps=4, stages=3)
+PRODUCT = ConvolutionTile(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
+GRADIENT = ConvolutionTile(outputs=64, patch=64, positions=64, warps=4, stages=3)
 SPLIT_FROM = 512  # fewest positions in a part of the weight gradient's sum
 BIAS_IN_PRODUCT = False  # whether the gradient of the bias is one more column of the weight gradient, or a separate sum
 

@@ -19,7 +19,7 @@ from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision
 
 
 @dataclass(frozen=True)
-class Blocks:
+class DenseTile:
     """The tile of weights of one program, and its launch settings."""
 
     outputs: int  # at most
@@ -28,8 +28,8 @@ class Blocks:
     stages: int
 
 
-FORWARD = Blocks(outputs=64, inputs=128, warps=4, stages=3)
-BACKWARD = Blocks(outputs=64, inputs=64, warps=4, stages=2)
+FORWARD = DenseTile(outputs=64, inputs=128, warps=4, stages=3)
+BACKWARD = DenseTile(outputs=64, inputs=64, warps=4, stages=2)
 SPLIT_FROM = 512  # fewest inputs in a part of forward's sum
 SIZE_FROM = 1 << 16  # fewest weights of a client for which the kernels are faster
 BATCH_TO = 32  # largest batch for which they are
