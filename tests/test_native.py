@@ -40,7 +40,7 @@ def in_c(model: nn.Module, threads: int = 1, **changes: object) -> tuple[Trainer
     assert isinstance(trainer.gradients, ByHand)
     made = NativeSteps.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
     assert (made is None) == (native.train_function(torch.float64) is None)
-    again = Trainer(trainer.network, trainer.crew, 5, native=made)
+    again = Trainer(trainer.network, trainer.workers, 5, native=made)
     assert (again._native(job) is None) == (made is None)
     return again, job
 

@@ -37,7 +37,7 @@ class Trainer:
     def __init__(
         self,
         network: Network,
-        crew: WorkerPool,
+        workers: WorkerPool,
         chunk: int,
         cost: int = 1 << 30,
         fixed: bool = True,
@@ -46,17 +46,17 @@ class Trainer:
         """`cost` is the bytes of a client's step. Unless `fixed`, chunks may be smaller, so that every thread has work,
         or larger for factored weights. `native` is plain SGD in C, if it supports the model.
         """
-        self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
+        self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
         self.native = native
         self._matrix: Tensor | None = None
 
     @property
     def gradients(self) -> Gradients:
-        return self.crew.first
+        return self.workers.first
 
     @property
     def threads(self) -> int:
-        return self.crew.threads
+        return self.workers.threads
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
@@ -70,7 +70,7 @@ class Trainer:
             Chunk(job, self.network, gradients, *piece, result, native).run()
 
         native = self._native(job)
-        self.crew.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
+        self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
         return result
 
     def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
@@ -94,7 +94,7 @@ class Trainer:
         clients, turns = len(job.client_C), 8
         if clients * self.cost * int(job.steps_C.max()) < _SMALL_JOB:
             return clients
-        return -(-clients // (turns * self.crew.threads))
+        return -(-clients // (turns * self.workers.threads))
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""
@@ -124,8 +124,8 @@ class Trainer:
         samples = job.factored_samples
         factored = self.gradients.factored_bytes(job.start_P[None], samples) if samples else 0
         most = max(self.chunk, _FACTORED_ROOM // factored) if factored else self.chunk
-        turns = -(-clients // (most * self.crew.threads))  # every thread gets as many chunks, of equal size
-        return -(-clients // (turns * self.crew.threads))
+        turns = -(-clients // (most * self.workers.threads))  # every thread gets as many chunks, of equal size
+        return -(-clients // (turns * self.workers.threads))
 
 
 def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
