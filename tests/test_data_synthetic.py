@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from turnout.data import Equal, Generated, LogNormal, Pareto, Pooled, Synthetic
-from turnout.data.generated import ClientData, Recent
+from turnout.data.generated import ClientData, LRUCache
 from turnout.data.synthetic import _Maker, spread
 from turnout.errors import Mistake
 from turnout.rng import rng
@@ -90,7 +90,7 @@ def test_a_cohort_s_data_is_each_client_s_own(iid: bool, shape: tuple[int, int])
     """With torch to the last bit; in C (where there is a compiler) up to rounding, and again in any company."""
     sizes = Given(((4, 100), (40, 1), (7, 33), (9999, 7)))
     clients, maker = [4, 40, 7, 9999], _Maker(Synthetic(0.5, 2.0, 10_000, iid, sizes, 0.3, *shape), 3)
-    train, test = maker.dealt(*maker.samples(clients, maker.sizes(clients)))
+    train, test = maker.split(*maker.samples(clients, maker.sizes(clients)))
     quick, quick_test = maker.cohort(clients, 0)
     for i, client in enumerate(clients):
         alone = maker(client, 0)
@@ -219,7 +219,7 @@ def test_what_was_made_is_kept_within_its_bytes():
         x = torch.full((10, 5), float(client))
         return ClientData(x, torch.zeros(10).long(), x[:0], torch.zeros(0).long())
 
-    data = Generated(make, clients=100, input_shape=(5,), classes=2, recent=Recent(2 * 280))
+    data = Generated(make, clients=100, input_shape=(5,), classes=2, recent=LRUCache(2 * 280))
     for client in (0, 1, 0, 2, 0, 1):  # 280 bytes a client: two fit, the one used longest ago goes
         data.train(torch.tensor([client]), 0)
     assert made == [0, 1, 2, 1]

@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from turnout.engine.backprop import Pool
+from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import address_batches
-from turnout.engine.crew import Crew
-from turnout.engine.gradient_sinks import Sink
-from turnout.engine.gradients import ByHand, Looped, Network, Vmapped, fastest
+from turnout.engine.by_hand import ByHand
+from turnout.engine.gradient_sinks import GradientSink
 from turnout.engine.job import Job, Trained
+from turnout.engine.layers import MaxPool
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
+from turnout.engine.trainers import fastest
+from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
@@ -113,7 +116,7 @@ def prepared(
         "lr": 0.1, "batch_size": 4, "drop_single": network.has_batch_statistics(), "seed": 7, "t": 2,
         "optimizer": SGD(0.1),
     }  # fmt: skip
-    return Trainer(network, Crew(gradients, threads), chunk), Job(**(values | changes))
+    return Trainer(network, WorkerPool(gradients, threads), chunk), Job(**(values | changes))
 
 
 def agree(a: Trained, b: Trained) -> None:
@@ -265,14 +268,14 @@ def test_chunks_and_threads_do_not_matter(make):
 def test_pooling_is_torch_s_own_also_where_neighbours_are_equal(size: int) -> None:
     g = torch.Generator().manual_seed(size)
     x = torch.randint(0, 3, (2, 3, 4, size, size), generator=g).double()  # ties everywhere
-    pool = Pool((2, 2), (2, 2))
+    pool = MaxPool((2, 2), (2, 2))
     y, saved = pool.forward(x, {})
     d = torch.randn(y.shape, generator=g, dtype=torch.float64)
     leaf = x.flatten(0, 1).clone().requires_grad_()
     expected = nn.functional.max_pool2d(leaf, 2)
     expected.backward(d.flatten(0, 1))
     assert torch.equal(y.flatten(0, 1), expected)
-    sink = Sink({}, 0.0, 1.0, 1.0)
+    sink = GradientSink({}, 0.0, 1.0, 1.0)
     assert leaf.grad is not None
     assert torch.equal(pool.backward(d, saved, {}, sink, first=False).flatten(0, 1), leaf.grad)
 
@@ -287,15 +290,15 @@ def wide() -> nn.Module:
 def test_weights_that_are_followed_are_those_of_the_loop(chunk: int) -> None:
     few = {"steps_C": torch.tensor([4, 3, 2, 2, 1]), "batch_size": 3}  # some stop earlier, some batches are short
     trainer, job = prepared(wide(), None, chunk, 1, "cpu", **few)
-    assert job.followed == 12
-    assert trainer.gradients.trail_bytes(job.start_P[None], job.followed) == 12 * (36 + 40 + 40 + 36) * 8
+    assert job.factored_samples == 12
+    assert trainer.gradients.factored_bytes(job.start_P[None], job.factored_samples) == 12 * (36 + 40 + 40 + 36) * 8
     agree(trainer.train(job), trained(wide(), Looped, **few))
 
 
 def test_what_decays_or_starts_elsewhere_is_not_followed() -> None:
     few = {"steps_C": torch.tensor([4, 3, 2, 2, 1]), "batch_size": 3}
     trainer, job = prepared(wide(), None, 5, 1, "cpu", **few, optimizer=SGD(0.1, weight_decay=0.2))
-    assert job.followed == 0
+    assert job.factored_samples == 0
     agree(trainer.train(job), trained(wide(), Looped, **few, optimizer=SGD(0.1, weight_decay=0.2)))
     own = {"start_P": torch.stack([job.start_P * k for k in (1, 2, 3, 4, 5)])}
     agree(trained(wide(), None, **few, **own), trained(wide(), Looped, **few, **own))

@@ -1,6 +1,6 @@
 """Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
 
-The plain layers always; on a machine with a GPU and Triton also the kernels of engine/kernels.py.
+The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gpu import dense as dense_kernels
-from turnout.engine.gpu import layers as kernels
-from turnout.engine.gpu import triton_tools as tritons
-from turnout.engine.gradient_sinks import Sink
+from turnout.engine.gpu import dense, triton_tools
+from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
+from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,13 @@ class Place:
     swapped: bool
 
     def layer(self, layer: Layer) -> Layer:
-        return kernels.for_gpu([layer])[0] if self.swapped else layer
+        return for_gpu([layer])[0] if self.swapped else layer
 
 
 PLACES = {"plain": Place("cpu", False)}
 if torch.cuda.is_available():
     PLACES["plain on gpu"] = Place("cuda", False)
-    if tritons.installed():
+    if triton_tools.installed():
         PLACES["kernels"] = Place("cuda", True)
 
 everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
@@ -66,7 +65,7 @@ def both_ways(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict, k
     own = place.layer(layer)
     y, saved = own.forward(x.to(place.device), views)
     y = y.clone()
-    dx = own.backward(d.to(place.device), saved, views, Sink(targets, keep, scale, 1.0), first=first)
+    dx = own.backward(d.to(place.device), saved, views, GradientSink(targets, keep, scale, 1.0), first=first)
     return y.cpu(), dx.cpu(), {name: t.cpu() for name, t in targets.items()}
 
 
@@ -110,7 +109,7 @@ def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
     c, B, i, o = shape
     x, W, b = drawn(c, B, i), drawn(c, o, i, seed=1), drawn(c, o, seed=2)
     d = drawn(c, B, o, seed=3)
-    assert dense_kernels.pays(x, W) == (i > 5)
+    assert dense.pays(x, W) == (i > 5)
     weights, grads = {"w": W, "b": b}, {"w": d.transpose(1, 2) @ x, "b": d.sum(1)}
     y, dx, targets = both_ways(place, Dense("w", "b"), x, d, weights, keep, scale, first)
     close(y, x @ W.transpose(1, 2) + b.unsqueeze(1), rtol=1e-4, atol=1e-3)
@@ -132,7 +131,7 @@ def test_dropout_hides_the_addressed_entries(place, whole, image, p):
     layer = place.layer(Drop("key", p, whole))
     weights = {"key": key_c.to(place.device)}
     y, saved = layer.forward(turn(x).to(place.device), weights)
-    dx = layer.backward(turn(d).to(place.device), saved, weights, Sink({}, 0, 1, 1), first=False)
+    dx = layer.backward(turn(d).to(place.device), saved, weights, GradientSink({}, 0, 1, 1), first=False)
     torch.testing.assert_close(y.cpu(), turn(x * mask))
     torch.testing.assert_close(dx.cpu(), turn(d * mask))
     assert p == 0 or (mask == 0).any()
@@ -145,16 +144,16 @@ def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, s
     wanted = F.max_pool2d(x.flatten(0, 1), kernel, stride).unflatten(0, (2, 3))
     d = drawn(*wanted.shape, seed=1)
     (gx,) = torch.autograd.grad(wanted, x, d)
-    layer = place.layer(Pool(kernel, stride))
+    layer = place.layer(MaxPool(kernel, stride))
     y, saved = layer.forward(x.detach().to(place.device), {})
-    dx = layer.backward(d.to(place.device), saved, {}, Sink({}, 0, 1, 1), first=False)
+    dx = layer.backward(d.to(place.device), saved, {}, GradientSink({}, 0, 1, 1), first=False)
     assert torch.equal(y.cpu(), wanted.detach())
     assert torch.equal(dx.cpu(), gx)
 
 
 def test_the_kernels_are_for_float32_on_a_gpu():
-    assert not kernels.suit(torch.zeros(1))
-    layers = [Convolution("w", None, (3, 3), (1, 1)), Dense("v", "b"), Drop("k", 0.5, False), Pool((2, 2), (2, 2))]
-    for plain, swapped in zip(layers, kernels.for_gpu(layers), strict=True):
-        assert type(swapped) is kernels.SWAPPED[type(plain)]
+    assert not supports(torch.zeros(1))
+    layers = [Convolution("w", None, (3, 3), (1, 1)), Dense("v", "b"), Drop("k", 0.5, False), MaxPool((2, 2), (2, 2))]
+    for plain, swapped in zip(layers, for_gpu(layers), strict=True):
+        assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)

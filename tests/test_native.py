@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 import turnout as to
 from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
-from turnout.engine.backprop import by_hand
+from turnout.engine.autograd import Looped
+from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches, order_with_torch
-from turnout.engine.crew import Crew
-from turnout.engine.gradients import ByHand, Looped, Network
+from turnout.engine.by_hand import ByHand
 from turnout.engine.job import Job
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.native import steps as native
-from turnout.engine.native.steps import Native
+from turnout.engine.native.steps import NativeSteps
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
+from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.layout import Predicate, lay_out
 from turnout.machine.compiler import compiled, function
@@ -36,9 +38,9 @@ from worlds import blobs, play, ready
 def in_c(model: nn.Module, threads: int = 1, **changes: object) -> tuple[Trainer, Job]:
     trainer, job = prepared(model, None, 5, threads, "cpu", **changes)
     assert isinstance(trainer.gradients, ByHand)
-    made = Native.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
+    made = NativeSteps.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
     assert (made is None) == (native.train_function(torch.float64) is None)
-    again = Trainer(trainer.network, trainer.crew, 5, native=made)
+    again = Trainer(trainer.network, trainer.workers, 5, native=made)
     assert (again._native(job) is None) == (made is None)
     return again, job
 
@@ -63,7 +65,7 @@ MODELS = {"dense": dense, "image": image, "wide": wide, "odd": odd, "one": one}
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_steps_in_c_equal_the_loop(make, decay, threads, monkeypatch):
-    monkeypatch.setattr("turnout.engine.train._LITTLE", 0)  # or five clients would never be shared out
+    monkeypatch.setattr("turnout.engine.train._SMALL_JOB", 0)  # or five clients would never be shared out
     changes = {"optimizer": SGD(0.1, weight_decay=decay), "scale_C": torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0])}
     trainer, job = in_c(make(), threads, **changes)
     looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
@@ -72,9 +74,11 @@ def test_steps_in_c_equal_the_loop(make, decay, threads, monkeypatch):
 
 def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer:
     network = Network.of(model, lay_out(model, personal), CROSS_ENTROPY)
-    stack = by_hand(network.module, cross_entropy)
+    stack = stack_of(network.module, cross_entropy)
     assert stack is not None
-    return Trainer(network, Crew(ByHand(network, stack), 1), 5, native=Native.of(stack, network.layout, x[:4]))
+    return Trainer(
+        network, WorkerPool(ByHand(network, stack), 1), 5, native=NativeSteps.of(stack, network.layout, x[:4])
+    )
 
 
 SPRINGS = {
@@ -150,7 +154,7 @@ def test_single_precision_is_as_close_as_it_can_be():
 
 
 def test_a_client_is_the_same_to_the_last_bit_in_any_company(monkeypatch):
-    monkeypatch.setattr("turnout.engine.train._LITTLE", 1 << 60)
+    monkeypatch.setattr("turnout.engine.train._SMALL_JOB", 1 << 60)
     trainer, job = in_c(image())
     whole = trainer.train(job).flat_CP.clone()
     s = samples(COUNTS)
@@ -165,7 +169,7 @@ def test_a_client_is_the_same_to_the_last_bit_in_any_company(monkeypatch):
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_one_s_broken_numbers_are_nobody_else_s(make, value, monkeypatch):
-    monkeypatch.setattr("turnout.engine.train._LITTLE", 1 << 60)  # all of them in one call, on the same memory
+    monkeypatch.setattr("turnout.engine.train._SMALL_JOB", 1 << 60)  # all of them in one call, on the same memory
     trainer, job = in_c(make())
     whole = trainer.train(job).flat_CP.clone()
     x = job.samples.x.clone()
@@ -196,9 +200,9 @@ def test_what_is_not_plain_is_left_to_others():
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 8000), nn.ReLU(), nn.Linear(8000, 3)), cross_entropy),  # too large
     ]:
         network = Network.of(model, lay_out(model), CROSS_ENTROPY)
-        stack = by_hand(network.module, loss)
+        stack = stack_of(network.module, loss)
         assert stack is not None
-        assert Native.of(stack, network.layout, x) is None
+        assert NativeSteps.of(stack, network.layout, x) is None
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.data import Own
-from turnout.data.label_quotas import ask, share_out
 from turnout.data.partition import IID, Classes, Clustered, Dirichlet, Natural, OneLabel, Partition, Shards
+from turnout.data.partition.label_quotas import divide_pools, fill_wishes
 from turnout.data.sizes import Equal, Pareto
 from turnout.errors import Mistake
 
@@ -146,13 +146,13 @@ def test_stratified_gives_everyone_the_same_mix():
 
 def test_a_label_asked_for_too_much_cuts_the_largest_only():
     # 3 clients want 5, 40 and 90 of a label with 65: the largest v with 5 + min(40, v) + min(90, v) <= 65 is 30.
-    got = ask(torch.ones(3, 1), torch.tensor([65]), torch.tensor([5, 40, 90]))
+    got = fill_wishes(torch.ones(3, 1), torch.tensor([65]), torch.tensor([5, 40, 90]))
     assert got.flatten().tolist() == [5, 30, 30]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 500))
 def test_sharing_out_uses_all_and_is_proportional(weights, pool):
-    count_C = share_out(torch.tensor(weights)[:, None], torch.tensor([pool])).flatten()
+    count_C = divide_pools(torch.tensor(weights)[:, None], torch.tensor([pool])).flatten()
     total = sum(weights)
     assert int(count_C.sum()) == (pool if total else 0)
     for weight, count in zip(weights, count_C.tolist(), strict=True):

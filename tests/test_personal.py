@@ -382,7 +382,7 @@ def test_an_option_without_effect_is_a_mistake():
 
 
 def test_a_chunk_of_one_client_with_layers_of_its_own_is_no_common_start():
-    """It starts from one row, as chunks of a common start do, whose dense layers may be followed (engine/trail.py)."""
+    """It starts from one row, as a chunk with a common start does, but its dense layers must not be factored."""
     few = to.Local(to.SGD(lr=0.1), steps=1, batch_size=2)
     plain = world([8, 12, 4], local=few, personal=to.personal.Named("output.*"))
     experiment = dataclasses.replace(plain, model=to.models.MLP(40))

@@ -296,7 +296,7 @@ def test_a_model_that_cannot_be_vectorised_falls_back_to_the_loop_with_a_warning
     experiment = dataclasses.replace(world(COUNTS), model=Branching())
     with pytest.warns(UserWarning, match="one at a time"):
         prepared = ready(experiment)
-    assert type(prepared.runtime.clients.trainer.crew.first).__name__ == "Looped"
+    assert type(prepared.runtime.clients.trainer.workers.first).__name__ == "Looped"
     play(prepared)
 
 

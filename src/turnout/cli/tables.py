@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.config.catalogue import Kind, first_sentence
-from turnout.data.cifar import CIFAR10_LAYOUT, CIFAR100_LAYOUT
+from turnout.data.cifar import CIFAR10_FILES, CIFAR100_FILES
 from turnout.data.files import PublicSet, locate
 from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
 from turnout.recipes import recipes
@@ -49,7 +49,7 @@ def public_table(folder: Path) -> Table:
         splits = _emnist_splits(folder) if wanted is EMNIST_ARCHIVE and not found else {}
         state = _state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
         table.add_row(wanted.title, state.append(f" ({', '.join(splits)})" if splits else ""))
-    for layout in (CIFAR10_LAYOUT, CIFAR100_LAYOUT):
+    for layout in (CIFAR10_FILES, CIFAR100_FILES):
         unpacked = [folder / layout.folder, folder / layout.archive.name.split("-binary")[0] / layout.folder]
         archive = locate(layout.archive.name, [folder, *(folder / sub for sub in ("cifar", "cifar10", "cifar100"))])
         there = next((path for path in unpacked if path.is_dir()), archive)

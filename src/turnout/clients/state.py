@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from turnout.engine.gradients import Network
 from turnout.engine.job import Job, Trained
+from turnout.engine.network import Network
 from turnout.exchange import Assignment, Download, Told
 from turnout.experiment import Algorithm
 from turnout.layout import Layout

@@ -1,14 +1,44 @@
-"""Data: who holds which samples.
+"""Data: who holds which samples. A data set is a small frozen object; `load(seed, data_dir)` gives a `Federation`.
 
-A data set is a small frozen object whose `load(seed, data_dir)` gives a `Federation`; a partition says who
-gets what, sizes say how much.
+federation.py     what every round reads (`Federation`), and what a data set offers: read this first
+pooled.py         the federation with all samples in one pool of tensors
+partitioned.py    data sets that are divided among clients: from a pool of samples to a federation
+partition/        which client gets which samples
+sizes.py          how many samples each client has
+generated.py      federations whose data is made on demand
+
+Data sets in files, or in the package:
+
+files.py          the data folder; downloads
+digits.py         small digits that come with the package
+images.py         what image sets share; folders of pictures
+mnist.py          MNIST, Fashion-MNIST, EMNIST
+cifar.py          CIFAR-10, CIFAR-100
+tables.py         CSV files with one column per feature
+text.py           CSV files of texts
+
+Data without files, and a user's own:
+
+synthetic.py      FedProx's SYNTHETIC(alpha, beta) (synthetic.c: the same draws in C)
+own.py            tensors in memory
+loaders.py        a loader function, a stream, one file per client
+check.py          checks of a user's own data
+
+Around another data set:
+
+noise.py          noise on some clients' samples
+labels.py         labels by name, and public samples
+with_public.py    some test samples made public
+arriving.py       new samples in every round, beside a public set
+
+May import the root's values, machine and world.members.
 """
 
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
 from turnout.data.digits import Digits
-from turnout.data.federation import Federation, Pooled, Rows
+from turnout.data.federation import Federation
 from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.images import ImageFolder
@@ -17,7 +47,8 @@ from turnout.data.loaders import ClientFiles, Loader, Stream
 from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
 from turnout.data.noise import Noisy
 from turnout.data.own import Own
-from turnout.data.partitioned import Dealt, Pool
+from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.pooled import Pooled, Rows
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table
@@ -33,7 +64,6 @@ __all__ = [
     "Characters",
     "ClientData",
     "ClientFiles",
-    "Dealt",
     "Digits",
     "Dip",
     "Equal",
@@ -47,6 +77,7 @@ __all__ = [
     "Noisy",
     "Own",
     "Pareto",
+    "Partitioned",
     "Pool",
     "Pooled",
     "Public",

@@ -1,7 +1,7 @@
-"""`Arriving`: new samples for every client in every round, of labels of its own, beside a public set (paper 002).
+"""`Arriving`: in every round new samples for every client, of its own labels, and a public set (paper 002).
 
-The samples of a labelled set are divided label by label: some are public, the rest is private and divided among the
-clients that have the label. In every round each client sees a fresh draw of its own.
+Each label's samples are divided: some are public, the rest are private to the clients that have the label. In every
+round each client gets a fresh draw from its private samples.
 
 Shape letters: C clients asked for, L labels, l labels of one client, R rows, S samples of the pool.
 """
@@ -26,7 +26,7 @@ from turnout.world.members import Members
 
 @dataclass(frozen=True)
 class Dip:
-    """In one round a client has only a share of its samples."""
+    """In one round a client has only a share of its usual samples."""
 
     client: int
     round: int
@@ -43,11 +43,11 @@ class Arriving:
 
     data       a labelled set that is read from files; its own test samples are used like the others
     labels     each client's labels, by name
-    per_label  private samples of each label in a round; drawn again from round to round
-    public     samples of each label that everybody may see
-    mix        how unequal a client's labels are from round to round: proportions ~ Dirichlet(mix); None: equal
-    dips       clients that have less for once
-    mapping    what a client calls otherwise: {"Dog": "dog"}, or a list of `Means`
+    per_label  private samples of each label in a round; drawn again in every round
+    public     samples of each label that every client may see
+    mix        how unequal a client's labels are in a round: proportions ~ Dirichlet(mix); None: equal
+    dips       clients that have fewer samples in one round
+    mapping    clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
 
     >>> from turnout.data import Digits
     >>> found = Arriving(Digits(), labels=(("3", "5"), ("5", "8")), per_label=4, public=20).load(seed=0)
@@ -80,7 +80,7 @@ class Arriving:
                 raise Mistake(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
 
     def read(self, data_dir: Path | None = None) -> Any:
-        """The samples of the set it deals, to see whether its files are there."""
+        """The samples of the set inside; also used to check that its files are there."""
         if not hasattr(self.data, "read"):
             kind = type(self.data).__name__
             raise Mistake(f"Arriving deals the samples of a labelled set (Digits, ImageFolder, ...), not of {kind}")
@@ -124,7 +124,7 @@ class Arriving:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """The same label set in every round. (An object: it travels to other processes.)"""
+    """The same label set in every round. (An object, so that it can be sent to other processes.)"""
 
     sets: tuple[Tensor, ...]
 
@@ -134,7 +134,7 @@ class _Fixed:
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """The federation of `Arriving`: one pool, a draw of rows for each client and round."""
+    """The federation of `Arriving`: one pool, and a draw of rows for each client and round."""
 
     spec: Arriving
     seed: int
@@ -188,13 +188,13 @@ class Arrivals:
         return [max(1, round(dip * int(n))) for n in count_l]
 
     def _draw(self, client: int, label: int, t: int, count: int) -> Tensor:
-        """Random rows of a label, each once; where there are too few, all of them again and again."""
+        """Random rows of a label without repeats; if there are too few, all of them several times."""
         rows, g = self.private[client, label], rng(self.seed, "arriving", client, label, t)
         often = -(-count // len(rows))
         return torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(often)])[:count]
 
     def test(self, client_C: Tensor, t: int) -> Samples:
-        """Nobody keeps samples for testing: that is what the public set is for."""
+        """No test samples: the public set is used for testing."""
         none = torch.empty(0, dtype=torch.int64)
         return Samples(self.x, self.y, none, torch.zeros(len(client_C), dtype=torch.int64))
 

@@ -1,4 +1,4 @@
-"""Checks on data a person brings: shapes, labels, and numbers that are none. A mistake says where.
+"""Checks of a user's own data: shapes, labels, NaN and infinite numbers. A mistake says where.
 
 Shape letters: S samples.
 """
@@ -17,7 +17,7 @@ Array = Tensor | np.ndarray
 
 
 def as_samples(x: Array, y: Array, place: str) -> tuple[Tensor, Tensor]:
-    """Arrays as tensors: inputs as float32 (whole numbers stay, for embeddings), targets int64 or float32."""
+    """Arrays as tensors: inputs float32 (whole numbers int64, for embeddings), targets int64 or float32."""
     x = _tensor(x, f"{place}: x", "turn it into numbers")
     y = _tensor(y, f"{place}: y", "number the classes from 0, and give their names as labels")
     x = x.to(torch.float32 if x.is_floating_point() else torch.int64)
@@ -39,7 +39,7 @@ def check_paired(x: Tensor, y: Tensor) -> None:
 
 
 def classes_of(y: Tensor, classes: int | None, labels: Sequence[str] | None) -> int:
-    """How many outputs a model needs: as said, else the largest label plus one, else the width of the target."""
+    """How many outputs a model needs: `classes`, one per label, or the largest label + 1; for numbers their width."""
     if y.is_floating_point():
         return y[0].numel() if len(y) else 1
     found = int(y.max()) + 1 if y.numel() else 0
@@ -53,7 +53,7 @@ def check_samples(
     place: Callable[[int], str],
     input_shape: Sequence[int] | None = None,
 ) -> None:
-    """Refuse samples that cannot be trained on; `place` says where a row is, in a person's words."""
+    """Refuse samples that cannot be trained on; `place` describes where a row is, for the message."""
     check_paired(x, y)
     if not len(x):
         raise Mistake(f"{place(0)}: there are no samples here; every client needs at least one")

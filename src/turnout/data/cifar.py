@@ -25,8 +25,8 @@ PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where one of the two sets keeps its records: `heads` label bytes, then 3,072 pixels, channels first."""
+class BinaryFiles:
+    """The files of one of the two sets. A record is `heads` label bytes, then 3,072 pixels, channels first."""
 
     title: str
     folder: str
@@ -52,7 +52,7 @@ class Layout:
         return np.frombuffer(b"".join(blobs), np.uint8).reshape(-1, size)
 
 
-CIFAR10_LAYOUT = Layout(
+CIFAR10_FILES = BinaryFiles(
     "CIFAR-10",
     "cifar-10-batches-bin",
     PublicFile("cifar-10-binary.tar.gz", SITE + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
@@ -60,7 +60,7 @@ CIFAR10_LAYOUT = Layout(
     ("test_batch.bin",),
     heads=1,
 )
-CIFAR100_LAYOUT = Layout(
+CIFAR100_FILES = BinaryFiles(
     "CIFAR-100",
     "cifar-100-binary",
     PublicFile("cifar-100-binary.tar.gz", SITE + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
@@ -77,7 +77,7 @@ class CIFAR10(Images):
     mirror: str | None = None
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        return _pool(self, CIFAR10_LAYOUT, CIFAR10_NAMES, 0, data_dir, self.mirror)
+        return _pool(self, CIFAR10_FILES, CIFAR10_NAMES, 0, data_dir, self.mirror)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,25 +89,25 @@ class CIFAR100(Images):
 
     def read(self, data_dir: Path | None = None) -> Pool:
         names = tuple(str(label) for label in range(20 if self.coarse else 100))
-        return _pool(self, CIFAR100_LAYOUT, names, 0 if self.coarse else 1, data_dir, self.mirror)
+        return _pool(self, CIFAR100_FILES, names, 0 if self.coarse else 1, data_dir, self.mirror)
 
 
 def _pool(
-    spec: Images, layout: Layout, names: tuple[str, ...], head: int, data_dir: Path | None, mirror: str | None
+    spec: Images, source: BinaryFiles, names: tuple[str, ...], head: int, data_dir: Path | None, mirror: str | None
 ) -> Pool:
     def pictures(files: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-        record_S = layout.read(files, data_dir, mirror)
+        record_S = source.read(files, data_dir, mirror)
         label_S = record_S[:, head].astype(np.int64)
         if label_S.max() >= len(names):
-            raise Mistake(f"{layout.title} has a label {label_S.max()}: there are {len(names)} classes")
-        return spec.pixels(record_S[:, layout.heads :].reshape(-1, 3, 32, 32)), torch.from_numpy(label_S)
+            raise Mistake(f"{source.title} has a label {label_S.max()}: there are {len(names)} classes")
+        return spec.pixels(record_S[:, source.heads :].reshape(-1, 3, 32, 32)), torch.from_numpy(label_S)
 
-    x, y = pictures(layout.train)
-    return Pool(x, y, len(names), names, test=pictures(layout.test))
+    x, y = pictures(source.train)
+    return Pool(x, y, len(names), names, test=pictures(source.test))
 
 
 def _members(archive: Path, names: Sequence[str]) -> list[bytes]:
-    """Some files of an archive, read without unpacking it."""
+    """The contents of some files of an archive, without unpacking it."""
     wanted = set(names)
     found: dict[str, bytes] = {}
     try:

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.data.partitioned import Dealt, Pool
+from turnout.data.partitioned import Partitioned, Pool
 from turnout.rng import rng
 
 TEST_SAMPLES = 359  # a fifth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(Dealt):
+class Digits(Partitioned):
     """The embedded digits, pixels in [0, 1]; a fixed fifth, the same for every seed, is the central test set.
 
     >>> data = Digits(clients=10).load(seed=0)

@@ -1,14 +1,11 @@
-"""Who holds which data: the `Federation` every round reads, and `Pooled`, which keeps it all in one pool.
+"""Who holds which data: what every `Federation` and every data set offers.
 
-Shape letters: N clients of the population, C clients of a cohort, S samples of a pool, R rows (samples listed
-client after client).
+Shape letters: N clients of the population, C clients of a cohort.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,10 +21,10 @@ Device = torch.device | str
 
 
 class Federation(Protocol):
-    """Everything known about who holds which data; clients are 0 .. clients - 1.
+    """Who holds which data; clients are 0 .. clients - 1.
 
-    `input_shape` is that of one sample, `classes` the number of outputs a model needs, `labels` their names
-    (none for regression), `names` the clients' names where the data has owners.
+    `input_shape` is the shape of one sample, `classes` the number of outputs a model needs, `labels` their names (none
+    for regression), `names` the clients' names if the data has owners.
     """
 
     @property
@@ -42,15 +39,15 @@ class Federation(Protocol):
     def names(self) -> tuple[str, ...] | None: ...
     @property
     def public(self) -> Public | None:
-        """Samples that everybody may see, and each client's own labels, where scores are to be exchanged."""
+        """Samples that every client may see, and each client's own labels, for the exchange of scores."""
         ...
 
     def examples(self, client_C: Tensor) -> Tensor:
-        """How many training samples each of these clients has (int64), at the cost of these clients only."""
+        """How many training samples each of these clients has (int64); must not touch other clients."""
         ...
 
     def train(self, client_C: Tensor, t: int) -> Samples:
-        """The clients' training samples; the round matters for streams only."""
+        """The clients' training samples in round t; only streams change with t."""
         ...
 
     def test(self, client_C: Tensor, t: int) -> Samples:
@@ -58,10 +55,10 @@ class Federation(Protocol):
         ...
 
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        """The set that global metrics are measured on where the objective is over these members, None if there is none.
+        """The test set for global metrics if the objective is over these members (None: all clients); None without one.
 
-        It is the pool of their own test samples; where the data has a test set of its own, the samples of it whose
-        label one of them holds (all of it where targets are not labels). Without `members`: everybody's.
+        It is the members' own test samples together. If the data has an official test set, it is those of its samples
+        whose label a member holds (all of them if targets are not labels).
         """
         ...
 
@@ -70,11 +67,11 @@ class Federation(Protocol):
         ...
 
     def groups(self) -> Tensor | None:
-        """The cluster of each client [N], where the partition has clusters."""
+        """The cluster of each client [N], if the partition has clusters."""
         ...
 
     def noisy(self) -> Tensor | None:
-        """Whose training samples were spoilt [N], as booleans, where the data says (`Noisy`)."""
+        """Whether noise was added to each client's training samples [N], if the data knows (`Noisy`)."""
         ...
 
     def fingerprint(self) -> str:
@@ -83,146 +80,9 @@ class Federation(Protocol):
 
 
 class DataSpec(Protocol):
-    """A data set and who holds it: a frozen object that loads itself."""
+    """A data set as in an experiment's settings: a frozen object that loads a federation."""
 
     def load(self, seed: int, data_dir: Path | None) -> Federation: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Which rows of a pool each client owns: client c has `count_N[c]` entries of `row_R`, from `start_N[c]`
-    on.
-
-    Counts and starts stay on the CPU, where cohorts are drawn; the long list lives beside the pool.
-    """
-
-    row_R: Tensor
-    count_N: Tensor
-    start_N: Tensor
-
-    @staticmethod
-    def of(rows_N: Sequence[Tensor]) -> Rows:
-        """Join one list of row numbers per client.
-
-        >>> Rows.of([torch.tensor([4, 2]), torch.tensor([7])]).take(torch.tensor([1, 0]))
-        (tensor([7, 4, 2]), tensor([1, 2]))
-        """
-        count_N = torch.tensor([len(rows) for rows in rows_N], dtype=torch.int64)
-        row_R = torch.cat([rows.to(torch.int64) for rows in rows_N]) if len(rows_N) else count_N
-        return Rows(row_R, count_N, count_N.cumsum(0) - count_N)
-
-    def take(self, client_C: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of some clients, one after the other, and how many each has."""
-        client_C, device = client_C.cpu(), self.row_R.device
-        if len(client_C) == len(self.count_N) and torch.equal(client_C, torch.arange(len(client_C))):
-            return self.row_R, self.count_N.to(device)  # everyone, in order: nothing to gather
-        count_C, from_C = self.count_N[client_C], self.start_N[client_C]
-        total = int(count_C.sum())
-        # Row r of the result is entry r + shift of row_R, with one shift per client.
-        shift_C = (from_C - (count_C.cumsum(0) - count_C)).to(device)
-        count_C = count_C.to(device)
-        shift_R = torch.repeat_interleave(shift_C, count_C, output_size=total)
-        return self.row_R[shift_R + torch.arange(total, device=device)], count_C
-
-
-@dataclass(frozen=True, eq=False)
-class Pooled:
-    """A federation whose samples lie in one pool of tensors; a round only lists row numbers and copies
-    nothing.
-
-    `test_rows` are rows of `test_x` and `test_y` where those are given (an official test set dealt to the
-    clients), of the training pool otherwise. `central` is the set that global metrics use, `official` whether it is a
-    test set of its own rather than the clients' test samples.
-    """
-
-    x: Tensor
-    y: Tensor
-    train_rows: Rows
-    test_rows: Rows
-    classes: int
-    labels: tuple[str, ...] = ()
-    names: tuple[str, ...] | None = None
-    test_x: Tensor | None = None
-    test_y: Tensor | None = None
-    central: tuple[Tensor, Tensor] | None = None
-    cluster_N: Tensor | None = None
-    official: bool = False
-    noisy_N: Tensor | None = None
-    public: Public | None = None
-
-    @property
-    def clients(self) -> int:
-        return len(self.train_rows.count_N)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
-    def examples(self, client_C: Tensor) -> Tensor:
-        return self.train_rows.count_N[client_C.cpu()].to(client_C.device)
-
-    def train(self, client_C: Tensor, t: int = 0) -> Samples:
-        return Samples(self.x, self.y, *self.train_rows.take(client_C))
-
-    def test(self, client_C: Tensor, t: int = 0) -> Samples:
-        x = self.x if self.test_x is None else self.test_x
-        y = self.y if self.test_y is None else self.test_y
-        return Samples(x, y, *self.test_rows.take(client_C))
-
-    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        everyone = members is None or len(members) == self.clients
-        if everyone or self.central is None:
-            return self.central
-        assert members is not None
-        if not self.official:
-            test = self.test(members.ids())
-            return test.x[test.row_R], test.y[test.row_R]
-        x, y = self.central
-        if y.ndim != 1 or y.is_floating_point():
-            return self.central
-        train = self.train(members.ids())
-        held_L = train.y[train.row_R].unique()
-        kept_S = torch.isin(y, held_L)
-        return self.central if bool(kept_S.all()) else (x[kept_S], y[kept_S])
-
-    def groups(self) -> Tensor | None:
-        return self.cluster_N
-
-    def noisy(self) -> Tensor | None:
-        return self.noisy_N
-
-    def to(self, device: Device) -> Pooled:
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
-
-        return replace(
-            self,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            test_x=moved(self.test_x),
-            test_y=moved(self.test_y),
-            central=None if self.central is None else (self.central[0].to(device), self.central[1].to(device)),
-            public=None if self.public is None else self.public.to(device),
-        )
-
-    def fingerprint(self) -> str:
-        sampled = torch.linspace(0, max(len(self.x) - 1, 0), min(len(self.x), 256)).long().to(self.x.device)
-        return digest(
-            repr((self.clients, tuple(self.x.shape), self.classes)),
-            self.train_rows.count_N,
-            self.train_rows.row_R,
-            self.test_rows.row_R,
-            self.x[sampled],
-            self.y[sampled],
-        )
-
-
-def pool_tests(federation: Pooled) -> Pooled:
-    """Use all clients' test samples as the central test set, where the data brought none of its own."""
-    everyone = federation.test(torch.arange(federation.clients))
-    if not len(everyone.row_R):
-        return federation
-    return replace(federation, central=(everyone.x[everyone.row_R], everyone.y[everyone.row_R]))
 
 
 def digest(*parts: str | Tensor) -> str:

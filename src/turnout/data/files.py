@@ -1,4 +1,4 @@
-"""The data folder: where files are looked for, and how public ones are downloaded and checked."""
+"""The data folder: where files are searched, and how public ones are downloaded and checked."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set's files and the folders, below the data folder, where they are looked for; the first is
-    ours.
-    """
+    """A data set's files, and the folders below the data folder where they may be; downloads go to the first."""
 
     title: str
     folders: tuple[str, ...]
@@ -59,7 +57,7 @@ def find_data_dir(explicit: Path | str | None = None) -> Path:
 
 
 def find_path(path: Path | str, data_dir: Path | None) -> Path:
-    """A person's own file or folder: as written, or below the data folder."""
+    """A user's own file or folder: the path as written, or below the data folder."""
     tried = [Path(path).expanduser(), find_data_dir(data_dir) / path]
     for candidate in tried:
         if candidate.exists():
@@ -68,7 +66,7 @@ def find_path(path: Path | str, data_dir: Path | None) -> Path:
 
 
 def locate(name: str, folders: Sequence[Path]) -> Path | None:
-    """The first of these folders that has the file; a `.gz` may also be there unpacked."""
+    """The file in the first of these folders that has it; instead of a `.gz` it may be unpacked."""
     names = [name, name.removesuffix(".gz")] if name.endswith(".gz") and ".tar" not in name else [name]
     for folder in folders:
         for candidate in names:
@@ -78,7 +76,7 @@ def locate(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) -> list[Path]:
-    """The set's files, downloading those that are not there; `mirror` is another address with the same names."""
+    """The set's files, downloaded if they are missing; `mirror` is another address with the same file names."""
     root = find_data_dir(data_dir)
     folders = [root / folder for folder in wanted.folders]
     found = []
@@ -96,9 +94,7 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
 
 
 def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
-    """Download one file: to a temporary name, checked, then renamed, so that a half file is never taken for
-    one.
-    """
+    """Download one file: write to a temporary name, check, then rename, so that an incomplete file is never used."""
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
     partial = folder / f".{file.name}.{os.getpid()}.part"
@@ -114,7 +110,7 @@ def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
 
 
 def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:
-    """Copy with a progress bar and give the checksum of what was copied."""
+    """Copy with a progress bar; returns the checksum of what was copied."""
     hasher = hashlib.new("sha256" if len(checksum) == 64 else "md5", usedforsecurity=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -1,7 +1,7 @@
-"""`Generated`: a federation whose data is made when asked for, so that a million clients cost nothing.
+"""`Generated`: a federation whose data is made on demand, so that clients that are not asked cost nothing.
 
-A function of (client, round) makes one client's data; what was made lately is kept up to a number of bytes,
-and the samples of a cohort are joined into a pool of their own.
+A function of (client, round) makes one client's data. Recent results are cached up to a number of bytes; the samples of
+a cohort are joined into one pool.
 
 Shape letters: C clients of a cohort.
 """
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Device, Pooled, Rows, check_clients, digest, pool_tests
+from turnout.data.federation import Device, check_clients, digest
 from turnout.data.labels import Public
+from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.rng import rng
 from turnout.types import Samples
 from turnout.world.members import Members
@@ -26,7 +27,7 @@ from turnout.world.members import Members
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Many small operations: more threads only wait for one another."""
+    """One torch thread inside the block: in many small operations more threads only wait for one another."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -36,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 
 class ClientData(NamedTuple):
-    """One client's samples: what it trains on and what it tests on."""
+    """One client's samples: for training and for testing."""
 
     x: Tensor
     y: Tensor
@@ -51,8 +52,8 @@ class ClientData(NamedTuple):
         return sum(part.numel() * part.element_size() for part in self)
 
 
-class Recent:
-    """The values used last, up to `limit` bytes; a copy sent to another process starts empty."""
+class LRUCache:
+    """A least-recently-used cache of at most `limit` bytes; a copy sent to another process starts empty."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.held = limit, 0
@@ -70,20 +71,18 @@ class Recent:
         while self.held > self.limit and len(self.values) > 1:
             self.held -= self.values.popitem(last=False)[1][1]
 
-    def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
-        return Recent, (self.limit,)
+    def __reduce__(self) -> tuple[type[LRUCache], tuple[int]]:
+        return LRUCache, (self.limit,)
 
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """A federation by address: `make(client, t)` gives one client's data, `count(client_C)` the training
-    sizes.
+    """A federation made on demand: `make(client, t)` gives one client's data, `count(client_C)` the training sizes.
 
-    `cohort(clients, t)`, where there is one, makes many clients' samples at once: training and test samples as rows of
-    one pool. That is for data that is made faster than it is remembered: nothing but the last cohort is kept of it.
-    Without `count` the sizes are those of the data itself, at round 0 for a stream (`changes`).
-    `central_clients` is how many clients' test samples make up the central test set: everyone's where there
-    are no more than that, a fixed random sample of clients otherwise, none for 0.
+    `cohort(clients, t)`, if given, makes the training and test samples of many clients at once, as rows of one pool. It
+    is for data that is faster to make again than to cache: only the last cohort is kept. Without `count`, sizes are
+    counted on the data itself, for a stream (`changes`) in round 0. `central_clients` is how many clients' test samples
+    make up the central test set: all clients' if there are no more than that, else a fixed random sample's; 0 for none.
     """
 
     make: Callable[[int, int], ClientData]
@@ -98,8 +97,8 @@ class Generated:
     central_clients: int = 200
     device: Device = "cpu"
     public: Public | None = None
-    recent: Recent = field(default_factory=lambda: Recent(256 * 2**20), repr=False)
-    joined: Recent = field(default_factory=lambda: Recent(0), repr=False)
+    recent: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), repr=False)
+    joined: LRUCache = field(default_factory=lambda: LRUCache(0), repr=False)
 
     def examples(self, client_C: Tensor) -> Tensor:
         check_clients(client_C, self.clients)
@@ -108,7 +107,7 @@ class Generated:
         return torch.tensor([len(self.client(c, 0).x) for c in client_C.tolist()], device=client_C.device)
 
     def client(self, c: int, t: int) -> ClientData:
-        """One client's data, made now or remembered."""
+        """One client's data, from the cache or made now."""
         address = (c, t if self.changes else 0)
         data = self.recent.get(address)
         if data is None:
@@ -140,7 +139,7 @@ class Generated:
     def _central_sample(self) -> Tensor:
         if self.clients <= self.central_clients:
             return torch.arange(self.clients)
-        # The sample is part of the data, not of an experiment: it has an address of its own and no seed.
+        # The sample belongs to the data, not to an experiment, so it does not depend on the seed.
         g = rng(0, "central test", self.clients)
         return torch.randint(self.clients, (self.central_clients,), generator=g).unique()
 
@@ -152,14 +151,14 @@ class Generated:
 
     def to(self, device: Device) -> Generated:
         public = None if self.public is None else self.public.to(device)
-        return replace(self, device=device, public=public, recent=Recent(self.recent.limit), joined=Recent(0))
+        return replace(self, device=device, public=public, recent=LRUCache(self.recent.limit), joined=LRUCache(0))
 
     def fingerprint(self) -> str:
         first, last = self.client(0, 0), self.client(self.clients - 1, 0)
         return digest(repr((self.clients, self.input_shape, self.classes)), *first, *last)
 
     def pooled(self) -> Pooled:
-        """The same data in one pool: better for a small population, where rounds then copy nothing."""
+        """The same data in one pool: better for a small population, because rounds then copy no samples."""
         parts = [self.client(c, 0) for c in range(self.clients)]
         x = torch.cat([part for d in parts for part in (d.x, d.test_x)])
         y = torch.cat([part for d in parts for part in (d.y, d.test_y)])
@@ -169,13 +168,13 @@ class Generated:
         return pool_tests(Pooled(x, y, train, test, self.classes, self.labels, self.names))
 
     def _joined(self, client_C: Tensor, t: int) -> tuple[Samples, Samples]:
-        """A cohort's training and test samples; the last cohort is remembered: rounds often ask it twice."""
+        """A cohort's training and test samples; the last cohort is cached, because a round often needs it twice."""
         ids = tuple(client_C.tolist())
         address = (ids, t if self.changes else 0)
         found = self.joined.get("last")
         if found is None or found[0] != address:
             check_clients(client_C, self.clients)
-            self.joined.put("last", None, 0)  # before the next one is made: its memory can be used again
+            self.joined.put("last", None, 0)  # free the old cohort's memory before the next one is made
             found = (address, *(samples.to(torch.device(self.device)) for samples in self._made(ids, t)))
             self.joined.put("last", found, 0)
         return found[1], found[2]
@@ -189,7 +188,7 @@ class Generated:
 
 
 def _join(parts: list[tuple[Tensor, Tensor]]) -> Samples:
-    """One pool that holds just these clients' samples."""
+    """One pool with only these clients' samples."""
     x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     count_C = torch.tensor([len(own) for _, own in parts])
     return Samples(x, y, torch.arange(len(x)), count_C)

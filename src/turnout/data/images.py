@@ -1,4 +1,4 @@
-"""Pictures: what all image sets share (`Images`), and `ImageFolder` for one's own.
+"""Images: what all image sets share (`Images`), and `ImageFolder` for a user's own pictures.
 
 Shape letters: S samples.
 """
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from turnout.data.files import find_path
-from turnout.data.partitioned import Dealt, Pool
+from turnout.data.partitioned import Partitioned, Pool
 from turnout.errors import Mistake
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Dealt):
+class Images(Partitioned):
     """Fields of every image set: pixels are scaled to [0, 1], then (x - mean) / std, one number a channel."""
 
     mean: tuple[float, ...] | None = None
@@ -79,7 +79,7 @@ class ImageFolder(Images):
         return Pool(x, y, len(names), names, test if test and len(test[1]) else None)
 
     def _pictures(self, folder: Path, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """All pictures below a folder, class after class, in the order of their names."""
+        """All pictures below a folder, sorted by class and then by file name."""
         paths = [
             (path, label)
             for label, name in enumerate(names)

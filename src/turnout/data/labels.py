@@ -1,7 +1,7 @@
-"""Labels are names: what each client calls a label, and which label of the public set is meant by it.
+"""Labels by name: which label of the public set a client means when it names one of its own.
 
-Clients number their labels as they like, so a number means nothing to another client. What a client says is looked up
-among the public set's names. What is not there is a mistake that names the nearest, unless a `Means` explains it.
+Clients number their labels as they like, so a number means nothing to another client; names do. A client's name for a
+label is looked up among those of the public set. An unknown name is a mistake, unless a `Means` translates it.
 
 Shape letters: R public samples, S samples of a client, l labels of one client.
 """
@@ -22,7 +22,7 @@ Said = str | int  # how a client names a label
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """Samples that everybody may see, and which labels each client has: numbers of the federation's label names."""
+    """Samples that every client may see, and each client's labels, as indices of the federation's label names."""
 
     x: Tensor
     y_R: Tensor
@@ -34,7 +34,7 @@ class Public:
 
 @dataclass(frozen=True)
 class Means:
-    """What a client says, and the public label that it means; for all clients, or for one."""
+    """A translation: the public label that a client's own name for a label means; for all clients, or for one."""
 
     said: Said
     label: str
@@ -43,7 +43,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The public set's label names, and what clients mean by other words.
+    """The public set's label names, and the translations of other names.
 
     >>> Vocabulary(("cat", "dog"), (Means("Dog", "dog"),)).number("Dog", client=3)
     1
@@ -63,7 +63,7 @@ class Vocabulary:
                 raise Mistake(f"the mapping of {means.said!r} speaks of client {means.client!r}: {hint}")
 
     def number(self, said: Said, client: int) -> int:
-        """The number of the label a client means, or a mistake."""
+        """The index of the label that a client means; unknown names are a mistake."""
         meant = {means.said: means.label for means in self.mapping if means.client is None}
         meant |= {means.said: means.label for means in self.mapping if means.client in self._called(client)}
         label = meant.get(said, meant.get(str(said), str(said)))
@@ -78,7 +78,7 @@ class Vocabulary:
         )
 
     def label_set(self, said: Iterable[Said], client: int) -> Tensor:
-        """A client's labels as sorted numbers; a single one is refused."""
+        """A client's labels as sorted indices; fewer than two are refused."""
         numbers = [self.number(label, client) for label in said]
         if len(set(numbers)) < len(numbers):
             raise Mistake(f"{self._who(client)} names a label twice: {list(said)}")
@@ -90,7 +90,7 @@ class Vocabulary:
         return torch.tensor(sorted(numbers))
 
     def numbers(self, said: object, client: int) -> Tensor:
-        """The labels of a client's samples [S], by what it calls them: names, or numbers that a mapping explains."""
+        """The labels of a client's samples [S], from its own names, or from numbers that the mapping translates."""
         words = np.asarray(said.cpu() if isinstance(said, Tensor) else said)
         found, place_S = np.unique(words, return_inverse=True)
         known = [self.number(word if isinstance(word, str) else int(word), client) for word in found.tolist()]
@@ -107,14 +107,14 @@ Mapped = Sequence[Means] | Mapping[str, str]
 
 
 def as_mapping(given: Mapped) -> tuple[Means, ...]:
-    """A mapping as a person may write it: {"Dog": "dog"}, or a list of `Means`."""
+    """A mapping as users write it, {"Dog": "dog"} or a list of `Means`, as a tuple of `Means`."""
     if isinstance(given, Mapping):
         return tuple(Means(said, label) for said, label in given.items())
     return tuple(given)
 
 
-def refuse_strangers(y_S: Tensor, set_l: Tensor, labels: Sequence[str], who: str) -> None:
-    """A sample whose label its client does not have is a mistake."""
+def check_own_labels(y_S: Tensor, set_l: Tensor, labels: Sequence[str], who: str) -> None:
+    """Refuse a sample whose label is not among its client's labels."""
     strange_S = ~torch.isin(y_S, set_l.to(y_S.device))
     if bool(strange_S.any()):
         label, own = labels[int(y_S[strange_S][0])], ", ".join(labels[i] for i in set_l.tolist())

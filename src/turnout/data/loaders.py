@@ -1,4 +1,4 @@
-"""Data that is made on demand: a loader function, a stream, or one file per client.
+"""Data loaded on demand: by a function of the client, by a function of client and round, or one file per client.
 
 Shape letters: C clients that were asked for.
 """
@@ -20,23 +20,23 @@ from torch import Tensor
 from turnout.data.check import Array, as_samples, check_samples
 from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
-from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, refuse_strangers
+from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, check_own_labels
 from turnout.data.sizes import check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.rng import rng
 
-Samples = tuple[Array, Any]  # inputs, and targets: numbers, or names where clients have labels of their own
+Arrays = tuple[Array, Any]  # inputs, and targets: numbers, or names if clients have labels of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class _OnDemand:
-    """What such data has in common; `labels=()` for regression, None to number the classes.
+    """The settings they share; `labels=()` for regression, None to name the classes by their numbers.
 
-    public      samples that everybody may see: (x, y), or a function that gives them; y by name, or by number of
+    public      samples that every client may see: (x, y), or a function that gives them; y has names, or indices of
                 `labels`
     label_sets  which labels each client has, by name: a list, or a function of client and round; a client's targets
-                are then names too, or numbers that the mapping explains
-    mapping     what a client calls otherwise: {"Dog": "dog"}, or a list of `Means`
+                are then names too, or numbers that the mapping translates
+    mapping     clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
     """
 
     clients: int
@@ -45,7 +45,7 @@ class _OnDemand:
     labels: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
     central_clients: int = 200
-    public: Callable[[], Samples] | Samples | None = None
+    public: Callable[[], Arrays] | Arrays | None = None
     label_sets: Callable[[int, int], Sequence[Said]] | tuple[tuple[Said, ...], ...] | None = None
     mapping: tuple[Means, ...] | dict[str, str] = ()
 
@@ -96,14 +96,14 @@ class _OnDemand:
             **more,
         )
 
-    def _checked(self, client: int, given: Samples, t: int | None = None) -> tuple[Tensor, Tensor]:
-        """A client's samples, of round t where they change."""
+    def _checked(self, client: int, given: Arrays, t: int | None = None) -> tuple[Tensor, Tensor]:
+        """A client's samples as checked tensors; `t` is the round, for streams."""
         place = f"client {client}" if t is None else f"client {client}, round {t}"
         x, said = given
         x, y = as_samples(x, said if self.label_sets is None else self._vocabulary().numbers(said, client), place)
         check_samples(x, y, self.classes, lambda row: f"{place}, row {row}", self.input_shape)
         if self.label_sets is not None:
-            refuse_strangers(y, self._set_of(client, t or 0), self._label_names, f"{place},")
+            check_own_labels(y, self._set_of(client, t or 0), self._label_names, f"{place},")
         return x, y
 
 
@@ -120,11 +120,11 @@ def _are_names(said: Any) -> bool:
 class Loader(_OnDemand):
     """A function of the client gives its samples: `function(client) -> (x, y)`, called when they are needed.
 
-    `examples(client_C)` gives the clients' training sizes where they are known beforehand; without it a
-    client's data is loaded to count it.
+    `examples(client_C)` gives the clients' training sizes if they are known beforehand; without it a client's data is
+    loaded to count it.
     """
 
-    function: Callable[[int], Samples]
+    function: Callable[[int], Arrays]
     test_share: float = 0.2
     examples: Callable[[Tensor], Tensor] | None = None
 
@@ -138,7 +138,7 @@ class Loader(_OnDemand):
 
 @dataclass(frozen=True)
 class _Load:
-    """One client's data from a loader, split by address. (An object: it travels to other processes.)"""
+    """One client's data from a loader, in a training and a test part. (An object, to be sent to other processes.)"""
 
     spec: Loader
     seed: int
@@ -155,12 +155,11 @@ class _Load:
 class Stream(_OnDemand):
     """Data that arrives: `function(client, t) -> (x, y)` are client c's samples at round t (paper 002).
 
-    `test(client, t)` gives what the client tests on; without it a client has no test samples. A client's
-    share is counted on round 0.
+    `test(client, t)` gives its test samples; without it a client has none. A client's share is counted in round 0.
     """
 
-    function: Callable[[int, int], Samples]
-    test: Callable[[int, int], Samples] | None = None
+    function: Callable[[int, int], Arrays]
+    test: Callable[[int, int], Arrays] | None = None
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
         return self._federation(self._at, changes=True)
@@ -174,10 +173,9 @@ class Stream(_OnDemand):
 
 @dataclass(frozen=True)
 class ClientFiles:
-    """One `.npz` or `.safetensors` file per client, with arrays `x` and `y`; clients are named by their
-    files.
+    """One `.npz` or `.safetensors` file per client, with arrays `x` and `y`; clients are named by their files.
 
-    A file is read when its client is asked for. Whole-number targets need `classes`; others are regression.
+    A file is read when its client's data is needed. Whole-number targets need `classes`; others are regression.
     """
 
     path: Path | str
@@ -215,7 +213,7 @@ class ClientFiles:
 def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
     try:
         return tuple(sorted(folder.glob(pattern)))
-    except (ValueError, NotImplementedError) as error:  # what pathlib says to an empty and to an absolute pattern
+    except (ValueError, NotImplementedError) as error:  # pathlib raises these for an empty and for an absolute pattern
         raise Mistake(
             f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
         ) from error
@@ -225,12 +223,12 @@ def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
 class _ReadFile:
     paths: tuple[Path, ...]
 
-    def __call__(self, client: int) -> Samples:
+    def __call__(self, client: int) -> Arrays:
         return _arrays(self.paths[client])
 
 
-def _arrays(path: Path) -> Samples:
-    """x and y of one file; never unpickles."""
+def _arrays(path: Path) -> Arrays:
+    """x and y of one file, without unpickling."""
     try:
         if path.suffix == ".safetensors":
             held = load_file(path)

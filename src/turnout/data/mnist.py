@@ -152,7 +152,7 @@ class EMNIST(Images):
         return _pool(self, self._files(data_dir), tuple(EMNIST_LABELS[self.split]), first, self.transposed)
 
     def _files(self, data_dir: Path | None) -> list[Path]:
-        """The four files, taken out of the published archive if they are not there."""
+        """The four files, extracted from the published archive if they are missing."""
         parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
         names = [f"emnist-{self.split}-{part}-ubyte.gz" for part in parts]
         folders = [find_data_dir(data_dir) / folder for folder in EMNIST_ARCHIVE.folders]

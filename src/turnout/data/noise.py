@@ -1,4 +1,4 @@
-"""`Noisy`: some clients' training samples spoilt by noise (paper 004), around any data set.
+"""`Noisy`: adds noise to some clients' training samples (paper 004); wraps any data set in one pool.
 
 Shape letters: N clients of the population, R rows.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec, Pooled
+from turnout.data.federation import DataSpec
+from turnout.data.pooled import Pooled
 from turnout.errors import Mistake
 from turnout.rng import rng
 
@@ -45,8 +46,8 @@ class Noisy:
         noise = torch.randn(len(row_R), *clean.input_shape, generator=g).mul_(self.std)
         x = clean.x.clone()
         x[row_R] = noise.add_(x[row_R]).clamp_(self.low, self.high)
-        spoilt_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, noisy_C, True)
-        return replace(clean, x=x, noisy_N=spoilt_N)
+        noisy_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, noisy_C, True)
+        return replace(clean, x=x, noisy_N=noisy_N)
 
     def clients(self, clients: int, seed: int) -> Tensor:
         """Which clients are noisy, sorted."""

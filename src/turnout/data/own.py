@@ -1,4 +1,4 @@
-"""One's own data in memory: tensors with an owner column.
+"""A user's own data in memory: tensors, with an owner for each sample.
 
 Shape letters: S samples.
 """
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from turnout.data.check import Array, as_samples, check_paired, check_samples, classes_of
 from turnout.data.partition import Partition
-from turnout.data.partitioned import Dealt, Pool
-from turnout.data.tables import coded
+from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.tables import number_values
 from turnout.errors import Mistake
 
 
 @dataclass(frozen=True, eq=False)
-class Own(Dealt):
+class Own(Partitioned):
     """Tensors in memory: samples, targets and, where there are any, each sample's owner (numbers or names).
 
     Whole-number targets are classes (as many as `classes`, or the largest plus one), others are numbers to be
@@ -66,7 +66,7 @@ class Own(Dealt):
         listed = self.owner.tolist() if isinstance(self.owner, Tensor | np.ndarray) else list(self.owner)
         if len(listed) != samples:
             raise Mistake(f"Own: {samples} samples and {len(listed)} owners; give one owner per sample")
-        return coded([str(owner) for owner in listed])
+        return number_values([str(owner) for owner in listed])
 
 
 def _place(row: int, owner_S: Tensor | None, owners: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""From a pool of samples to a federation: `Dealt` is what all data sets that are dealt out to clients share.
+"""Data sets that are partitioned among clients: what they share, from a pool of samples to a federation.
 
-A data set reads its files into a `Pool`; its partition and sizes say who owns what; every client keeps a
-share of its own samples for testing.
+A data set reads its files into a `Pool`; its partition and sizes say which client owns which samples; each client keeps
+a share of its own samples for testing.
 
 Shape letters: S samples of the pool, C clients, L labels.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Pooled, Rows, pool_tests
-from turnout.data.label_quotas import deal, share_out
 from turnout.data.partition import IID, Natural, Partition
+from turnout.data.partition.label_quotas import divide_pools, pick_rows
+from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
 from turnout.errors import Mistake, nearest
 from turnout.rng import uniform
@@ -28,10 +28,10 @@ LOCAL_TESTS = ("holdout", "last", "official")
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A data set in tensors: samples, targets, the official test set and the owners where there are any.
+    """A data set in tensors: samples, targets and, if there are any, the official test set and the owners.
 
-    `classes` is the number of outputs a model needs, `labels` their names (none for regression), `owners` the
-    names that `owner_S` numbers.
+    `classes` is the number of outputs a model needs, `labels` their names (none for regression). `owner_S` is each
+    sample's owner as an index of `owners`.
     """
 
     x: Tensor
@@ -44,16 +44,16 @@ class Pool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt(ABC):
-    """The fields every dealt-out data set has.
+class Partitioned(ABC):
+    """A data set that is divided among clients; the fields they all have.
 
     clients     how many; None for one per owner in the data
     partition   who gets what; None for `Natural` where the data has owners, `IID` where not
-    sizes       how many samples each client has (training and test together); None deals out everything
+    sizes       how many samples each client has (training and test together); None gives out all samples
     test_share  the share of its samples that a client keeps for testing
-    local_test  which those are: "holdout", a random share; "last", the last ones in the partition's order,
-                label after label (paper 003's code); "official", the official test set dealt with each
-                client's own mix of labels (paper 004), nothing being held back from training
+    local_test  which those are: "holdout", a random share; "last", the last ones in the partition's order, sorted by
+                label (paper 003's code); "official", a part of the official test set with the client's own mix of
+                labels (paper 004), with all of its own samples used for training
     """
 
     clients: int | None = 100
@@ -75,12 +75,12 @@ class Dealt(ABC):
         """The data set's samples, from its files."""
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
-        """Read the data and deal it out; the seed decides who gets what."""
+        """Read the data and divide it among clients; the seed decides who gets what."""
         return federate(self.read(data_dir), self, seed)
 
 
-def federate(pool: Pool, spec: Dealt, seed: int) -> Pooled:
-    """Deal a pool out to clients."""
+def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
+    """Divide a pool among clients."""
     partition = spec.partition or (IID() if pool.owner_S is None else Natural())
     clients = _population(pool, spec, partition)
     rows_C = _rows(pool, partition, spec.sizes, clients, seed)
@@ -104,7 +104,7 @@ def federate(pool: Pool, spec: Dealt, seed: int) -> Pooled:
     return federation if pool.test else pool_tests(federation)
 
 
-def _population(pool: Pool, spec: Dealt, partition: Partition) -> int:
+def _population(pool: Pool, spec: Partitioned, partition: Partition) -> int:
     if spec.clients is not None:
         return spec.clients
     if isinstance(partition, Natural) and pool.owner_S is not None:
@@ -116,7 +116,7 @@ def _population(pool: Pool, spec: Dealt, partition: Partition) -> int:
 
 
 def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
-    """The rows of each client; an equal number that somebody cannot have is refused."""
+    """The rows of each client; refuses an `Equal` number that some client cannot have."""
 
     def split(sizes: Sizes | None) -> list[Tensor]:
         want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
@@ -139,7 +139,7 @@ def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, s
 
 
 def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
-    """The largest number that everyone can have, 0 where there is none; by halving."""
+    """The largest number that every client can have (0: none), by bisection."""
 
     def least(each: int) -> int | None:
         try:
@@ -156,14 +156,14 @@ def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
 
 
 def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:
-    """The owner of each client's first row, by name."""
+    """The clients' names: the owner of each client's first row."""
     if pool.owner_S is None or not pool.owners:
         return None
     first_C = torch.stack([rows[0] for rows in rows_C])
     return tuple(pool.owners[owner] for owner in pool.owner_S[first_C].tolist())
 
 
-def _held_out(rows_C: list[Tensor], spec: Dealt, seed: int) -> tuple[Rows, Rows]:
+def _held_out(rows_C: list[Tensor], spec: Partitioned, seed: int) -> tuple[Rows, Rows]:
     """Keep a share of each client's rows for testing."""
     every = Rows.of(rows_C)
     owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), every.count_N)
@@ -182,7 +182,7 @@ def _held_out(rows_C: list[Tensor], spec: Dealt, seed: int) -> tuple[Rows, Rows]
 
 
 def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:
-    """Deal the official test set so that each client's test labels are mixed like its training labels."""
+    """All of each client's rows for training; the official test set, divided by each client's mix of labels."""
     if pool.test is None or pool.y.ndim != 1 or pool.y.is_floating_point():
         raise Mistake('local_test="official" needs labelled data with a test set of its own: use "holdout"')
     train = Rows.of(rows_C)
@@ -190,4 +190,4 @@ def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:
     cell_R = owner_R * pool.classes + pool.y[train.row_R]
     weight_CL = cell_R.bincount(minlength=len(rows_C) * pool.classes).view(len(rows_C), pool.classes)
     test_y = pool.test[1]
-    return train, Rows.of(deal(test_y, share_out(weight_CL, test_y.bincount(minlength=pool.classes)), seed))
+    return train, Rows.of(pick_rows(test_y, divide_pools(weight_CL, test_y.bincount(minlength=pool.classes)), seed))

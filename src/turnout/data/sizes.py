@@ -1,4 +1,4 @@
-"""How many samples each client has: drawn by address, for any clients at once.
+"""How many samples each client has: addressed draws, for any list of clients.
 
 Shape letters: C clients that were asked for.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from turnout.errors import Mistake
 from turnout.rng import uniform
 
-LARGEST = 2**40  # samples of one client: the sizes of a million still add up within 64 bits
+LARGEST = 2**40  # samples of one client: a sum over a million clients still fits into 64 bits
 
 
 class Sizes(Protocol):
@@ -30,7 +30,7 @@ class Sizes(Protocol):
 class Equal:
     """Everyone has `each` samples; without a number, the equal division of what there is.
 
-    What cannot be dealt out is refused: fewer samples than clients x `each`, or too few of a client's own labels.
+    Refused if there are fewer samples than clients x `each`, or too few of a client's own labels.
 
     >>> Equal(200).draw(torch.tensor([0, 7]), seed=0)
     tensor([200, 200])
@@ -116,7 +116,7 @@ def _check_finite(name: str, **fields: float) -> None:
 
 
 def train_count(size_C: Tensor, test_share: float) -> Tensor:
-    """How many of n samples are for training: floor((1 - test_share) n), and never none.
+    """How many of n samples are for training: floor((1 - test_share) n), at least 1.
 
     >>> train_count(torch.tensor([1, 10, 25]), 0.1)
     tensor([ 1,  9, 22])

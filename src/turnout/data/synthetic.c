@@ -1,8 +1,8 @@
-/* Many clients' samples of SYNTHETIC(alpha, beta): the draws of data/synthetic.py, client by client.
+/* Samples of many clients of SYNTHETIC(alpha, beta): the draws of data/synthetic.py, client by client.
  *
- * Every client has the generator that torch.Generator().manual_seed(seed) is (the Mersenne twister), and its numbers are
- * made normal as torch does it (Box and Muller; 16 at a time, or one pair at a time for fewer than 16), so the samples are
- * those of the Python up to rounding. */
+ * Each client has its own Mersenne twister, the same as torch.Generator().manual_seed(seed), and normal numbers are made as
+ * in torch (Box-Muller; 16 at a time, or one pair at a time for fewer than 16). So the samples are those of the Python
+ * code up to rounding. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,13 +10,13 @@
 
 #define WORDS 624
 #define AHEAD 397
-#define BLOCK 32 /* samples whose scores are added up together */
+#define BLOCK 32 /* samples whose scores are computed together */
 #define TURN 6.283185307179586
 
 typedef struct {
     uint32_t state[WORDS], word[WORDS];
     int64_t next;
-    double kept; /* the second of a pair */
+    double kept; /* the second number of the last pair, if has_kept */
     int has_kept;
 } Twister;
 
@@ -33,7 +33,7 @@ static uint32_t twist(uint32_t high, uint32_t low, uint32_t other) {
     return other ^ (y >> 1) ^ (-(low & 1u) & 0x9908b0dfu);
 }
 
-/* The next 624 words. Each loop reads only what is old or was made by the loop before it, so it can run in vectors. */
+/* The next 624 words. No loop reads words that it has written itself, so each can be vectorised. */
 static void refill(Twister *g) {
     uint32_t *s = g->state;
     for (int i = 0; i < WORDS - AHEAD; i++) s[i] = twist(s[i], s[i + 1], s[i + AHEAD]);
@@ -63,7 +63,7 @@ static double fine(Twister *g) { /* in [0, 1), 53 bits */
     return (double)((high << 32 | low) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
 }
 
-/* The logarithm of a number of (0, 1]: z = 2^e m with m around 1, and log m = 2 artanh((m - 1) / (m + 1)). */
+/* The logarithm of z in (0, 1]: z = 2^e m with m around 1, and log m = 2 artanh((m - 1) / (m + 1)). */
 static float logarithm(float z) {
     int32_t bits;
     memcpy(&bits, &z, 4);
@@ -75,7 +75,7 @@ static float logarithm(float z) {
     return e * 0.693147181f + 2 * q * (1 + s * (1 / 3.f + s * (1 / 5.f + s * (1 / 7.f + s / 9))));
 }
 
-/* u1 [8], u2 [8] in [0, 1) become sqrt(-2 log(1 - u1)) times the cosine and the sine of a turn by u2. */
+/* Replace u1 [8], u2 [8] in [0, 1) by sqrt(-2 log(1 - u1)) times the cosine and the sine of 2 pi u2. */
 static void box_muller(float *data) {
     for (int j = 0; j < 8; j++) {
         float radius = sqrtf(-2 * logarithm(1 - data[j])), u = data[j + 8];
@@ -119,7 +119,7 @@ static void normals(Twister *g, float *out, int64_t n) {
     }
 }
 
-/* y gets the first largest of x W + b. */
+/* y = argmax(x W + b); of equal scores the first. */
 static void label(const float *x, const float *weight, const float *bias, int64_t n, int64_t D, int64_t L, float *tile,
                   float *score, int64_t *y) {
     for (int64_t from = 0; from < n; from += BLOCK) {
@@ -141,7 +141,8 @@ static void label(const float *x, const float *weight, const float *bias, int64_
     }
 }
 
-/* x [sum of size, D], y: client after client. With a common truth (W, then b) the clients have none of their own. */
+/* Fill x [sum of size, D] and y, one client after another. `common` is W, then b, of all clients; 0: each draws its own.
+ * Returns 0, or 1 if memory ran out. */
 int64_t make(const int64_t *seeds, const int64_t *size, int64_t clients, int64_t D, int64_t L, double alpha, double beta,
              const float *common, const float *scale, float *x, int64_t *y) {
     Twister *g = malloc(sizeof *g);

@@ -1,4 +1,4 @@
-"""SYNTHETIC(alpha, beta), the generated classification task of FedProx: no files, any population.
+"""SYNTHETIC(alpha, beta), FedProx's generated classification task: needs no files, for any number of clients.
 
 Shape letters: D dimensions, L classes, S samples of one client, C clients that were asked for.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Pooled
 from turnout.data.generated import ClientData, Generated, one_thread
+from turnout.data.pooled import Pooled
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.machine.compiler import at, function, pointer, real, whole
@@ -24,8 +24,8 @@ from turnout.machine.threads import cores
 from turnout.rng import rng, rng_seed
 from turnout.types import Samples
 
-POOL_CLIENTS, POOL_BYTES = 1000, 256 * 2**20  # up to here the data is made once and pooled
-WORTH_A_THREAD = 100_000  # numbers
+POOL_CLIENTS, POOL_BYTES = 1000, 256 * 2**20  # up to these sizes the data is made once and pooled
+NUMBERS_PER_THREAD = 100_000  # fewer are not worth another thread
 SOURCE = Path(__file__).with_name("synthetic.c")
 ARGUMENTS = (pointer, pointer, whole, whole, whole, real, real, pointer, pointer, pointer, pointer)
 
@@ -38,8 +38,8 @@ class Synthetic:
     entries ~ N(u_k, 1); x ~ N(m_k, Sigma), Sigma diagonal, Sigma_jj = j^(-1.2); y = argmax(x W_k + b_k).
 
     SYNTHETIC(0, 0) still has a different W_k, b_k and m_k for every client: it is not IID. `iid=True` has one
-    common W, b ~ N(0, 1) and m_k = 0. `sizes` are a client's training and test samples together. For a
-    population that is too large to pool, the central test set is that of `central_clients` of them.
+    common W, b ~ N(0, 1) and m_k = 0. `sizes` are a client's training and test samples together. If the population is
+    too large to pool, the central test set is that of `central_clients` clients.
 
     >>> data = Synthetic(clients=3).load(seed=0)
     >>> data.clients, data.input_shape, data.classes
@@ -66,7 +66,7 @@ class Synthetic:
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:
-        """The federation: pooled where it is small, made on demand where the population is large."""
+        """The federation: pooled if it is small, made on demand if it is large."""
         maker = _Maker(self, seed)
         made = Generated(
             make=maker,
@@ -85,7 +85,7 @@ class Synthetic:
 
 
 def spread(work: Callable[[range], int], clients: int, parts: int) -> list[int]:
-    """Consecutive clients, in so many parts at once."""
+    """Apply `work` to consecutive ranges of clients, in this many parts, each in a thread of its own."""
     each = -(-clients // max(1, parts))
     ranges = [range(first, min(first + each, clients)) for first in range(0, clients, max(1, each))]
     if len(ranges) < 2:
@@ -97,7 +97,7 @@ def spread(work: Callable[[range], int], clients: int, parts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Counter:
-    """Training sizes by client number. (An object and not a closure: it travels to other processes.)"""
+    """Training sizes by client number. (An object, so that it can be sent to other processes.)"""
 
     spec: Synthetic
     seed: int
@@ -108,29 +108,29 @@ class _Counter:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Clients' samples, by address: each draws from a generator of its own, the arithmetic is a whole cohort's.
+    """Makes clients' samples. Each client draws from its own generator; the arithmetic is done for a whole cohort.
 
-    A cohort's are drawn in C where there is a compiler: several times as fast, the same numbers up to rounding. One
-    client's (and so a pool's, the central test set's and the fingerprint's) are torch's on every machine.
+    With a compiler, a cohort's samples are drawn in C: several times as fast, the same numbers up to rounding. A single
+    client's samples (so also those of a pool, the central test set and the fingerprint) always come from torch.
     """
 
     spec: Synthetic
     seed: int
 
     def __call__(self, client: int, t: int) -> ClientData:
-        train, test = self.dealt(*self.samples([client], self.sizes([client])))
+        train, test = self.split(*self.samples([client], self.sizes([client])))
         return ClientData(*train.of(0), *test.of(0))
 
     def cohort(self, clients: Sequence[int], t: int) -> tuple[Samples, Samples]:
         make = function(SOURCE, "make", ARGUMENTS)
         draw = self.samples if make is None else partial(self.samples_in_c, make)
-        return self.dealt(*draw(clients, self.sizes(clients)))
+        return self.split(*draw(clients, self.sizes(clients)))
 
     def sizes(self, clients: Sequence[int]) -> Tensor:
         return self.spec.sizes.draw(torch.tensor(clients), self.seed).to(torch.int64).contiguous()
 
-    def dealt(self, x_SD: Tensor, y_S: Tensor, size_C: Tensor) -> tuple[Samples, Samples]:
-        """The first of a client's samples are for training, the others for testing."""
+    def split(self, x_SD: Tensor, y_S: Tensor, size_C: Tensor) -> tuple[Samples, Samples]:
+        """Split each client's samples: the first ones for training, the others for testing."""
         kept_C = train_count(size_C, self.spec.test_share)
         place_S = torch.arange(len(x_SD)) - (size_C.cumsum(0) - size_C).repeat_interleave(size_C)
         trains_S = place_S < kept_C.repeat_interleave(size_C)
@@ -142,7 +142,7 @@ class _Maker:
         return torch.arange(1, self.spec.dimension + 1, dtype=torch.float64).pow(-0.6).float()
 
     def samples_in_c(self, make: Any, clients: Sequence[int], size_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `samples` gives; a large cohort's with a core for each part of it."""
+        """The same as `samples`, in C; a large cohort is divided among the cores."""
         spec, total = self.spec, int(size_C.sum())
         seed_C = torch.tensor([rng_seed(self.seed, "synthetic", client) for client in clients])
         common = torch.cat([part.flatten() for part in self.common()]) if spec.iid else None
@@ -155,14 +155,14 @@ class _Maker:
             given = (at(seed_C[part.start :]), at(size_C[part.start :]), len(part))
             return make(*given, *law, at(x_SD[first:]), at(y_S[first:]))
 
-        parts = min(cores(), len(clients), 1 + x_SD.numel() // WORTH_A_THREAD)
+        parts = min(cores(), len(clients), 1 + x_SD.numel() // NUMBERS_PER_THREAD)
         if any(spread(some, len(clients), parts)):
             raise MemoryError
         return x_SD, y_S, size_C
 
-    @one_thread()  # two on a busy machine take 20 times as long for a client, and could round a label differently
+    @one_thread()  # on a busy machine two threads take 20 times as long, and could round a label differently
     def samples(self, clients: Sequence[int], size_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x and y of these clients, one after the other, and how many each has."""
+        """x and y of these clients, one after another, and the number of samples of each."""
         spec, sizes = self.spec, size_C.tolist()
         draws = [rng(self.seed, "synthetic", client) for client in clients]
         mean_CD, weight_CDL, bias_CL = self.truth(draws)
@@ -178,7 +178,7 @@ class _Maker:
         return x_SD, score_SL.argmax(1), size_C
 
     def common(self) -> tuple[Tensor, Tensor]:
-        """W and b of everybody, where the data is IID."""
+        """The common W and b of IID data."""
         g = rng(self.seed, "synthetic", "common")
         weight_DL = torch.randn(self.spec.dimension, self.spec.classes, generator=g)
         return weight_DL, torch.randn(self.spec.classes, generator=g)

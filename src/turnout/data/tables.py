@@ -1,4 +1,4 @@
-"""Tables: CSV files with a header row, and `Table`, a data set of numbers in columns.
+"""CSV files with a header row, and `Table`, a data set with one column per feature.
 
 Shape letters: S samples.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
-from turnout.data.partitioned import Dealt, Pool
+from turnout.data.partitioned import Partitioned, Pool
 from turnout.errors import Mistake, nearest
 
 Columns = str | tuple[str, ...] | None
@@ -36,11 +36,11 @@ class Csv:
         return self.columns[name]
 
     def owners(self, names: Columns) -> tuple[Tensor | None, tuple[str, ...]]:
-        """Number the owners, named by one column or by several together."""
+        """Each row's owner as a number, and the owners' names: the values of one column, or of several together."""
         if not names:
             return None, ()
         columns = [self.column(name) for name in ((names,) if isinstance(names, str) else names)]
-        return coded([" / ".join(cells) for cells in zip(*columns, strict=True)])
+        return number_values([" / ".join(cells) for cells in zip(*columns, strict=True)])
 
     def numbers(self, name: str) -> list[float]:
         """A column of finite numbers; a mistake names the line of the file."""
@@ -61,7 +61,7 @@ class Csv:
 
 def read_csv(path: Path) -> Csv:
     """All columns of a CSV file that has a header row."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a speech may be longer than the usual 128 KiB
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a text may be longer than the default limit of 128 KiB
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
@@ -79,10 +79,10 @@ def read_csv(path: Path) -> Csv:
     return Csv(path, {name: list(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)})
 
 
-def coded(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
+def number_values(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     """Number the different values in their sorted order (as numbers, if all of them are).
 
-    >>> coded(["b", "a", "b"])
+    >>> number_values(["b", "a", "b"])
     (tensor([1, 0, 1]), ('a', 'b'))
     """
     different = set(values)
@@ -95,11 +95,11 @@ def coded(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Table(Dealt):
-    """Rows of numbers: `label` is the target's column, `owner` names the client (one column, or several
-    together), `features` the inputs.
+class Table(Partitioned):
+    """Rows of numbers: `label` is the target's column, `owner` names the client (one column, or several together),
+    `features` the inputs.
 
-    Without `features` every other column is one. With `regression` the target is a number and not a class;
+    Without `features`, all other columns are features. With `regression` the target is a number and not a class;
     `standardise` gives every feature mean 0 and standard deviation 1 over the whole table.
     """
 
@@ -134,5 +134,5 @@ class Table(Dealt):
         if self.regression:
             y = torch.tensor(table.numbers(self.label)).unsqueeze(1)
             return Pool(x.float(), y, 1, owner_S=owner_S, owners=owners)
-        y, names = coded(target)
+        y, names = number_values(target)
         return Pool(x.float(), y, len(names), names, owner_S=owner_S, owners=owners)

@@ -1,4 +1,4 @@
-"""Texts from CSV files: `Characters` for predicting the next character, `Sentences` for classifying.
+"""Texts from CSV files: `Characters` for predicting the next character, `Sentences` for classification.
 
 Shape letters: S samples.
 """
@@ -15,8 +15,8 @@ import torch
 
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
-from turnout.data.partitioned import Dealt, Pool
-from turnout.data.tables import Columns, coded, read_csv
+from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.tables import Columns, number_values, read_csv
 from turnout.errors import Mistake
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
@@ -24,13 +24,13 @@ PADDING, UNKNOWN = 0, 1
 
 
 @dataclass(frozen=True)
-class Characters(Dealt):
+class Characters(Partitioned):
     """Next-character prediction: x is `length` characters, y the character that follows each of them.
 
-    An owner's texts are joined, one a line, and cut into windows that do not overlap; what is left over at
-    the end is dropped, and with it an owner whose texts are shorter than a window. The classes are the
-    characters that occur, in code order. `min_characters` leaves out owners with less text than that. An
-    owner may be named by several columns together: ("play", "speaker").
+    An owner's texts are joined by line breaks and cut into windows without overlap; an incomplete window at the end is
+    dropped, and so is an owner with less text than a window. The classes are the characters that occur, in code order.
+    `min_characters` leaves out owners with less text than that. Several columns together may name an owner:
+    ("play", "speaker").
     """
 
     path: Path | str
@@ -85,12 +85,12 @@ class Characters(Dealt):
 
 
 @dataclass(frozen=True)
-class Sentences(Dealt):
+class Sentences(Partitioned):
     """Text classification: x is the last `length` words as numbers, y the class in the label column.
 
-    The `vocabulary - 2` most frequent words (ties in alphabetical order) have the numbers from 2 on; 0 is
-    padding and 1 any other word, so a model needs an embedding of `vocabulary` rows. Padding comes first: a
-    recurrent model then ends on the last word.
+    The `vocabulary - 2` most frequent words (ties in alphabetical order) have the numbers from 2 on; 0 is padding and
+    1 any other word, so a model needs an embedding of `vocabulary` rows. Padding comes first, so that a recurrent model
+    ends on the last word.
     """
 
     path: Path | str
@@ -109,7 +109,7 @@ class Sentences(Dealt):
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))
-        y, labels = coded(table.column(self.label_column))
+        y, labels = number_values(table.column(self.label_column))
         owner_S, owners = table.owners(self.owner_column)
         texts = [WORD.findall(text.lower()) for text in table.column(self.text_column)]
         counted = Counter(word for words in texts for word in words)

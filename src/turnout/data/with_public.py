@@ -1,4 +1,4 @@
-"""`WithPublic`: some of a data set's test samples made public, around any data set in one pool.
+"""`WithPublic`: makes some of a data set's test samples public; wraps any labelled data set in one pool.
 
 Shape letters: R public samples.
 """
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec, Pooled, Rows
+from turnout.data.federation import DataSpec
 from turnout.data.labels import Public, Vocabulary
+from turnout.data.pooled import Pooled, Rows
 from turnout.errors import Mistake
 from turnout.rng import rng
 
@@ -40,7 +41,7 @@ class WithPublic:
             raise Mistake(f"WithPublic: per_label is at least 1, not {self.per_label}; leave it out for all there are")
 
     def read(self, data_dir: Path | None = None) -> Any:
-        """The samples of the set inside, to see whether its files are there."""
+        """The samples of the set inside; also used to check that its files are there."""
         return self.data.read(data_dir) if hasattr(self.data, "read") else None
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
@@ -60,7 +61,7 @@ class WithPublic:
 
 @dataclass(frozen=True)
 class _Held:
-    """The labels among a client's training samples."""
+    """A client's labels: those among its training samples."""
 
     rows: Rows
     y: Tensor

@@ -1,9 +1,10 @@
 """Mini-batches in an addressed order: which rows of the pool each client sees at each local step.
 
-A client's order of epoch e in round t is the sort of hash(seed, t, client, e, sample), so it is the same whichever
-clients share its chunk. Batches never cross an epoch's end; the last one of an epoch may be short.
+A client's samples in epoch e of round t are sorted by hash(seed, t, client, e, sample), so their order does not depend
+on which other clients are in the chunk. A batch never crosses the end of an epoch; the last one of an epoch may be
+short.
 
-Shape letters: c clients of a block, J steps, B batch size, R rows.
+Shape letters: c clients of a block, J steps, B batch size, R rows, k dropout layers.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
-SOURCE = Path(__file__).with_name("orders.c")
+SOURCE = Path(__file__).with_name("batches.c")
 ARGUMENTS = (pointer,) * 5 + (whole,) * 3 + (pointer,) * 2
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Row numbers for a block of clients, all steps at once; -1 fills what a short batch leaves empty."""
+    """Row numbers for all steps of a block of clients; a short batch is filled up with -1."""
 
     row_cJB: Tensor
     size_cJ: Tensor
@@ -35,7 +36,7 @@ class Batches:
 def address_batches(
     samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
 ) -> Batches:
-    """Lay out the batches of a block of clients, in the samples' order, each for its own number of steps."""
+    """The batches of a block of clients (in the order of `samples`), each for its own number of steps."""
     samples = replace(samples, **{n: getattr(samples, n).to("cpu", torch.int64) for n in ("row_R", "count_C")})
     client_c, steps_c = client_c.to("cpu", torch.int64), steps_c.to("cpu", torch.int64)
     longest = int(steps_c.max()) if steps_c.numel() else 0
@@ -56,7 +57,7 @@ def address_batches(
 def order_with_torch(
     samples: Samples, key_c: Tensor, steps_c: Tensor, per_epoch_c: Tensor, batch_size: int, longest: int
 ) -> Batches:
-    """The same without a compiler: all clients of an epoch in one sort."""
+    """The same in torch, for machines without a compiler: one sort per epoch, over all clients."""
     count_c, start_c = samples.count_C, samples.start_C
     row_cJB = torch.full((len(key_c), longest, batch_size), -1, dtype=torch.int64)
     epochs = int(((steps_c - 1) // per_epoch_c).max()) + 1 if len(steps_c) else 0
@@ -77,8 +78,22 @@ def order_with_torch(
     return Batches(row_cJB, (row_cJB >= 0).sum(2))
 
 
-class Feed:
-    """The samples of a chunk of clients, step by step; gathered from the pool a few steps at a time."""
+@dataclass(frozen=True)
+class Batch:
+    """One local step's samples for a chunk of clients; `mask_cB` is None if every client has a full batch."""
+
+    x: Tensor
+    y: Tensor
+    mask_cB: Tensor | None
+    keys_ck: Tensor | None  # dropout keys
+    training: bool = True
+
+    def tensors(self) -> list[Tensor]:
+        return [t for t in (self.x, self.y, self.mask_cB, self.keys_ck) if t is not None]
+
+
+class BatchLoader:
+    """Gives the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
 
     def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype):
         self.samples, self.batches, self.dtype = samples, batches, dtype
@@ -94,7 +109,7 @@ class Feed:
         self.y: tuple[Tensor, ...] = ()
 
     def at(self, step: int, rows: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples, targets and (where some have a short batch) the mask of one step for some of the clients."""
+        """Samples, targets and mask of one step for some of the clients; the mask is None if no batch is short."""
         if not self.first <= step < self.first + self.window:
             self._gather(step)
         x_cB, y_cB, width = self.x[step - self.first], self.y[step - self.first], self.width_J[step]
@@ -110,11 +125,11 @@ class Feed:
     def _gather(self, step: int) -> None:
         x, y = self.samples.x, self.samples.y
         rows = self.batches.row_cJB[:, step : step + self.window]
-        at = 1  # where the steps are
-        if not x.is_cuda:  # each step in one piece of memory: products over all clients need no copy
-            rows, at = rows.transpose(0, 1), 0
-        # A short batch is filled up with its own first sample: a mask of 0 would not hide another client's NaN.
+        step_dim = 1
+        if not x.is_cuda:  # each step contiguous, so that products over all clients need no copy
+            rows, step_dim = rows.transpose(0, 1), 0
+        # Pad a short batch with its own first sample: 0 times another client's NaN would still be NaN.
         flat = torch.where(rows < 0, rows[..., :1], rows).reshape(-1).clamp(min=0)
-        self.x = x.index_select(0, flat).view(*rows.shape, *x.shape[1:]).unbind(at)
-        self.y = y.index_select(0, flat).view(*rows.shape, *y.shape[1:]).unbind(at)
+        self.x = x.index_select(0, flat).view(*rows.shape, *x.shape[1:]).unbind(step_dim)
+        self.y = y.index_select(0, flat).view(*rows.shape, *y.shape[1:]).unbind(step_dim)
         self.first = step

@@ -1,4 +1,4 @@
-"""A few clients on their way through their local steps, with any of the gradients of engine/gradients.py or in C.
+"""A chunk of clients going through its local steps, with any of the gradients of engine/gradients.py or in C.
 
 Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), B batch.
 """
@@ -10,12 +10,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batches, Feed
+from turnout.engine.batches import Batch, Batches, BatchLoader
+from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
-from turnout.engine.gpu.graphs import Batch
-from turnout.engine.gradients import ByHand, Gradients, Network
+from turnout.engine.factored import ChunkWeights
+from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained
-from turnout.engine.native.steps import Native, Rate
+from turnout.engine.native.steps import NativeSteps, StepRule
+from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.parts.optimizers import SGD
 from turnout.parts.terms.base import At
@@ -23,15 +25,8 @@ from turnout.rng import key
 from turnout.types import Tensors
 
 
-def _put_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
-    """Write back what is not the home's own memory: gathered groups, and tensors that a part has put in their place."""
-    for name, value in changed.items():
-        if isinstance(rows, Tensor) or value.data_ptr() != home[name][rows].data_ptr():
-            home[name][rows] = value
-
-
 class Chunk:
-    """A few clients on their way through their local steps."""
+    """Trains a few clients of a job and writes what comes out into its rows of `result`."""
 
     def __init__(
         self,
@@ -41,7 +36,7 @@ class Chunk:
         rows: slice,
         batches: Batches,
         result: Trained,
-        native: tuple[Native, Rate] | None = None,
+        native: tuple[NativeSteps, StepRule] | None = None,
     ):
         self.job, self.network, self.gradients, self.native = job, network, gradients, native
         self.rows, self.result = rows, result
@@ -49,9 +44,8 @@ class Chunk:
         self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
         self.flat_cP = result.flat_CP[rows]
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
-        loose = job.fused and native is None
-        self.loose = gradients.loosen(self.start_cP, len(self.client_c), self._samples_seen()) if loose else None
-        if self.loose is None and native is None:
+        self.weights = self._own_weights()
+        if self.weights is None and native is None:
             self.flat_cP.copy_(self.start_cP)
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
@@ -60,35 +54,46 @@ class Chunk:
         self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
-        self.keys_cJk: Tensor | None = None
-        if network.dropout_keys:
-            steps, layers = batches.size_cJ.shape[1], len(network.dropout_keys)
-            keys_cJk = dropout_keys(job.seed, job.t, self.client_c, steps, layers)
-            self.keys_cJk = keys_cJk.to(job.samples.x.device)
+        self.keys_cJk = self._dropout_keys()
+
+    def _own_weights(self) -> ChunkWeights | None:
+        """A copy of the weights outside the cohort's matrix, for plain SGD on engines that are faster on one."""
+        if not self.job.fused or self.native is not None:
+            return None
+        samples = min(self.job.factored_samples, sum(self.loader.width_J))
+        return self.gradients.chunk_weights(self.start_cP, len(self.client_c), samples)
+
+    def _dropout_keys(self) -> Tensor | None:
+        if not self.network.dropout_keys:
+            return None
+        steps, layers = self.batches.size_cJ.shape[1], len(self.network.dropout_keys)
+        keys_cJk = dropout_keys(self.job.seed, self.job.t, self.client_c, steps, layers)
+        return keys_cJk.to(self.job.samples.x.device)
 
     @cached_property
-    def feed(self) -> Feed:
-        """Samples step by step; steps in C need none."""
-        return Feed(self.job.samples, self.batches, self.job.start_P.dtype)
-
-    def _samples_seen(self) -> int:
-        return min(self.job.followed, sum(self.feed.width_J))
+    def loader(self) -> BatchLoader:
+        """Samples step by step; made when first used, because the steps in C need none."""
+        return BatchLoader(self.job.samples, self.batches, self.job.start_P.dtype)
 
     def run(self) -> None:
-        self._in_c() if self.native else self._advance()
+        """All local steps, then what terms send and keep, then the update."""
+        if self.native is not None:
+            self._run_native(*self.native)
+        else:
+            self._run_steps()
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
             sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
-        self._finish()
+        self._finish_terms()
+        self._write_update()
 
-    def _in_c(self) -> None:
-        assert self.native is not None
-        native, rate = self.native
-        shared = 0 if self.job.terms else self.network.layout.shared  # terms look at the weights first
-        work = (self.job.samples, self.batches, self.steps_c, self.start_cP, rate, self.flat_cP, shared)
-        self.loss_c += native.train(*work)
+    def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
+        shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
+        self.loss_c += native.train(
+            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, self.flat_cP, shared
+        )
 
-    def _advance(self) -> None:
+    def _run_steps(self) -> None:
         steps = self.steps_c.tolist()
         active = len(steps)
         for step in range(steps[0] if steps else 0):
@@ -98,26 +103,21 @@ class Chunk:
                 self._step(step, rows)
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
-        """Clients that take this step together: all, or by batch size where padding would be seen."""
-        if not self.grouped or not self.feed.short_J[step]:
+        """Clients that take this step together: all active ones, or those of equal batch size where padding matters."""
+        if not self.grouped or not self.loader.short_J[step]:
             return [slice(0, active)]
         size_c = self.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
     def _batch(self, step: int, rows: slice | Tensor) -> Batch:
-        x, y, mask_cB = self.feed.at(step, rows)
+        x, y, mask_cB = self.loader.at(step, rows)
         keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
         return Batch(x, y, mask_cB, keys_ck)
 
     def _step(self, step: int, rows: slice | Tensor) -> None:
         batch = self._batch(step, rows)
-        if self.loose is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
-            assert isinstance(self.job.optimizer, SGD)
-            whole, decay = rows.stop == len(self.client_c), self.job.optimizer.weight_decay
-            loose = self.loose if whole else self.loose.first(rows.stop)
-            states = {name: value[rows] for name, value in self.states.items()}
-            loss = self.gradients.descend_loose(loose, states, batch, self.job.lr, decay)
-            (self.loss_c if whole else self.loss_c[rows]).add_(loss)
+        if self.weights is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
+            self._step_on_copy(self.gradients, self.weights, rows, batch)
             return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
         if self.grad_cP is None:
@@ -125,14 +125,23 @@ class Chunk:
             loss = self.gradients.descend(flat, states, batch, self.job.lr, self.job.optimizer.weight_decay)
         else:
             loss = self._general_step(step, rows, flat, states, batch)
-        if isinstance(rows, Tensor):  # a gathered group is a copy: put it back
+        if isinstance(rows, Tensor):  # indexing by a tensor copies: write the copies back
             self.flat_cP[rows] = flat
             for name, value in states.items():
                 self.states[name][rows] = value
         self.loss_c[rows] += loss
 
+    def _step_on_copy(self, gradients: ByHand, weights: ChunkWeights, rows: slice, batch: Batch) -> None:
+        """A plain SGD step of the first clients on their weights outside the cohort's matrix."""
+        assert isinstance(self.job.optimizer, SGD)
+        everyone, decay = rows.stop == len(self.client_c), self.job.optimizer.weight_decay
+        active = weights if everyone else weights.first(rows.stop)
+        states = {name: value[rows] for name, value in self.states.items()}
+        loss = gradients.descend_chunk(active, states, batch, self.job.lr, decay)
+        (self.loss_c if everyone else self.loss_c[rows]).add_(loss)
+
     def _general_step(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> Tensor:
-        """Gradient, then what the terms make of it (shared columns only), then the optimizer."""
+        """Gradient, then the terms' corrections (shared columns only), then the optimizer."""
         assert self.grad_cP is not None
         grad = self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
@@ -146,18 +155,19 @@ class Chunk:
             corrected = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
             if corrected.data_ptr() != grad.data_ptr():
                 grad[:, :shared] = corrected
-            _put_back(rows, self.mine.get(term.name, {}), mine)
+            _write_back(rows, self.mine.get(term.name, {}), mine)
         slots = {name: value[rows] for name, value in self.slots.items()}
         count = self.result.count_C[self.rows][rows] + step + 1
         self.job.optimizer.step(flat, grad, slots, count, self.job.lr)
-        _put_back(rows, self.slots, slots)
+        _write_back(rows, self.slots, slots)
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             term.settle(self._at(step, rows, flat, states, batch), self.job.down.get(term.name, {}), mine)
-            _put_back(rows, self.mine.get(term.name, {}), mine)
+            _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
     def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None) -> At:
+        """What terms may see of some clients at a step."""
         shared = self.network.layout.shared
         start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
 
@@ -169,15 +179,13 @@ class Chunk:
             return out[:, :shared]
 
         def squared_gradients(samples: int) -> Tensor:
-            place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
-            address = key(self.job.seed, "samples", self.job.t)
-            own = OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, samples)
+            own = self._samples_of(rows, key(self.job.seed, "samples", self.job.t), samples)
             return fisher(self.gradients, flat, states, own, self.job.batch_size)[:, :shared]
 
         def full_gradient(x_cP: Tensor) -> Tensor:
-            full, place_c = flat.clone(), torch.arange(self.rows.start, self.rows.stop)[rows]
+            full = flat.clone()
             full[:, :shared] = x_cP
-            own = OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address=0)
+            own = self._samples_of(rows, address=0)
             return mean_gradient(self.gradients, full, states, own, self.job.batch_size)[:, :shared]
 
         return At(
@@ -193,38 +201,50 @@ class Chunk:
             t=self.job.t,
         )
 
-    def _finish(self) -> None:
-        """When training ends: what each term sends and keeps."""
-        whole = slice(0, len(self.client_c))
+    def _samples_of(self, rows: slice | Tensor, address: int, most: int | None = None) -> OwnSamples:
+        place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
+        return OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, most)
+
+    def _finish_terms(self) -> None:
+        """What each term sends and keeps when training has ended."""
+        everyone = slice(0, len(self.client_c))
         for term in self.job.terms:
-            at = self._at(0, whole, self.flat_cP, self.states)
+            at = self._at(0, everyone, self.flat_cP, self.states)
             up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)
             for name, value in up.items():
-                self._home(term.name, name, value)[self.rows] = value
-        self._become_update()
+                self._sent(term.name, name, value)[self.rows] = value
 
-    def _become_update(self) -> None:
-        """Turn the shared columns into what is sent, while they are still in the cache."""
+    def _sent(self, term: str, name: str, like: Tensor) -> Tensor:
+        """The cohort's tensor for what a term sends, made when the first chunk arrives."""
+        clients = len(self.job.client_C)
+        return self.result.up.setdefault(term, {}).setdefault(name, like.new_zeros(clients, *like.shape[1:]))
+
+    def _write_update(self) -> None:
+        """Replace the shared columns by the scaled update, while they are still in the cache."""
         layout = self.network.layout
         update_cP, start_cP = self.flat_cP[:, : layout.shared], self.start_cP[:, : layout.shared]
-        if self.native is not None and not self.job.terms:
-            pass  # it is one already
-        elif self.loose is None:
+        if self.weights is not None:
+            self._write_from_copy(self.weights, start_cP)
+        elif self.native is None or self.job.terms:  # without terms, the C steps have written the update already
             update_cP.sub_(start_cP)
-        else:
-            starts, homes = layout.views(start_cP), layout.views(self.flat_cP)
-            for slot in layout.slots:
-                if slot.start < layout.shared:
-                    self.loose.write_update(slot.name, starts[slot.name], homes[slot.name])
-                else:
-                    homes[slot.name].copy_(self.loose.weights[slot.name])
         if self.job.scale_C is not None:
             update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
 
-    def _home(self, term: str, name: str, like: Tensor) -> Tensor:
-        """The cohort's matrix for what a term sends, made when the first chunk arrives."""
-        clients = len(self.job.client_C)
-        return self.result.up.setdefault(term, {}).setdefault(name, like.new_zeros(clients, *like.shape[1:]))
+    def _write_from_copy(self, weights: ChunkWeights, start_cP: Tensor) -> None:
+        layout = self.network.layout
+        starts, columns = layout.views(start_cP), layout.views(self.flat_cP)
+        for slot in layout.slots:
+            if slot.start < layout.shared:
+                weights.write_update(slot.name, starts[slot.name], columns[slot.name])
+            else:
+                columns[slot.name].copy_(weights.weights[slot.name])
+
+
+def _write_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
+    """Write rows back to `home` unless they are views of it: copies by index, or tensors that a part has replaced."""
+    for name, value in changed.items():
+        if isinstance(rows, Tensor) or value.data_ptr() != home[name][rows].data_ptr():
+            home[name][rows] = value

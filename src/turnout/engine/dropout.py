@@ -1,8 +1,8 @@
-"""Dropout whose masks are addressed, so that a result does not depend on chunk size, order or runtime.
+"""Dropout with addressed masks, so that results do not depend on chunk size, order or runtime.
 
-`vmap(randomness="different")` draws masks that change with the chunk. Every `nn.Dropout` of a model is replaced, in the
-engine's own copy, by a layer whose mask is a hash of (seed, round, client, step, layer, position). Dropout called as a
-function inside a user's `forward` cannot be replaced and is refused with a sentence.
+`vmap(randomness="different")` draws masks that change with the chunk. So the engine replaces every `nn.Dropout` in its
+copy of a model by a layer whose mask is a hash of (seed, round, client, step, layer, position). Dropout called as a
+function inside a user's `forward` cannot be replaced: `vmap` refuses it, and the plain loop trains the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BITS = 31
 
 
 class AddressedDropout(nn.Module):
-    """nn.Dropout (or the channel-wise nn.Dropout2d), its mask given by `self.key`: one number per client and step."""
+    """nn.Dropout (or the channel-wise nn.Dropout2d) with the mask of `self.key`, one key per client and step."""
 
     key: Tensor
 
@@ -41,11 +41,11 @@ def keep_mask(
         count *= n
     position = torch.arange(count, device=device).view(drawn)
     bits = (keys(key.to(device).reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
-    return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1 keeps nothing: 0 over anything is 0
+    return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1: all zeros, no division by 0
 
 
 def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """Replace the dropout layers of a model in place; the names of their key buffers come back."""
+    """Replace the dropout layers of a model in place; returns the model and the names of the key buffers."""
     names = []
     for path, child in list(module.named_modules()):
         if isinstance(child, nn.Dropout | nn.Dropout2d):

@@ -1,7 +1,6 @@
-"""Where the hand-written backward pass puts the gradients of the parameters: added to a target, or squared sample by
-sample.
+"""Where the hand-written backward pass writes the gradients of parameters: added to a target, or squared per sample.
 
-Activations are [c, B, i], or [c, i, B, h, w] where they are images.
+Activations are [c, B, i], or [c, i, B, h, w] for images.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch (or i), N samples and positions.
 """
@@ -17,17 +16,18 @@ from turnout.types import Tensors
 
 
 def positions(x: Tensor) -> tuple[int, ...]:
-    """The dimensions of the samples and, of images, of their places."""
+    """The dimensions of samples and, for images, of positions: all but clients and features."""
     return (1,) if x.dim() == 3 else (2, 3, 4)
 
 
 @dataclass(frozen=True)
-class Sink:
-    """Where a parameter's gradient goes: `target <- keep * target + scale * gradient`.
+class GradientSink:
+    """Adds each parameter's gradient to its target: `target <- keep * target + scale * gradient`.
 
-    Fused plain SGD: the weights themselves, with keep = 1 - lr * weight decay, scale = -1 and gain = lr. For everything
-    else: a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the small gradient of the
-    scores, on which all others depend linearly, so it may be a tensor that changes between replays of a graph.
+    For fused plain SGD the targets are the weights, with keep = 1 - lr * weight decay, scale = -1 and gain = lr.
+    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the gradient of the
+    scores, which is small and on which all others depend linearly. It may be a tensor, so that a captured CUDA graph
+    can be replayed with another learning rate.
     """
 
     targets: Tensors
@@ -36,17 +36,18 @@ class Sink:
     gain: float | Tensor
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
-        """The gradient of a weight: a sum over N, which is sample after sample, each of as many positions."""
+        """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
         target = self.targets[name]
         target.view(target.shape[0], target.shape[1], -1).baddbmm_(a_coN, b_cNK, beta=self.keep, alpha=self.scale)
 
     def summed(self, name: str, value: Tensor) -> Tensor:
-        """The gradient of a number that is added everywhere: the sum over samples and positions, which comes back."""
+        """Add a bias's gradient, the sum of `value` over samples and positions; returns that sum."""
         sum_ = value.sum(positions(value), keepdim=True)
         self.total(name, sum_.view_as(self.targets[name]))
         return sum_
 
     def total(self, name: str, gradient: Tensor) -> None:
+        """Add a gradient that is already summed."""
         target = self.targets[name]
         if self.keep == 0:
             torch.mul(gradient, self.scale, out=target)
@@ -56,10 +57,10 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Squares(Sink):
-    """Adds up the squares of each sample's own gradient instead: target <- target + Σ_s g_s².
+class SquaredGradientSink(GradientSink):
+    """Adds the squares of each sample's own gradient: target <- target + Σ_s g_s².
 
-    In a dense layer g_s is an outer product, so that Σ_s g_s² = (d²)ᵀ x² is one product as well.
+    In a dense layer g_s is an outer product, so Σ_s g_s² = (d²)ᵀ x² is one matrix product too.
     """
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:

@@ -1,4 +1,4 @@
-"""One round's local work as the engine is given it, and what comes of it.
+"""One round's local work: what the engine is given (`Job`) and what it returns (`Trained`).
 
 Shape letters: C clients of the cohort, P parameters (all columns).
 """
@@ -16,17 +16,18 @@ from turnout.types import Samples, Tensors
 
 
 def plain_sgd(optimizer: Optimizer) -> bool:
+    """Whether this is SGD without momentum (weight decay is allowed)."""
     return isinstance(optimizer, SGD) and not optimizer.momentum
 
 
 @dataclass(frozen=True)
 class Job:
-    """One round's local work for the clients that turned up, in descending order of steps."""
+    """One round's local work for the clients that turned up, sorted by steps, most first."""
 
     client_C: Tensor
     steps_C: Tensor  # mini-batches each will finish
     samples: Samples  # of these clients, in this order
-    start_P: Tensor  # [P], or [C, P] where clients start from different weights
+    start_P: Tensor  # [P], or [C, P] if clients start from different weights
     states: Tensors  # name -> [...] broadcast to everyone, or [C, ...] if listed in `own_states`
     lr: float
     batch_size: int
@@ -34,14 +35,14 @@ class Job:
     seed: int
     t: int
     optimizer: Optimizer
-    scale_C: Tensor | None = None  # what each multiplies its update by before sending it
+    scale_C: Tensor | None = None  # factor each client applies to its update before sending it
     own_states: frozenset[str] = frozenset()
-    slots: Tensors = field(default_factory=dict)  # optimizer state carried in: name -> [C, P], the job's to write on
-    count_C: Tensor | None = None  # optimizer steps carried in
+    slots: Tensors = field(default_factory=dict)  # optimizer state from before: name -> [C, P], overwritten
+    count_C: Tensor | None = None  # optimizer steps from before
     terms: Sequence[Term] = ()
     down: dict[str, Tensors] = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> [C, ...]
-    magnitudes: bool = False  # whether the mean size of each parameter's gradient is wanted
+    magnitudes: bool = False  # whether to record the mean |gradient| of each parameter
 
     @property
     def fused(self) -> bool:
@@ -49,9 +50,12 @@ class Job:
         return plain_sgd(self.optimizer) and not self.terms and not self.magnitudes
 
     @property
-    def followed(self) -> int:
-        """How many samples' gradients make up a client's update at most; 0 where it is more than their sum, or where
-        clients start from different weights (a chunk of one of them looks like a common start)."""
+    def factored_samples(self) -> int:
+        """The most samples whose gradients add up to a client's update, for engine/factored.py.
+
+        0 if the update is more than that sum (weight decay, momentum, terms), or if clients start from different
+        weights (a chunk of a single client would look like a common start).
+        """
         plain = self.fused and isinstance(self.optimizer, SGD) and not self.optimizer.weight_decay
         common = plain and self.start_P.dim() == 1
         return int(self.steps_C.max()) * self.batch_size if common and len(self.steps_C) else 0
@@ -61,7 +65,7 @@ class Job:
 class Trained:
     """The cohort after local training, in the job's order of clients.
 
-    `flat_CP` holds the scaled update (trained - start) in the shared columns, the trained values in the personal ones.
+    `flat_CP` has the scaled update (trained - start) in the shared columns and the trained values in the personal ones.
     """
 
     flat_CP: Tensor
@@ -69,7 +73,7 @@ class Trained:
     slots: Tensors
     count_C: Tensor
     loss_C: Tensor  # mean over the local steps
-    finite_C: Tensor  # whether the update is a number throughout
+    finite_C: Tensor  # whether the whole update is finite
     up: dict[str, Tensors]
     mine: dict[str, Tensors]
-    magnitude: Tensors  # parameter -> mean |gradient| over entries and local steps [C], where wanted
+    magnitude: Tensors  # parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`

@@ -1,7 +1,7 @@
-"""The losses on top of a hand-written stack: the mean over a client's batch, and its gradient.
+"""The losses of the hand-written pass: the mean over a client's batch, and its gradient.
 
-Each takes what the stack gives [c, B, K], the targets, which samples are real (None: all), and a gain; back come the
-mean loss of each client [c] and gain times its gradient with respect to the outputs [c, B, K].
+Each takes the outputs [c, B, K], the targets, a mask of the real samples (None: all are real) and a gain. It returns
+the mean loss of each client [c], and gain times its gradient with respect to the outputs [c, B, K].
 
 Shape letters: c clients of a chunk, B batch, K scores or outputs.
 """
@@ -19,9 +19,9 @@ Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, T
 
 
 def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Mean loss [c] over the real samples, and gain times its gradient with respect to the scores [c, B, classes].
+    """Cross-entropy of scores [c, B, classes] with labels [c, B].
 
-    The softmax is written out: torch's own takes four times as long where there are few classes.
+    The softmax is written out: for few classes torch's own takes four times as long.
     """
     z = logits - logits.amax(2, keepdim=True)
     index = y.unsqueeze(2)
@@ -39,7 +39,7 @@ def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
 def soft_cross_entropy(
     logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same for targets that are a probability for each class [c, B, classes], with the sum 1: distillation."""
+    """Cross-entropy with target probabilities [c, B, classes] that sum to 1, for distillation."""
     log_q = logits.log_softmax(2)
     loss_cB = -(y * log_q).sum(2)
     d = log_q.exp_().sub_(y)
@@ -50,7 +50,7 @@ def soft_cross_entropy(
 
 
 def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The same for the squared error, a mean over a sample's outputs.
+    """Squared error, averaged over a sample's outputs.
 
     >>> squared_error(torch.tensor([[[1.0], [3.0]]]), torch.zeros(1, 2), None, 1.0)
     (tensor([5.]), tensor([[[1.],
@@ -70,5 +70,5 @@ BY_HAND: dict[type, Loss] = {Classification: cross_entropy, Regression: squared_
 
 
 def loss_by_hand(task: TaskSpec) -> Loss | None:
-    """The hand-written form of a task's loss, or None where there is none."""
+    """The hand-written form of a task's loss; None if there is none."""
     return BY_HAND.get(type(task))

@@ -1,8 +1,7 @@
-"""A pass over a client's own samples in evaluation mode, beside its training: the mean gradient, and the diagonal of
-the empirical Fisher information, which is the mean square of one sample's gradient.
+"""Passes over clients' own samples in evaluation mode: mean gradient and diagonal of the empirical Fisher information.
 
-Squaring a mini-batch's mean gradient would be another, smaller number. A batch at a time, for a chunk of clients, and
-never a matrix of [clients, samples, parameters].
+The Fisher diagonal is the mean square of a single sample's gradient (the square of a batch's mean gradient would be
+smaller). Both work batch by batch for a chunk of clients; no [clients, samples, parameters] tensor is ever made.
 
 Shape letters: c clients of a chunk, m samples, B of a batch, P parameters (all columns).
 """
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.graphs import Batch
+from turnout.engine.batches import Batch
 from turnout.engine.gradients import Gradients
 from turnout.rng import keys
 from turnout.types import Samples, Tensors
@@ -24,7 +23,7 @@ from turnout.types import Samples, Tensors
 
 @dataclass(frozen=True)
 class OwnSamples:
-    """Some samples of each of some clients, as rows of their pool [c, m], and which of these are real."""
+    """Some samples of some clients as rows of the pool [c, m]; `real_cm` is False where a client has fewer than m."""
 
     pool: Samples
     row_cm: Tensor
@@ -32,10 +31,10 @@ class OwnSamples:
 
     @classmethod
     def of(cls, pool: Samples, place_c: Tensor, client_c: Tensor, address: int, most: int | None = None) -> OwnSamples:
-        """Up to `most` (or all) of the clients at these places of the pool.
+        """Up to `most` samples (None: all) of the clients at these positions of `pool`.
 
-        An addressed order that visits all of a client's samples before it would start again: from a place of its own,
-        in steps prime to their number and near the golden section of it, so that a few are well spread.
+        An addressed order without repeats: it begins at an addressed sample and goes on in steps that are coprime to
+        the number of samples and near 0.618 of it, so that a few samples are well spread.
         """
         count_c, start_c = pool.count_C[place_c], pool.start_C[place_c]
         longest = int(count_c.max())
@@ -46,7 +45,7 @@ class OwnSamples:
         return cls(pool, pool.row_R[start_c[:, None] + place_cm], i_m < count_c[:, None])
 
     def batches(self, size: int, like: Tensor) -> Iterator[Batch]:
-        """A few samples of each at a time; the mask is there where some have none left."""
+        """Batches of `size` samples of each client; masked if some clients have no samples left."""
         device = self.pool.x.device
         for first in range(0, self.row_cm.shape[1], size):
             some = slice(first, first + size)
@@ -55,7 +54,7 @@ class OwnSamples:
             yield Batch(self.pool.x[row_cB], self.pool.y[row_cB], mask_cB, None, training=False)
 
     def count(self, like: Tensor) -> Tensor:
-        """How many each client has here [c, 1]."""
+        """How many samples each client has here [c, 1]."""
         return self.real_cm.sum(1, keepdim=True).to(like)
 
 
@@ -74,14 +73,15 @@ def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: O
         here_c1 = torch.full_like(flat_cP[:, :1], batch.x.shape[1])
         if batch.mask_cB is not None:
             here_c1 = batch.mask_cB.sum(1, keepdim=True)
-            batch.mask_cB[(here_c1 == 0).squeeze(1), 0] = 1  # who has none left repeats one, which weighs nothing
+            batch.mask_cB[(here_c1 == 0).squeeze(1), 0] = 1  # no samples left: repeat one, with weight 0
         gradients.gradient(flat_cP, states, batch, part_cP)
         total_cP.addcmul_(part_cP, here_c1)
     return total_cP.div_(own.count(flat_cP))
 
 
 def _stride(n: int) -> int:
-    """
+    """The first number from 0.618 n on that is coprime to n.
+
     >>> [_stride(n) for n in (1, 5, 10)]
     [1, 3, 7]
     """

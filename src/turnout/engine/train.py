@@ -1,8 +1,8 @@
-"""Local training of a cohort: advanced in chunks, chunks spread over threads.
+"""Local training of a cohort, in chunks of clients that are spread over threads.
 
-A job's clients come sorted by work, most first, so that at each step the clients still at work are a prefix of their
-chunk. The same code trains with any of the three gradients of engine/gradients.py, and the result does not depend on
-chunk size, order or threads beyond rounding. Plain SGD on small models is done in C (engine/native.py).
+A job's clients are sorted by steps, most first, so that at each step the clients that still have work are the first of
+their chunk. The same code works with any of the three gradients of engine/gradients.py. The result depends on chunk
+size, order and threads only by rounding. Plain SGD on small models is done in C (engine/native/).
 
 Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns), B batch.
 """
@@ -16,43 +16,50 @@ from torch import Tensor
 
 from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
-from turnout.engine.crew import Crew
-from turnout.engine.gradients import Gradients, Network
+from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, plain_sgd
-from turnout.engine.native.steps import Native, Rate
+from turnout.engine.native.steps import NativeSteps, StepRule
+from turnout.engine.network import Network
+from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
 from turnout.parts.optimizers import SGD, Optimizer
 from turnout.types import Samples
 
-BLOCK = 256  # clients whose batch orders are laid out together
-_SMALL = 1 << 20  # bytes a step of the whole cohort touches, below which threads do not pay
-_LITTLE = 16 << 20  # bytes that all steps of a cohort touch, below which they are done in C in this thread
-_TRAILS = 32 << 20  # bytes of trails in a chunk: the more clients, the larger the products with the common start
+BLOCK = 256  # clients whose batches are laid out at once
+_SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
+_SMALL_JOB = 16 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
 
 class Trainer:
-    """Trains jobs: chunks of at most `chunk` clients, spread over a crew of threads."""
+    """Trains jobs in chunks of at most `chunk` clients, spread over a pool of threads."""
 
     def __init__(
-        self, network: Network, crew: Crew, chunk: int, cost: int = 1 << 30, fixed: bool = True,
-        native: Native | None = None,
-    ):  # fmt: skip
-        """`cost`: bytes a client's step touches. Unless `fixed`, chunks shrink so that every thread has one. `native`:
-        the steps of plain SGD in C, where there are any."""
-        self.network, self.crew, self.chunk, self.cost, self.fixed = network, crew, chunk, cost, fixed
+        self,
+        network: Network,
+        workers: WorkerPool,
+        chunk: int,
+        cost: int = 1 << 30,
+        fixed: bool = True,
+        native: NativeSteps | None = None,
+    ):
+        """`cost` is the bytes of a client's step. Unless `fixed`, chunks may be smaller, so that every thread has work,
+        or larger for factored weights. `native` is plain SGD in C, if it supports the model.
+        """
+        self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
         self.native = native
         self._matrix: Tensor | None = None
 
     @property
     def gradients(self) -> Gradients:
-        return self.crew.first
+        return self.workers.first
 
     @property
     def threads(self) -> int:
-        return self.crew.threads
+        return self.workers.threads
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
-        """How clients train with this optimizer, and with terms that are all springs or not."""
+        """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
         return "native" if self.native and plain_sgd(optimizer) and springs else self.gradients.title
 
     def train(self, job: Job) -> Trained:
@@ -63,11 +70,11 @@ class Trainer:
             Chunk(job, self.network, gradients, *piece, result, native).run()
 
         native = self._native(job)
-        self.crew.map(advance, self._pieces(job, self._share(job) if native else self._chunk(job)))
+        self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
         return result
 
-    def _native(self, job: Job) -> tuple[Native, Rate] | None:
-        """The steps in C, where this job's are like that: plain SGD, with terms that are springs or none."""
+    def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
+        """The steps in C if they support this job, else None: plain SGD, and every term a spring (adds k w - f)."""
         shared, plain = self.network.layout.shared, plain_sgd(job.optimizer) and not job.magnitudes
         if self.native is None or not plain or not self.native.takes(job.samples, job.start_P):
             return None
@@ -76,31 +83,32 @@ class Trainer:
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # rows of their own, whatever company a client has
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
-        there = [spring for spring in springs if spring is not None]
-        if len(there) < len(springs):
+        known = [spring for spring in springs if spring is not None]
+        if len(known) < len(springs):
             return None
         keep = 1 - job.lr * job.optimizer.weight_decay
-        return self.native, Rate.of(job.lr, keep, there, job.start_P)
+        return self.native, StepRule.of(job.lr, keep, known, job.start_P)
 
-    def _share(self, job: Job) -> int:
-        """Clients that a thread takes at once where they train one after another: a few, for those who come first have
-        most to do; everybody where there is little to do."""
+    def _native_chunk(self, job: Job) -> int:
+        """Clients per chunk in C: about 8 chunks a thread, because the first clients have the most steps; all clients
+        in one chunk if the job is small.
+        """
         clients, turns = len(job.client_C), 8
-        if clients * self.cost * int(job.steps_C.max()) < _LITTLE:
+        if clients * self.cost * int(job.steps_C.max()) < _SMALL_JOB:
             return clients
-        return -(-clients // (turns * self.crew.threads))
+        return -(-clients // (turns * self.workers.threads))
 
     def _room(self, job: Job) -> Tensor:
-        """The cohort's matrix: the same memory round after round, so that captured steps of a GPU stay valid."""
+        """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""
         clients, width, start = len(job.client_C), self.network.layout.width, job.start_P
         if self._matrix is None or len(self._matrix) < clients:
-            # on a GPU rows that start at a multiple of 64 bytes are read four numbers at a time
+            # a GPU reads four numbers at a time from rows that start at a multiple of 64 bytes
             stride = -(-width // 16) * 16 if start.is_cuda else width
             self._matrix = torch.empty(clients, stride, dtype=start.dtype, device=start.device)
         return self._matrix[:clients, :width]
 
     def _pieces(self, job: Job, chunk: int) -> Iterator[tuple[slice, Batches]]:
-        """Rows of the job with their batches; batches are laid out a block at a time, as the crew gets there."""
+        """Each chunk's rows of the job and its batches; batches are laid out lazily, a block of clients at a time."""
         for first in range(0, len(job.client_C), BLOCK):
             block = slice(first, min(first + BLOCK, len(job.client_C)))
             batches = _batches(job, block)
@@ -110,20 +118,20 @@ class Trainer:
                 yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
 
     def _chunk(self, job: Job) -> int:
-        """Clients that advance together. Small work stays in one piece: a thread of its own would cost more."""
+        """Clients per chunk. A small cohort is not split further: starting threads would cost more."""
         clients = len(job.client_C)
-        if (
-            self.fixed and not job.start_P.is_cuda
-        ) or clients * self.cost < _SMALL:  # on a GPU: at most the chunk given
+        fixed = self.fixed and not job.start_P.is_cuda  # on a GPU `chunk` is an upper bound
+        if fixed or clients * self.cost < _SMALL_STEP:
             return self.chunk
-        trail = self.gradients.trail_bytes(job.start_P[None], job.followed) if job.followed else 0
-        most = max(self.chunk, _TRAILS // trail) if trail else self.chunk
-        turns = -(-clients // (most * self.crew.threads))  # every thread has as many chunks, of the same size
-        return -(-clients // (turns * self.crew.threads))
+        samples = job.factored_samples
+        factored = self.gradients.factored_bytes(job.start_P[None], samples) if samples else 0
+        most = max(self.chunk, _FACTORED_ROOM // factored) if factored else self.chunk
+        turns = -(-clients // (most * self.workers.threads))  # every thread gets as many chunks, of equal size
+        return -(-clients // (turns * self.workers.threads))
 
 
 def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
-    """Everybody at the start, with the tensors that training will write into."""
+    """The result before training: the tensors that training will write to."""
     clients, device = len(job.client_C), job.start_P.device
     slots = {n: job.slots[n] if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
     mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
@@ -139,11 +147,10 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
 
 
 def _batches(job: Job, block: slice) -> Batches:
-    """The batch orders of a block of clients, on the device of the pool."""
+    """The batches of a block of clients, on the device of the pool."""
     start_C, count_C = job.samples.start_C, job.samples.count_C
     first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
     samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
-    args = (samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
-    batches = address_batches(*args)
+    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
     return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)

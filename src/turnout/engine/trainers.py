@@ -1,4 +1,4 @@
-"""Which engine trains a network, on which device, in which chunks: chosen once, from the settings and one batch."""
+"""Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.engine.crew import Crew
-from turnout.engine.gpu.graphs import Batch
-from turnout.engine.gradients import ByHand, Gradients, Looped, Network, Vmapped, fastest
+from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.backprop import stack_of
+from turnout.engine.batches import Batch
+from turnout.engine.by_hand import ByHand
+from turnout.engine.gradients import Gradients
 from turnout.engine.losses import Loss
-from turnout.engine.native.steps import Native
+from turnout.engine.native.steps import NativeSteps
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
+from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
@@ -26,12 +30,11 @@ NOT_IN_C = (
     "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
 )
 
-
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
 
 def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor) -> Trainer:
-    """A trainer for a network, its chunks measured on a batch like those it will see."""
+    """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y."""
     gradients = pick_gradients(settings.engine, network, loss)
     if not isinstance(gradients, Looped):
         gradients = checked_gradients(gradients, network, x, y)
@@ -41,48 +44,48 @@ def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Te
     if on_gpu:
         room = torch.cuda.mem_get_info(x.device)[0] // 2
     else:
-        torch.set_num_threads(1)  # here too: a crew of one works in this thread
+        torch.set_num_threads(1)  # a pool of one worker works in this thread
         room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
     chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
     asked = settings.engine in ("auto", "native")
-    native = Native.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
+    native = NativeSteps.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
     if settings.engine == "native" and native is None:
         raise Mistake(NOT_IN_C)
-    return Trainer(network, Crew(gradients, threads), chunk, cost, settings.chunk is not None, native)
+    return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run computes, and in which numbers."""
+    """The device and the type of numbers of a run."""
 
     device: torch.device
     dtype: torch.dtype
 
     def put(self, value: Tensor) -> Tensor:
-        """A tensor on this device, floats in this precision."""
+        """A tensor on this device; floats as this type of number."""
         return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
 
     def put_all(self, tensors: Tensors) -> Tensors:
         return {name: self.put(value) for name, value in tensors.items()}
 
     def put_tree(self, tree: State) -> State:
-        """The same for a state tree."""
+        """A state tree on this device."""
         tensors, plain = flatten(tree)
         return unflatten(self.put_all(tensors), plain)
 
     def describe(self) -> dict[str, str]:
-        """For the record."""
+        """The device and its name, for the run's records."""
         cuda = self.device.type == "cuda"
         name = torch.cuda.get_device_name(self.device) if cuda else platform.processor() or "cpu"
         return {"device": str(self.device), "device_name": name}
 
 
 def place_of(settings: InProcess) -> Place:
-    """The place meant by the settings; torch is told of it."""
+    """The device and type of numbers for `runtime`'s settings; also sets torch's global switches for them."""
     device = pick_device(settings.device)
     if device.type == "cuda":
         if device.index is not None:
-            torch.cuda.set_device(device)  # steps are captured on the current one
+            torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
     else:
@@ -91,7 +94,7 @@ def place_of(settings: InProcess) -> Place:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device meant by a setting."""
+    """The device for `runtime.device`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -104,7 +107,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradients:
-    """The gradients meant by a setting."""
+    """The gradients for `runtime.engine`."""
     if engine == "loop":
         return Looped(network)
     if engine == "vmap":
@@ -118,8 +121,14 @@ def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradient
     return gradients
 
 
+def fastest(network: Network, loss: Loss | None) -> ByHand | Vmapped:
+    """By hand if the model is a plain stack and its loss has a hand-written form, else under `vmap`."""
+    stack = stack_of(network.module, loss) if loss is not None else None
+    return ByHand(network, stack) if stack is not None else Vmapped(network)
+
+
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
-    """The same gradients, or the plain loop (with a warning) for a model that cannot be vectorised."""
+    """The same gradients, or the plain loop (with a warning) if the model cannot be vectorised."""
     flat_cP = network.layout.pack(dict(network.module.named_parameters())).expand(2, -1).clone()
     states = {n: b.expand(2, *b.shape).clone() for n, b in network.module.named_buffers() if n in network.layout.states}
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
@@ -136,7 +145,7 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
 
 
 def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
-    """What one client's local step touches: its weights, and what the forward pass saves for the backward one."""
+    """Bytes of one client's local step: its weights, and what the forward pass saves for the backward pass."""
     total = 0
 
     def count(saved: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from turnout.engine.crew import Crew
-from turnout.engine.gradients import Gradients, Network
+from turnout.engine.gradients import Gradients
+from turnout.engine.network import Network
+from turnout.engine.workers import WorkerPool
 from turnout.evaluation.metrics import Models, chunks, gathered
 from turnout.types import Samples, Tensors
 
@@ -36,9 +37,9 @@ def blank(module: nn.Module) -> Tensors:
     return {f"{layer}.{name}": torch.zeros(size) for layer, size in norms(module).items() for name in names}
 
 
-def distributions(crew: Crew, models: Models, samples: Samples) -> Tensors:
+def distributions(workers: WorkerPool, models: Models, samples: Samples) -> Tensors:
     """E[z] and Var[z] of every neuron before BatchNorm: "layer.z_mean" -> [C, I]; NaN for a client without samples."""
-    count_C, network = samples.count_C.cpu(), crew.first.network
+    count_C, network = samples.count_C.cpu(), workers.first.network
     found = {
         f"{layer}.{name}": torch.full((len(count_C), size), float("nan"), dtype=torch.float64)
         for layer, size in norms(network.module).items()
@@ -55,7 +56,7 @@ def distributions(crew: Crew, models: Models, samples: Samples) -> Tensors:
                 var, mean = torch.var_mean(z.double(), [d for d in range(z.dim()) if d != 1], correction=0)
                 found[f"{layer}.z_mean"][place], found[f"{layer}.z_var"][place] = mean.cpu(), var.cpu()
 
-    crew.map(part, chunks(count_C, network.layout.width, samples.x))
+    workers.map(part, chunks(count_C, network.layout.width, samples.x))
     return found
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from turnout.engine.crew import Crew
 from turnout.engine.gradients import Gradients
+from turnout.engine.workers import WorkerPool
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 
@@ -23,7 +23,7 @@ ROOM = 32 << 20  # bytes of models and samples that are measured together
 Models = Callable[[Tensor], tuple[Tensor, Tensors]]  # places in the list of clients -> their models [c, P] and states
 
 
-def per_sample(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
+def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The loss and every metric of each sample under one model, in evaluation mode (statistics do not move)."""
 
     @torch.no_grad()
@@ -35,20 +35,22 @@ def per_sample(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: T
         values = {"loss": task.loss(output, y[rows])}
         return values | {name: metric(output, y[rows]).to(flat_P.dtype) for name, metric in task.metrics.items()}
 
-    parts = crew.map(part, [slice(i, i + BATCH) for i in range(0, len(x), BATCH)])
+    parts = workers.map(part, [slice(i, i + BATCH) for i in range(0, len(x), BATCH)])
     return {name: torch.cat([values[name] for values in parts]) for name in (parts[0] if parts else {})}
 
 
-def measure(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> dict[str, float]:
+def measure(
+    workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor
+) -> dict[str, float]:
     """The mean loss and metrics of one model."""
-    values = per_sample(crew, task, flat_P, states, x, y)
+    values = per_sample(workers, task, flat_P, states, x, y)
     return {name: float(value.double().mean()) for name, value in values.items()}
 
 
-def measure_clients(crew: Crew, task: TaskSpec, flat_P: Tensor, states: Tensors, samples: Samples) -> Tensors:
+def measure_clients(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tensors, samples: Samples) -> Tensors:
     """The same for each client's own samples: name -> [C], NaN for a client without any."""
     rows = samples.row_R.to(samples.x.device)
-    values = per_sample(crew, task, flat_P, states, samples.x[rows], samples.y[rows])
+    values = per_sample(workers, task, flat_P, states, samples.x[rows], samples.y[rows])
     count_C = samples.count_C.cpu()
     owner_R = torch.arange(len(count_C)).repeat_interleave(count_C)
     return {name: _means(value.double().cpu(), owner_R, count_C) for name, value in values.items()}
@@ -59,7 +61,9 @@ def _means(value_R: Tensor, owner_R: Tensor, count_C: Tensor) -> Tensor:
     return torch.where(count_C > 0, total_C / count_C, float("nan"))
 
 
-def objective_gradient(crew: Crew, flat_P: Tensor, states: Tensors, samples: Samples, share_C: Tensor) -> Tensor:
+def objective_gradient(
+    workers: WorkerPool, flat_P: Tensor, states: Tensors, samples: Samples, share_C: Tensor
+) -> Tensor:
     """∇ Σ_c share_c F_c, F_c the mean loss of a client's own samples, in evaluation mode."""
     count_C = samples.count_C.to(share_C.device)
     weight_R, row_R = (share_C / count_C.clamp(min=1)).repeat_interleave(count_C), samples.row_R
@@ -77,12 +81,12 @@ def objective_gradient(crew: Crew, flat_P: Tensor, states: Tensors, samples: Sam
             total_P += torch.autograd.grad(loss, point_P)[0]
         return total_P
 
-    each = max(1, -(-len(row_R) // crew.threads))
-    parts = crew.map(part, [range(i, min(i + each, len(row_R))) for i in range(0, len(row_R), each)])
+    each = max(1, -(-len(row_R) // workers.threads))
+    parts = workers.map(part, [range(i, min(i + each, len(row_R))) for i in range(0, len(row_R), each)])
     return torch.stack(parts).sum(0) if parts else torch.zeros_like(flat_P)
 
 
-def measure_own(crew: Crew, task: TaskSpec, models: Models, samples: Samples) -> Tensors:
+def measure_own(workers: WorkerPool, task: TaskSpec, models: Models, samples: Samples) -> Tensors:
     """Loss and metrics of each client's own model on its own samples: name -> [C], NaN for a client without any.
 
     Models are made a chunk at a time, when their turn comes, so that memory does not grow with the clients.
@@ -100,7 +104,7 @@ def measure_own(crew: Crew, task: TaskSpec, models: Models, samples: Samples) ->
             total_c = torch.where(real_cB, value_cB, 0.0).sum(1)
             found[name][place_c] = total_c.cpu() / count_C[place_c]
 
-    crew.map(part, chunks(count_C, crew.first.network.layout.width, samples.x))
+    workers.map(part, chunks(count_C, workers.first.network.layout.width, samples.x))
     return found
 
 

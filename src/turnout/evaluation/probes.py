@@ -41,10 +41,10 @@ class Watch:
         report: Tensors = {} if self.noisy_R is None else {"noisy": self.noisy_R}
         models = downloaded(job)
         if self.settings.recovery:
-            measured = measure_own(trainer.crew, self.task, models, self.tests)
+            measured = measure_own(trainer.workers, self.task, models, self.tests)
             report |= {f"before_{name}": value for name, value in measured.items()}
         if self.settings.activations and central is not None:
-            after = distributions(trainer.crew, models, self.tests)
+            after = distributions(trainer.workers, models, self.tests)
             averaged = own_values(trainer.network, lambda place: _alone(central), 1)
             last = {name: value.double().cpu() for name, value in seen.items()}
             report |= shares(trainer.network.module, last, after, averaged)
@@ -55,11 +55,11 @@ class Watch:
         models = trained(job, result, trainer.network.layout.shared)
         report = {f"gradient_{name}": value for name, value in result.magnitude.items()}
         if self.settings.recovery:
-            measured = measure_own(trainer.crew, self.task, models, self.tests)
+            measured = measure_own(trainer.workers, self.task, models, self.tests)
             report |= {f"after_{name}": value for name, value in measured.items()}
         if not self.settings.activations:
             return report, {}
-        seen = distributions(trainer.crew, models, self.tests)
+        seen = distributions(trainer.workers, models, self.tests)
         seen |= own_values(trainer.network, models, len(job.client_C))
         return report, {name: torch.nan_to_num(value) for name, value in seen.items()}
 

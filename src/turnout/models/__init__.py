@@ -1,4 +1,13 @@
-"""The papers' models: small specs that build plain modules."""
+"""The papers' models. A model is a small frozen spec; `build(input_shape, classes)` makes an ordinary `nn.Module`.
+
+layers.py          what the specs share: their protocol, stacks of named layers, checks; read this first
+plain.py           logistic regression, multi-layer perceptron
+convolutional.py   one general CNN, and the papers' networks as functions that fill it in
+residual.py        residual networks
+recurrent.py       LSTMs for text
+
+May import the root's values only.
+"""
 
 from turnout.models.convolutional import (
     CNN,

@@ -1,7 +1,7 @@
 """Convolutional models: one general spec, and the papers' networks as functions that fill it in.
 
-A layer is convolution, BatchNorm, activation, max-pool 2x2, in this order, the second and the last
-where asked for. Where a paper pools before its ReLU the result is the same: max-pool and ReLU commute.
+A layer is convolution, BatchNorm, activation and 2x2 max-pool, in this order; BatchNorm and pool are optional. Where a
+paper pools before its ReLU the result is the same, because max-pool and ReLU commute.
 """
 
 from __future__ import annotations

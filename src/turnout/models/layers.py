@@ -1,9 +1,9 @@
-"""What the model specs share: the spec's protocol, places in a stack of layers, activations, checks of sizes.
+"""What the model specs share: their protocol, stacks of named layers, activations, checks of sizes.
 
-A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns
-samples into scores (logits, never probabilities). Wherever it can, that module is one plain `nn.Sequential`
-of named layers (`conv1`, `norm1`, `act1`, `pool1`, `flatten`, `linear3`, ..., `output`), so that other code
-can read what it is. Layers are numbered from 1 through the whole stack; the output layer has no number.
+A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns samples
+into scores (logits, never probabilities). If possible, that module is one plain `nn.Sequential` of named layers
+(`conv1`, `norm1`, `act1`, `pool1`, `flatten`, `linear3`, ..., `output`), so that the engine can read its structure.
+Layers are numbered from 1 through the whole stack; the output layer has no number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnout.errors import Mistake, nearest
 Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers
 Layers = list[tuple[str, nn.Module]]
 
-# Softmax runs over features (or channels), as a hidden activation does in Keras: paper 002, Table 1.
+# Softmax is over features (or channels), as for a hidden activation in Keras: paper 002, Table 1.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "softmax": lambda: nn.Softmax(dim=1),
@@ -30,14 +30,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class ModelSpec(Protocol):
-    """What every model spec can do; anything with this one method is a model spec."""
+    """The promise of a model spec: one method."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        """A fresh module for samples of this shape; the caller seeds torch around it."""
+        """A new module for samples of this shape; the caller seeds torch's generator."""
         ...
 
 
-Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # what a person may give as a model
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # what a user may give as a model
 
 
 def sequential(layers: Layers) -> nn.Sequential:
@@ -46,7 +46,7 @@ def sequential(layers: Layers) -> nn.Sequential:
 
 
 def placed(places: Places, layers: int) -> tuple[bool, ...]:
-    """Which of the layers 1..n are meant.
+    """For each of the layers 1..n, whether it is among the places.
 
     >>> placed("all", 3), placed((1, 3), 3), placed(False, 2)
     ((True, True, True), (True, False, True), (False, False))
@@ -57,7 +57,7 @@ def placed(places: Places, layers: int) -> tuple[bool, ...]:
 
 
 def check_places(name: str, places: object, layers: int) -> Places:
-    """The places a person wrote (a list is fine), or a sentence about what is wrong with them."""
+    """Checks places as a user wrote them (a list is fine) and returns them."""
     if isinstance(places, bool):
         return places
     if isinstance(places, str):
@@ -127,7 +127,7 @@ def dense(
 
 
 def features(input_shape: tuple[int, ...]) -> int:
-    """Numbers in one sample.
+    """How many numbers one sample has.
 
     >>> features((1, 28, 28))
     784

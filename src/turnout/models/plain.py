@@ -1,4 +1,4 @@
-"""Models without structure in their input: multinomial logistic regression and the multi-layer perceptron."""
+"""Models for flat inputs: multinomial logistic regression and the multi-layer perceptron."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recurrent models for text (paper 001): next character (Shakespeare), one label per sentence (Sentiment140).
 
-The LSTM is a cell written in plain operations, because `nn.LSTM` cannot be vectorised over clients. It has
-one bias per gate where `nn.LSTM` has two that only ever act as their sum.
+The LSTM is a cell written in plain operations, because `nn.LSTM` cannot be vectorised over clients. It has one bias per
+gate; `nn.LSTM` has two, of which only the sum matters.
 
 Shape letters: B samples, T positions, I inputs of a layer, H its hidden size, K scores.
 """
@@ -33,7 +33,7 @@ class LSTMLayer(nn.Module):
 
     def forward(self, x_BTI: Tensor, real_BT: Tensor | None = None) -> Tensor:
         """The hidden state after every position; where `real_BT` is false (padding) it is carried over."""
-        gate_BTG = self.input(x_BTI)  # all positions at once: only the recurrent product must wait
+        gate_BTG = self.input(x_BTI)  # all positions at once; only the recurrent product needs a loop
         hidden_BH = cell_BH = gate_BTG.new_zeros(gate_BTG.shape[0], self.hidden)
         states = []
         for t, gate_BG in enumerate(gate_BTG.unbind(1)):
@@ -52,7 +52,7 @@ class LSTMLayer(nn.Module):
 class TextScores(nn.Module):
     """Embedding, LSTM layers, and scores for each position or only the last.
 
-    With `padded`, token 0 (or a vector of zeros where the text comes embedded) is padding: no state changes.
+    With `padded`, token 0 (or a vector of zeros if the text is already embedded) is padding and changes no state.
     """
 
     def __init__(self, embedding: nn.Module, layers: list[LSTMLayer], classes: int, last: bool, padded: bool) -> None:

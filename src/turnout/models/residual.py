@@ -1,7 +1,7 @@
 """Residual networks (He et al. 2016) of bottleneck blocks; paper 001 trains ResNet50 on MNIST and EMNIST.
 
-Nothing is done in place and every shape is fixed by the input's, so the network trains under `vmap`, with
-BatchNorm statistics stacked over clients.
+No operation is in place and all shapes follow from the input's, so the network trains under `vmap`, with BatchNorm
+statistics stacked over clients.
 
 Shape letters: B samples, D channels, H height, W width.
 """
@@ -94,7 +94,7 @@ def resnet50(stem: str = "small") -> ResNet:
 
 
 def _conv_norm(number: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> Layers:
-    """A convolution that keeps the size (up to its stride), drawn as He et al. do, and its BatchNorm."""
+    """A convolution that keeps the size (up to its stride), initialised as in He et al., and its BatchNorm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return [(f"conv{number}", conv), (f"norm{number}", nn.BatchNorm2d(outputs))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Noisy
 from turnout.data.partition import IID, Classes, Partition
-from turnout.data.partitioned import Dealt
+from turnout.data.partitioned import Partitioned
 from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD, Adam
@@ -88,7 +88,7 @@ def of_classes(classes: int) -> Partition:
     return Classes(per_client=classes, pick="random")
 
 
-def spoilt(data: Dealt, noisy: float) -> DataSpec:
+def spoilt(data: Partitioned, noisy: float) -> DataSpec:
     """N(0, 4) on the training pictures of a share of the clients."""
     return Noisy(data, share=noisy) if noisy else data
 

@@ -87,7 +87,7 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     """One thread for torch's own work on any machine: how sums are split decides how they are rounded. Clients have
-    threads of their own (engine/crew.py), and on a busy machine two that wait for one another are slower than one.
+    threads of their own (engine/workers.py), and on a busy machine two that wait for one another are slower than one.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -20,8 +20,8 @@ from torch import Tensor
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
-from turnout.engine.gradients import Network
 from turnout.engine.losses import loss_by_hand
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
 from turnout.errors import Mistake
@@ -140,14 +140,14 @@ class Clients:
         values = {name: found for name, members in asked.central.items() if (found := self._central(central, members))}
         if not (asked.common or asked.own):
             return Measured(values)
-        samples, crew = self.federation.test(asked.client_C, asked.t), self.trainer.crew
-        common = measure_clients(crew, self.task, *central, samples) if asked.common and central is not None else {}
+        samples, workers = self.federation.test(asked.client_C, asked.t), self.trainer.workers
+        common = measure_clients(workers, self.task, *central, samples) if asked.common and central is not None else {}
         if not asked.own:
             own: Tensors = {}
         elif self.algorithm.makes_own:
-            own = measure_own(crew, self.task, self.own_models(asked), samples)
+            own = measure_own(workers, self.task, self.own_models(asked), samples)
         else:  # everybody's own model is the same one
-            own = measure_clients(crew, self.task, *whole_model(self.model, asked.shared_P, asked.states), samples)
+            own = measure_clients(workers, self.task, *whole_model(self.model, asked.shared_P, asked.states), samples)
         noisy_N = self.federation.noisy()
         return Measured(values, common, own, None if noisy_N is None else noisy_N[asked.client_C])
 
@@ -155,7 +155,7 @@ class Clients:
         test = self.federation.central_test(members) if model is not None else None
         if model is None or test is None or not len(test[0]):
             return {}
-        return measure(self.trainer.crew, self.task, *model, *test)
+        return measure(self.trainer.workers, self.task, *model, *test)
 
     def own_models(self, asked: Measure) -> Models:
         """Clients' models as they would begin the next round: what is shared, with what is their own."""
@@ -182,12 +182,12 @@ class Clients:
         if not len(client_C):
             return None
         samples = self.federation.train(client_C, t)
-        return objective_gradient(self.trainer.crew, flat_P, states, samples, share_C / share_C.sum())
+        return objective_gradient(self.trainer.workers, flat_P, states, samples, share_C / share_C.sum())
 
     def losses(self, flat_P: Tensor, states: Tensors, client_C: Tensor, t: int) -> Tensor:
         """The loss of one model on each client's training samples."""
         samples = self.federation.train(client_C, t)
-        return measure_clients(self.trainer.crew, self.task, flat_P, states, samples)["loss"]
+        return measure_clients(self.trainer.workers, self.task, flat_P, states, samples)["loss"]
 
     # -- what it takes
 

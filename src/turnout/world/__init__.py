@@ -1,1 +1,17 @@
-"""."""
+"""Who is there: what a deployment will not let you choose. Everything here can be asked for any round, in any order.
+
+participation.py   kinds of participation: who answers, and how much of the work each finishes; read this first
+traces.py          the eight traces of paper 000, from their published means and deviations
+on_off.py          clients that go up and down as Markov chains
+stratified.py      dropping an exact number of clients, spread over groups
+fleet_log.py       the log of a real fleet (`round,client,work`) as participation
+
+members.py         the set of enrolled clients
+events.py          who joins and leaves when: a list or a file, checked, as one calendar
+random_events.py   joins, leaves and returns drawn from rates
+
+recording.py       measuring a participation trace on this machine
+contention.py      the two processes of such a measurement
+
+May import the root's values and machine.
+"""

@@ -1,8 +1,8 @@
-"""The two processes of a measurement: a training job against the clock, and a competitor for its CPU.
+"""The two processes of a measured trace: a training job with a deadline, and a competitor for its CPU.
 
-Run as a file of its own (`python contention.py train ...`), never imported by a run: it uses the standard
-library alone, so that it starts in milliseconds and brings no threads, and what it does to its own CPU
-affinity stays with it. Both processes end by themselves when the process that started them is gone.
+Run as a script (`python contention.py train ...`), never imported by a run. It uses only the standard library, so that
+it starts in milliseconds and has no threads, and it changes the CPU affinity of its own process only. Both processes
+end when the process that started them has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INPUTS = 60
 
 
 def share_core(core: int) -> None:
-    """Stay on one core, where the system knows how and the core is not -1."""
+    """Keep this process on one core, if the system can and the core is not -1."""
     if core >= 0 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 
@@ -38,7 +38,7 @@ def train(parent: int, core: int, seed: int, rounds: int, epochs: int, samples: 
 
 
 def _epochs_until(stop: float, weights: list[float], x: list[list[float]], epochs: int, samples: int) -> int:
-    """Passes finished before `stop`; a part of a pass is lost."""
+    """Epochs finished before `stop`; an unfinished epoch does not count."""
     for done in range(epochs):
         for i in range(samples):
             step(weights, x[i % len(x)], label=i % 2)
@@ -61,9 +61,9 @@ def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> 
 
 
 def compete(parent: int, core: int, seed: int, load: float, period: float) -> None:
-    """Bursts of load x period of CPU time, each followed by a sleep of the rest of the period, for ever.
+    """Until the parent ends: use load x period of CPU time, then sleep for the rest of the period.
 
-    The period varies by a half either way, so that rounds differ.
+    The period varies randomly by up to half, so that rounds differ.
     """
     share_core(core)
     chance = random.Random(seed)
@@ -76,7 +76,7 @@ def compete(parent: int, core: int, seed: int, load: float, period: float) -> No
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     what, *numbers = sys.argv[1:]
     parent, core, seed = map(int, numbers[:3])
     if what == "train":

@@ -1,13 +1,13 @@
-"""Who joins and leaves when: events of the world, from a list, a CSV file, or drawn at random from rates.
+"""Who joins and leaves when: events from a list, from a CSV file, or drawn at random.
 
 An entry of `World.events` gives events: `Join` and `Leave` one each, `EventLog` those of a file, `RandomEvents` as many
-as its rates say. `calendar_of` puts them together and refuses what cannot be, before the first round.
+as its rates say. `calendar_of` puts them together and refuses impossible ones, before the first round.
 
-A client whose first event is a Join is no member before it. A client's own events are listed in the order in which they
-happen: `Leave(3, 20), Join(3, 40)` is somebody who was there from the start, leaves and comes back, while
+A client whose first event is a Join is not a member before it. A client's events are listed in the order in which they
+happen: `Leave(3, 20), Join(3, 40)` is a client that is there from the start, leaves and comes back, while
 `Join(3, 40), Leave(3, 20)` leaves before it has joined, which is a mistake.
 
-Shape letters: L clients that are no members at first, I any clients.
+Shape letters: L clients that are not members at first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ HEADER = ["round", "client", "event"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the data and the experiment are: how many clients, their names, how many rounds, the seed."""
+    """What events need to know: how many clients, their names, how many rounds, the seed."""
 
     clients: int
     names: tuple[str, ...] | None
     rounds: int
     seed: int
-    named: frozenset[int] = frozenset()  # clients that other entries name: a random draw leaves them alone
+    named: frozenset[int] = frozenset()  # clients that other entries name: random events do not concern them
 
 
 class Events(Protocol):
@@ -42,11 +42,11 @@ class Events(Protocol):
 
     @property
     def drawn(self) -> bool:
-        """Whether clients are chosen at random, among those that no other entry names."""
+        """Whether the clients are chosen at random, among those that no other entry names."""
         ...
 
-    def events(self, setting: Setting) -> Outlook:
-        """What will happen."""
+    def events(self, setting: Setting) -> PlannedEvents:
+        """The entry's events."""
         ...
 
 
@@ -65,8 +65,8 @@ class Event:
     def kind(self) -> str:
         return type(self).__name__.lower()
 
-    def events(self, setting: Setting) -> Outlook:
-        return Outlook((replace(self, client=number_of(self.client, setting)),))
+    def events(self, setting: Setting) -> PlannedEvents:
+        return PlannedEvents((replace(self, client=number_of(self.client, setting)),))
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Leave(Event):
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """Events in the order they were given, and clients that are outside at first whether they ever join or not."""
+class PlannedEvents:
+    """Planned events, and clients that are not members at first, whether they join later or not."""
 
     events: tuple[Event, ...] = ()
     outside: tuple[int, ...] = ()
@@ -97,8 +97,8 @@ class EventLog:
     def drawn(self) -> bool:
         return False
 
-    def events(self, setting: Setting) -> Outlook:
-        return Outlook(tuple(self._row(i, row, setting) for i, row in enumerate(self._rows()) if row))
+    def events(self, setting: Setting) -> PlannedEvents:
+        return PlannedEvents(tuple(self._row(i, row, setting) for i, row in enumerate(self._rows()) if row))
 
     def _rows(self) -> list[list[str]]:
         try:
@@ -139,26 +139,26 @@ def number_of(client: int | str, setting: Setting, where: str = "") -> int:
 
 @dataclass(frozen=True, eq=False)
 class Calendar:
-    """What will happen in a simulated world: who is outside at first, and the events of each round."""
+    """All events of a simulated world: who is not a member at first, and what happens in each round."""
 
     outside_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     by_round: dict[int, tuple[Event, ...]] = field(default_factory=dict)
 
     def at(self, t: int) -> tuple[Event, ...]:
-        """The events at the beginning of a round: who leaves before who joins."""
+        """The events at the beginning of a round: first the leaves, then the joins."""
         return self.by_round.get(t, ())
 
 
 def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
-    """All entries as one calendar, checked."""
-    listed = sorted(entries, key=lambda entry: entry.drawn)  # stable: what is named first, then what is drawn
+    """All entries as one checked calendar."""
+    listed = sorted(entries, key=lambda entry: entry.drawn)  # a stable sort: random entries last
     events: list[Event] = []
     outside: set[int] = set()
     for entry in listed:
         named = frozenset(int(e.client) for e in events) | frozenset(outside)
-        outlook = entry.events(replace(setting, named=named))
-        events += outlook.events
-        outside |= set(outlook.outside)
+        planned = entry.events(replace(setting, named=named))
+        events += planned.events
+        outside |= set(planned.outside)
     outside |= _check(events, setting)
     by_round: dict[int, list[Event]] = {}
     for event in events:
@@ -170,7 +170,7 @@ def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
 
 
 def _check(events: Sequence[Event], setting: Setting) -> set[int]:
-    """Refuse what cannot be; the clients whose first event is a Join."""
+    """Refuse impossible events; returns the clients whose first event is a Join."""
     own: dict[int, list[Event]] = {}
     for event in events:
         if event.round < 0:
@@ -188,7 +188,7 @@ def _check(events: Sequence[Event], setting: Setting) -> set[int]:
 
 
 def _check_pair(before: Event, after: Event) -> None:
-    """Two events of one client, one listed after the other."""
+    """Check two events of one client, listed one after the other."""
     who = f"client {before.client}"
     if type(before) is type(after):
         twice = f"{before.kind}s in round {before.round} and again in round {after.round}"

@@ -1,8 +1,8 @@
-"""A fleet's own log as a source of participation: a CSV of `round,client,work`.
+"""Participation from a fleet's log: a CSV of `round,client,work`.
 
-`work` is the fraction finished, in [0, 1]; 0 means asked and absent; no row means not asked. Every run
-exports what it observed in this form (`write_log`), so that a deployment can be replayed in-process, and a
-measured or a real fleet's log can be resampled for as many clients as one likes.
+`work` is the fraction finished, in [0, 1]; 0 means asked and absent; no row means not asked. Every run exports what it
+observed in this form (`write_log`), so that a deployment can be replayed in-process. A measured log or that of a real
+fleet can be resampled for any number of clients.
 
 Shape letters: C clients of the cohort, N rows of the log, M clients that occur in the log.
 """
@@ -27,7 +27,7 @@ HEADER = ["round", "client", "work"]
 
 @dataclass(frozen=True)
 class Log:
-    """The rows of a log, in the order of the file: `label[code_N]` are the clients as written there."""
+    """The rows of a log, in the order of the file; row n is about client `labels[code_N[n]]`, as written there."""
 
     path: str
     round_N: np.ndarray
@@ -57,7 +57,7 @@ def write_log(path: str | Path, rows: Iterable[tuple[int, int | str, float]]) ->
 
 
 def read_log(path: str | Path) -> Log:
-    """Read and check a log; what is wrong is named with its line."""
+    """Read and check a log; a mistake names its line."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rounds, clients, works = _columns(path, csv.reader(file))
@@ -74,7 +74,7 @@ def read_log(path: str | Path) -> Log:
 
 
 def _columns(path: str | Path, rows: Iterator[list[str]]) -> tuple[list[str], list[str], list[str]]:
-    """The texts of the three columns. Rows are not kept: a million small lists are slow."""
+    """The texts of the three columns. Rows are not kept, because a million small lists are slow."""
     header = next(rows, [])
     if [name.strip() for name in header] != HEADER:
         raise Mistake(f"{path}, line 1: the header must be `round,client,work`, got `{','.join(header)}`")
@@ -106,7 +106,7 @@ def _numbers(path: str | Path, column: str, texts: Sequence[str], kind: type) ->
 
 
 def _check_rows(log: Log) -> None:
-    bad_N = ~((log.work_N >= 0) & (log.work_N <= 1))  # so that a NaN is bad too
+    bad_N = ~((log.work_N >= 0) & (log.work_N <= 1))  # written so that NaN is bad too
     if bad_N.any():
         row = int(bad_N.argmax())
         raise log.mistake(row, f"work is the fraction finished, 0 to 1, got {log.work_N[row]:g}")
@@ -158,7 +158,7 @@ class FleetLog:
     def bound(self, names: tuple[str, ...] | None, clients: int) -> FleetLog:
         """This log for data with these client names (None: numbered) and this many clients, checked."""
         log = replace(self, names=names)
-        log.__dict__["log"] = self.log  # not read a second time
+        log.__dict__["log"] = self.log  # so that it is not read again
         if self.mode == "replay":
             log._check_clients(clients)
         return log
@@ -177,7 +177,7 @@ class FleetLog:
         return self._round(t)[0]
 
     def check_rounds(self, rounds: int) -> None:
-        """Refuse to replay more rounds than there are."""
+        """Refuse to replay more rounds than the log has."""
         if self.mode == "replay" and rounds > self.log.rounds:
             raise Mistake(
                 f"{self.path} ends with round {self.log.rounds - 1}, and {rounds} rounds are asked for: "
@@ -228,7 +228,7 @@ class FleetLog:
         label = self.log.labels[code]
         if self.names is None:
             hint = hint or "; the clients of this data have no names, so give their numbers, from 0"
-        elif len(self.names) <= 200:  # beyond, a list of names helps nobody
+        elif len(self.names) <= 200:  # a longer list of names would not help
             hint = f"; {nearest(label, self.names)}"
         return self.log.mistake(row, f"unknown client {label!r}{hint}")
 
@@ -242,7 +242,7 @@ class FleetLog:
 
     @cached_property
     def _by_client(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Work sorted by client in the log, and where each client's rows start and how many there are."""
+        """Work sorted by client in the log, the first row of each client, and its number of rows."""
         order_N = np.argsort(self.log.code_N, kind="stable")
         count_M = torch.from_numpy(np.bincount(self.log.code_N, minlength=len(self.log.labels)))
         return torch.from_numpy(self.log.work_N[order_N]), count_M.cumsum(0) - count_M, count_M

@@ -1,7 +1,7 @@
-"""Who is enrolled: the set of members, held as a population and its small differences.
+"""Who is enrolled: the set of members, stored as the size of the population and the differences from it.
 
-A population of a million is one number here. Those who left and those who joined from outside are short
-sorted lists, so that "the i-th member" and "is c a member" cost nothing that grows with the population.
+A population of a million is one number. Clients that left, and clients that joined from outside, are short sorted
+lists, so the cost of "the i-th member" and "is c a member" does not grow with the population.
 
 Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from
 outside it.
@@ -33,8 +33,8 @@ def _is_in(client_I: Tensor, sorted_L: Tensor) -> Tensor:
 class Members:
     """Clients 0..population-1 without `removed_L`, and with `added_J` (ids from `population` on).
 
-    Both lists are public so that a total over all members (samples, say) can be kept as the population's
-    total, less the removed, plus the added.
+    Both lists are public, so that a total over all members (of samples, say) can be computed as the population's total
+    minus the removed plus the added.
 
     >>> members = Members(5).leave(1).join(9)
     >>> members.ids()
@@ -102,7 +102,7 @@ class Members:
         """The members at these positions of the sorted list of members, without making that list."""
         if len(index_I) and not 0 <= int(index_I.min()) <= int(index_I.max()) < len(self):
             raise IndexError(f"positions must be in 0..{len(self) - 1}")
-        # The j-th removed id (from 0) is skipped by every position beyond removed - j.
+        # Positions from removed_L[j] - j on come after the j-th removed id and are shifted by it.
         first_after_L = self.removed_L - torch.arange(len(self.removed_L))
         inside_I = index_I + torch.searchsorted(first_after_L, index_I, right=True)
         if len(self.added_J) == 0:
@@ -111,7 +111,7 @@ class Members:
         return torch.where(index_I < self._stayed, inside_I, outside_I)
 
     def ids(self) -> Tensor:
-        """All members, sorted; as long as the membership, so for rounds that ask everyone."""
+        """All members, sorted. Its cost grows with the membership: for rounds that ask everyone."""
         return self.at(torch.arange(len(self)))
 
     def join(self, client: int) -> Members:
@@ -129,7 +129,7 @@ class Members:
         return self.minus(torch.tensor([client]))
 
     def plus(self, client_I: Tensor) -> Members:
-        """With these clients too, whether they are members already or not.
+        """With these clients added, whether they are members already or not.
 
         >>> Members(4).minus(torch.tensor([0, 2])).plus(torch.tensor([2, 3, 7])).ids()
         tensor([1, 2, 3, 7])

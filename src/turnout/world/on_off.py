@@ -1,14 +1,13 @@
-"""A two-state Markov chain per client that can be asked for any round, in any order, without a history.
+"""A two-state Markov chain per client whose state can be computed for any round, in any order, without a history.
 
-Coupling from the past: in round s every client has a number u_s in [0, 1), and both states move by it,
+Coupling from the past: in round s every client has a number u_s in [0, 1), which moves both states:
 
     up   stays up      if u_s < 1 - fall,
     down comes up      if u_s < rise.
 
-Where the two agree (u_s below both bounds, or above both) the state after round s is known whatever came
-before; elsewhere both keep their state, or, if rise > 1 - fall, both change it. So walk back from t to the
-latest round that decides. Rounds before 0 are walked through like any other, which makes round 0 an exact
-draw from the long run.
+If u_s is below both bounds or above both, the state after round s is known whatever it was before. Otherwise the state
+stays, or, if rise > 1 - fall, it changes. So walk back from t to the latest round that decides. Rounds before 0 are
+walked through too, which makes round 0 an exact draw from the long-run distribution.
 
 Shape letters: C clients, U clients still undecided, B rounds of a block.
 """
@@ -29,7 +28,7 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
     flips = rise > 1 - fall
     up_C = torch.zeros(len(client_C), dtype=torch.bool)
     undecided_U = torch.arange(len(client_C))
-    block = min(32, math.ceil(1 / (1 - any_up + both_up)))  # rounds at a time: the mean number needed
+    block = min(32, math.ceil(1 / (1 - any_up + both_up)))  # rounds at a time: as many as are needed on average
     last = t
     while len(undecided_U):
         u_BU = _block(client_C[undecided_U], last, block, seed)
@@ -46,6 +45,6 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
 
 
 def _block(client_U: Tensor, last: int, block: int, seed: int) -> Tensor:
-    """The numbers of rounds last, last - 1, ... for some clients."""
+    """The numbers u_s of some clients in rounds last, last - 1, ..."""
     base_B = torch.tensor([key(seed, "onoff", s) for s in range(last, last - block, -1)])
     return unit(keys(base_B[:, None], client_U[None, :]))

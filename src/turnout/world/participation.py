@@ -1,9 +1,8 @@
-"""Who shows up, and how much of the work they finish: kinds of participation.
+"""Kinds of participation: which clients show up, and how much of the work they finish.
 
-Each kind answers one question for the clients that were asked in round t: which fraction of the work does
-each finish, 0 for the absent. Answers are addressed draws: a client's answer is the same whoever else is
-asked and in whatever order rounds are visited (Stratified alone is about the cohort as a whole, by
-definition).
+Each kind gives, for the clients asked in round t, the fraction of the work that each finishes; 0 is absent. The draws
+are addressed: a client's fraction does not depend on who else is asked or on the order of rounds. (The exception is
+Stratified, which is about the cohort as a whole.)
 
 `when_up` composes: Dropout(0.3, when_up=Traces(first=5)) is absent three times in ten and finishes part of
 the work otherwise.
@@ -30,10 +29,10 @@ __all__ = ["Always", "Dropout", "FleetLog", "Homogeneous", "OnOff", "Participati
 
 
 class Participation(Protocol):
-    """The fraction of the work each asked client finishes in round t: float64 in [0, 1], 0 = absent.
+    """The fraction of the work that each asked client finishes in round t: float64 in [0, 1], 0 = absent.
 
-    `full_work` is how many units are asked for; `groups` is the group of every client of the population,
-    where the data has groups.
+    `full_work` is how many units are asked for; `groups` is the group of every client of the population, if the data
+    has groups.
     """
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
@@ -42,10 +41,10 @@ class Participation(Protocol):
 def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
-    """The fractions; somebody's own participation is held to what it promises."""
+    """The fractions; those of a user's own participation are checked."""
     fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
     if not is_ours(participation):
-        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # so that a NaN is wrong too
+        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
         if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
             found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
             raise Mistake(
@@ -63,7 +62,7 @@ class Always:
         return torch.ones(len(client_C), dtype=torch.float64)
 
 
-def _finished(
+def _work_of_present(
     up_C: Tensor,
     when_up: Participation | None,
     client_C: Tensor,
@@ -72,7 +71,7 @@ def _finished(
     seed: int,
     groups: Tensor | None,
 ) -> Tensor:
-    """All of the work, or what `when_up` says, for those who are up; 0 for the others."""
+    """For those who are up, all of the work or the fraction from `when_up`; 0 for the others."""
     inner = when_up or Always()
     return torch.where(up_C, inner.fraction(client_C, t, full_work, seed, groups), 0.0)
 
@@ -86,7 +85,7 @@ def _check_rate(kind: str, rate: float) -> None:
 class Dropout:
     """Each client is absent with probability `rate`, independently of the others and of other rounds.
 
-    `full_first_round`: everyone is present in round 0, so that methods with a memory start with one.
+    `full_first_round`: everyone is present in round 0, so that methods that need a history have one.
 
     >>> Dropout(rate=0.5).fraction(torch.arange(6), t=1, full_work=5, seed=0)
     tensor([1., 1., 0., 0., 1., 1.], dtype=torch.float64)
@@ -103,17 +102,16 @@ class Dropout:
         up_C = uniform(seed, "dropout", t, ids=client_C) >= self.rate
         if self.full_first_round and t == 0:
             up_C = torch.ones_like(up_C)
-        return _finished(up_C, self.when_up, client_C, t, full_work, seed, groups)
+        return _work_of_present(up_C, self.when_up, client_C, t, full_work, seed, groups)
 
 
 @dataclass(frozen=True)
 class Stratified:
     """Exactly round((1 - rate) K) of the K asked are present, and every group keeps at least one (paper 003).
 
-    How many each group keeps is uniform over all ways to divide the places, from 1 up to the size of the
-    group, as in the authors' code; who is kept within a group is uniform. If there are fewer places than
-    groups, that many groups keep one client each. Without groups the present are drawn from the whole
-    cohort.
+    How many each group keeps is uniform over all ways to divide the places, with at least 1 and at most all of a group,
+    as in the authors' code; who is kept within a group is uniform. If there are fewer places than groups, that many
+    groups keep one client each. Without groups the present are drawn from the whole cohort.
 
     >>> groups = torch.arange(20) // 4
     >>> work_C = Stratified(rate=0.7).fraction(torch.arange(20), t=1, full_work=2, seed=0, groups=groups)
@@ -133,15 +131,15 @@ class Stratified:
         present = len(client_C) if first_full else round((1 - self.rate) * len(client_C))
         group_C = torch.zeros_like(client_C) if groups is None else groups[client_C]
         up_C = keep_in_groups(client_C, group_C, present, t, seed)
-        return _finished(up_C, self.when_up, client_C, t, full_work, seed, groups)
+        return _work_of_present(up_C, self.when_up, client_C, t, full_work, seed, groups)
 
 
 @dataclass(frozen=True)
 class OnOff:
     """Each client goes up and down on its own: up for `mean_up` rounds on average, then down for `mean_down`.
 
-    A two-state Markov chain, up -> down with probability 1 / mean_up and down -> up with 1 / mean_down,
-    already in its long-run state in round 0: a client is up mean_up / (mean_up + mean_down) of the time.
+    A two-state Markov chain, up -> down with probability 1 / mean_up and down -> up with 1 / mean_down. Round 0 has the
+    long-run distribution: a client is up mean_up / (mean_up + mean_down) of the time.
 
     >>> weeks = OnOff(mean_up=6, mean_down=2)
     >>> up = torch.stack([weeks.fraction(torch.arange(1000), t, 1, seed=0) for t in range(50)])
@@ -167,4 +165,4 @@ class OnOff:
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = up_now(client_C, t, seed, rise=1 / self.mean_down, fall=1 / self.mean_up)
-        return _finished(up_C, self.when_up, client_C, t, full_work, seed, groups)
+        return _work_of_present(up_C, self.when_up, client_C, t, full_work, seed, groups)

@@ -1,7 +1,7 @@
 """Joins, leaves and returns at random, from rates: an entry of `World.events`.
 
-What happens is drawn before the first round, round by round and by address, so that it does not depend on how many
-rounds follow, and a population of a million costs no more than those who move.
+Events are drawn before the first round, with an address for each round, so they do not depend on how many rounds
+follow. The cost grows with the clients that move, not with the population.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.rng import draw, rng
-from turnout.world.events import Event, Join, Leave, Outlook, Setting
+from turnout.world.events import Event, Join, Leave, PlannedEvents, Setting
 
-SUMMED_RATE = 700.0  # up to here exp(-rate) is a number that can be summed from
+SUMMED_RATE = 700.0  # for higher rates exp(-rate) underflows, and sums cannot start from it
 
 
 @dataclass(frozen=True)
 class RandomEvents:
     """Joins, leaves and returns at random: how many a round follows Poisson's law with these rates.
 
-    waiting   clients that are outside at first, chosen at random; joins take from them until none is left
+    waiting   clients that are not members at first, chosen at random; joins take from them until none is left
     joins, leaves, returns   expected number a round; returns take from those who have left
     first     the first round in which something may happen
 
@@ -49,18 +49,18 @@ class RandomEvents:
     def drawn(self) -> bool:
         return True
 
-    def events(self, setting: Setting) -> Outlook:
+    def events(self, setting: Setting) -> PlannedEvents:
         free = setting.clients - len(setting.named)
         if self.waiting >= free:
             raise Mistake(
                 f"RandomEvents(waiting={self.waiting}): of {free} clients at least one must be there at first"
             )
-        crowd = _Crowd.of(setting, self.waiting)
+        population = _Population.of(setting, self.waiting)
         found: list[Event] = []
         for t in range(self.first, setting.rounds):
             came, went, back = (self._count(name, t, setting) for name in ("joins", "leaves", "returns"))
-            found += crowd.happen(t, came, went, back)
-        return Outlook(tuple(found), crowd.outside)
+            found += population.happen(t, came, went, back)
+        return PlannedEvents(tuple(found), population.outside)
 
     def _count(self, name: str, t: int, setting: Setting) -> int:
         u = float(torch.rand((), generator=rng(setting.seed, "events", name, t), dtype=torch.float64))
@@ -68,17 +68,17 @@ class RandomEvents:
 
 
 @dataclass
-class _Crowd:
-    """Who is where while random events are drawn: a population and short lists, so a million clients cost nothing."""
+class _Population:
+    """Who is a member while events are drawn: the population's size and short lists of those who are not."""
 
     setting: Setting
     outside: tuple[int, ...]
     waiting: list[int]
-    away: list[int] = field(default_factory=list)  # have left
-    moved: set[int] = field(default_factory=set)  # are outside now, or named elsewhere
+    away: list[int] = field(default_factory=list)  # clients that have left
+    moved: set[int] = field(default_factory=set)  # clients that are not members now, or that other entries name
 
     @classmethod
-    def of(cls, setting: Setting, waiting: int) -> _Crowd:
+    def of(cls, setting: Setting, waiting: int) -> _Population:
         wanted = waiting + len(setting.named)
         drawn = draw(wanted, setting.clients, 0, setting.seed, "waiting").tolist() if waiting else []
         mixed = torch.randperm(len(drawn), generator=rng(setting.seed, "waiting order")).tolist()
@@ -86,6 +86,7 @@ class _Crowd:
         return cls(setting, tuple(sorted(chosen)), chosen, [], set(chosen) | set(setting.named))
 
     def happen(self, t: int, came: int, went: int, back: int) -> list[Event]:
+        """The events of a round with so many joins, leaves and returns, as far as there are clients for them."""
         g = rng(self.setting.seed, "events", "who", t)
         leaving = [c for c in (self._member(g) for _ in range(went)) if c is not None]
         returning = [self.away.pop(_below(len(self.away), g)) for _ in range(min(back, len(self.away)))]
@@ -95,7 +96,7 @@ class _Crowd:
         return [*(Leave(c, t) for c in leaving), *(Join(c, t) for c in (*joining, *returning))]
 
     def _member(self, g: torch.Generator) -> int | None:
-        """A random member that nobody else speaks of; None when only one is left, or none is found."""
+        """A random member that no other entry names; None if only one is left."""
         if self.setting.clients - len(self.moved) <= 1:
             return None
         while True:
@@ -110,7 +111,7 @@ def _below(n: int, g: torch.Generator) -> int:
 
 
 def poisson(u: float, rate: float, most: int = 2**62) -> int:
-    """The number that a uniform u in [0, 1) stands for under Poisson's law, and never more than `most`.
+    """A Poisson draw by inversion of a uniform u in [0, 1), at most `most`.
 
     >>> poisson(0.5, 0.0), poisson(0.3, 1.0), poisson(0.5, 1.0), poisson(0.999, 1.0)
     (0, 0, 1, 5)
@@ -128,7 +129,7 @@ def poisson(u: float, rate: float, most: int = 2**62) -> int:
 
 
 def _searched(u: float, rate: float, most: int) -> int:
-    """The smallest k with P(N <= k) = Q(k + 1, rate) > u, Q being the regularised upper incomplete gamma function."""
+    """The smallest k with P(N <= k) = Q(k + 1, rate) > u, Q the regularised upper incomplete gamma function."""
     low, high, mean = 0, most, torch.tensor(rate, dtype=torch.float64)
     while low < high:
         middle = (low + high) // 2

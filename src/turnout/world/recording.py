@@ -1,10 +1,10 @@
-"""This machine's own participation trace, measured as paper 000 did (§5.1).
+"""Measures a participation trace on this machine, as paper 000 did (§5.1).
 
-A training process is asked for E epochs a round, and what counts is the share finished before a fixed
-deadline, while a competitor takes a given load of the same CPU. Alone, the competitor works for `load` of
-the time and sleeps for the rest. When two processes want one core each gets half of it, so a burst takes
-twice as long and the training gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30,
-50, 70 and 90 %. The paper's Raspberry Pis: 75, 67, 57 and 56 %.
+A training process is asked for E epochs a round; its work is the share finished before a fixed deadline, while a
+competitor puts a given load on the same core. Alone, the competitor would work for `load` of the time and sleep for the
+rest. When both processes want the core, each gets half of it, so the competitor's bursts take twice as long and the
+training gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30, 50, 70 and 90 %. The paper's
+Raspberry Pis had 75, 67, 57 and 56 %.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Progress = Callable[[int, int, Row], None]  # rounds measured so far, rounds in 
 
 PAPER_LOADS = (0.0, 0.3, 0.5, 0.7, 0.9)
 _SCRIPT = Path(__file__).with_name("contention.py")
-_PERIOD_SECONDS = 0.02  # of the competitor: a few turns of the system's scheduler
+_PERIOD_SECONDS = 0.02  # of the competitor: a few time slices of the system's scheduler
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Trial:
 
 @contextmanager
 def _process(what: str, core: int, seed: int, *numbers: float) -> Iterator[subprocess.Popen[str]]:
-    """A process of contention.py, gone when the block ends, however it ends."""
+    """A process of contention.py, killed when the block ends."""
     command = [sys.executable, "-I", "-S", str(_SCRIPT), what, str(os.getpid()), str(core), str(seed)]
     process = subprocess.Popen(command + [str(n) for n in numbers], stdout=subprocess.PIPE, text=True)
     try:
@@ -53,7 +53,7 @@ def _process(what: str, core: int, seed: int, *numbers: float) -> Iterator[subpr
 
 @contextmanager
 def competitor(load: float, seed: int = 0) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process that takes `load` of the core the training runs on, gone when the block ends; none without load."""
+    """A process that puts `load` on the training's core, killed when the block ends; no process for load 0."""
     if load == 0:
         yield []
         return
@@ -62,12 +62,12 @@ def competitor(load: float, seed: int = 0) -> Iterator[list[subprocess.Popen[str
 
 
 def _core() -> int:
-    """The core both processes share; -1 where the system cannot keep a process on one."""
+    """The core both processes share; -1 if the system cannot keep a process on one core."""
     return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else -1
 
 
 def _train(trial: Trial, rounds: int, seed: int) -> Iterator[tuple[float, float]]:
-    """The share finished and the seconds taken, round after round."""
+    """The share finished and the seconds taken, for each round."""
     numbers = (rounds, trial.epochs, trial.samples, trial.deadline_seconds)
     with _process("train", _core(), seed, *numbers) as process:
         assert process.stdout is not None
@@ -119,7 +119,7 @@ def record_log(
 ) -> list[Row]:
     """Measure a trace for every load and write them as a log, one client for each load.
 
-    Without a deadline it is 1.1 x the median time of a full round without load. The log can be used at once:
+    The default deadline is 1.1 x the median time of a full round without load. Use the log with
     FleetLog(path, mode="resample").
     """
     _check(rounds, epochs, loads)

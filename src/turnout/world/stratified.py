@@ -1,4 +1,4 @@
-"""Keeping an exact number of a cohort, spread over its groups: the draw behind stratified dropout.
+"""The draw of stratified dropout: keep an exact number of a cohort, spread over its groups.
 
 Shape letters: C clients of the cohort, G groups, B attempts of a block.
 """
@@ -14,7 +14,7 @@ from turnout.rng import uniform
 
 
 def keep_in_groups(client_C: Tensor, group_C: Tensor, present: int, t: int, seed: int) -> Tensor:
-    """Which clients stay: exactly `present`, at least one of each group if there are places enough."""
+    """Which clients stay: exactly `present`, and at least one of each group if there are enough places."""
     _, group_C, size_G = torch.unique(group_C, return_inverse=True, return_counts=True)
     keep_G = divide(size_G, present, t, seed)
     order_C = (group_C + uniform(seed, "stratified", t, ids=client_C)).argsort()  # by group, random inside
@@ -26,9 +26,9 @@ def keep_in_groups(client_C: Tensor, group_C: Tensor, present: int, t: int, seed
 
 
 def divide(size_G: Tensor, places: int, t: int, seed: int) -> Tensor:
-    """How many of each group stay: 1 <= count <= size, with this sum, every such list equally likely.
+    """How many of each group stay: 1 <= count <= size with sum `places`, every such list equally likely.
 
-    With fewer places than groups, that many groups keep one.
+    With fewer places than groups, that many groups keep one client.
 
     >>> divide(torch.tensor([4, 4, 4, 4, 4]), places=5, t=0, seed=0)
     tensor([1, 1, 1, 1, 1])
@@ -41,18 +41,18 @@ def divide(size_G: Tensor, places: int, t: int, seed: int) -> Tensor:
         return (lucky_G < places).to(torch.int64)
     most_G = size_G - 1
     extra, room = places - groups, int(most_G.sum())
-    if 2 * extra > room:  # fewer to leave out than to keep: draw those
+    if 2 * extra > room:  # fewer to leave out than to keep: draw those to leave out
         return size_G - _compose(most_G, room - extra, t, seed)
     return 1 + _compose(most_G, extra, t, seed)
 
 
 def _compose(most_G: Tensor, total: int, t: int, seed: int) -> Tensor:
-    """Counts in 0..most with this sum, uniformly, for a total of at most half the room.
+    """Uniformly random counts in 0..most with this sum, for a total of at most half the sum of `most`.
 
-    Rejection, as in the authors' code, but of good attempts. All groups but the largest draw from P(n) ~
-    exp(tilt n), with the tilt that meets the total on average; the largest takes the rest r, if it can. A
-    list is then proposed in proportion to exp(tilt (total - r)), so accepting it with probability exp(tilt
-    r) makes all lists equally likely.
+    Rejection sampling, as in the authors' code, but with better proposals. All groups but the largest draw from
+    P(n) ~ exp(tilt n), with the tilt that gives the total on average; the largest takes the rest r, if it fits. A list
+    is then proposed with probability ~ exp(tilt (total - r)), so accepting it with probability exp(tilt r) makes all
+    lists equally likely.
     """
     if total == 0 or len(most_G) == 1:
         return torch.full_like(most_G, total)
@@ -75,7 +75,7 @@ def _compose(most_G: Tensor, total: int, t: int, seed: int) -> Tensor:
 
 
 def _tilt(most_G: Tensor, total: int) -> float:
-    """The tilt (below 0) at which counts with P(n) ~ exp(tilt n) on 0..most add up to `total` on average."""
+    """The tilt < 0 at which counts with P(n) ~ exp(tilt n) on 0..most add up to `total` on average, by bisection."""
     size_K, groups_K = (most_G + 1).unique(return_counts=True)
     sizes = list(zip(size_K.tolist(), groups_K.tolist(), strict=True))
     low, high = -60.0, -1e-6

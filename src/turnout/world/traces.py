@@ -1,8 +1,8 @@
-"""The eight participation traces of paper 000 (Table 2), as distributions made from their published moments.
+"""The eight participation traces of paper 000 (Table 2), as distributions with their published moments.
 
-The recorded traces are not public. For E units asked, the surrogate is the distribution on {1..E}/E with the
-largest entropy among those with the published mean and standard deviation, p(x) ~ exp(a x + b x^2); the last
-three traces have inactive rounds too, so 0 gets a probability of its own and the rest is solved so that the
+The recorded traces are not public. If E units of work are asked for, a trace is replaced by the distribution on
+{1..E}/E with the largest entropy among those with the published mean and standard deviation, p(x) ~ exp(a x + b x^2).
+The last three traces have inactive rounds too: 0 gets a probability of its own, and the rest is solved so that the
 overall moments are the published ones.
 
 Shape letters: C clients of the cohort, G grid points, K traces.
@@ -37,9 +37,8 @@ TABLE_2 = {
 def probabilities(name: str, full_work: int, absence: float = 0.05) -> np.ndarray:
     """P(0), P(1/E), ..., P(1) of a trace when E = `full_work` units are asked for.
 
-    The mean is always the published one. With few units the published standard deviation may be out of
-    reach of the grid; then the nearest reachable one is taken (this happens for E = 2, 3, 4 only: at E = 2
-    every trace is a coin between half and all).
+    The mean is always the published one. With few units the grid may not allow the published standard deviation; then
+    the nearest possible one is taken (only for E = 2, 3, 4: at E = 2 every trace is a coin flip between half and all).
 
     >>> probabilities("T50", full_work=5).round(3)
     array([0.   , 0.   , 0.035, 0.58 , 0.376, 0.009])
@@ -54,7 +53,7 @@ def probabilities(name: str, full_work: int, absence: float = 0.05) -> np.ndarra
 
 
 def max_entropy(grid_G: np.ndarray, mean: float, variance: float) -> np.ndarray:
-    """The p(x) ~ exp(a x + b x^2) on an even grid with this mean and the nearest reachable variance."""
+    """The p(x) ~ exp(a x + b x^2) on an even grid with this mean and the nearest possible variance."""
     if len(grid_G) == 1 or mean >= grid_G[-1]:
         return (grid_G == grid_G[-1]).astype(float)
     below = int(np.searchsorted(grid_G, mean, side="right")) - 1
@@ -79,7 +78,7 @@ def _newton(grid_G: np.ndarray, mean: float, variance: float) -> np.ndarray:
     y_G = (grid_G - mean) / math.sqrt(variance)
     features_2G = np.stack([y_G, y_G**2])
     target_2 = np.array([0.0, 1.0])
-    ab_2 = np.array([0.0, -0.5])  # the normal distribution: exact on an endless fine grid
+    ab_2 = np.array([0.0, -0.5])  # the normal distribution: exact on an infinitely fine grid
     value, p_G = _dual(ab_2, features_2G, target_2)
     for _ in range(200):
         gradient_2 = features_2G @ p_G - target_2
@@ -107,7 +106,7 @@ def _dual(ab_2: np.ndarray, features_2G: np.ndarray, target_2: np.ndarray) -> tu
 
 @lru_cache(maxsize=64)
 def _cumulative(names: tuple[str, ...], full_work: int, absence: float) -> Tensor:
-    """The traces' cumulative probabilities one after another, the k-th raised by k: one list to search."""
+    """All traces' cumulative probabilities in one sorted list: those of the k-th trace, plus k."""
     rows = []
     for k, name in enumerate(names):
         cumulative_G = np.cumsum(probabilities(name, full_work, absence))
@@ -120,9 +119,8 @@ def _cumulative(names: tuple[str, ...], full_work: int, absence: float) -> Tenso
 class Traces:
     """Every client has one of the traces, for good and at random, and draws its work from it each round.
 
-    `first=5` takes the first five of Table 2, `names=["T0", "Tlo"]` those named; with neither, the first
-    five. `absence` is P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not
-    give it.
+    `first=5` takes the first five of Table 2, `names=["T0", "Tlo"]` those named; the default is the first five.
+    `absence` is P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not give it.
 
     >>> work_C = Traces(names=["T50"]).fraction(torch.arange(10_000), t=0, full_work=5, seed=0)
     >>> round(float(work_C.mean()), 2), round(float(work_C.std()), 2)  # Table 2: 67.2 and 11.3 percent
@@ -184,7 +182,7 @@ class Homogeneous:
     absence: float = 0.05
 
     def __post_init__(self) -> None:
-        Traces(names=(self.trace,), absence=self.absence)  # refuses unknown names and impossible absences
+        Traces(names=(self.trace,), absence=self.absence)  # checks the name and the absence
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         return Traces(names=(self.trace,), absence=self.absence).fraction(client_C, t, full_work, seed)

@@ -1,9 +1,9 @@
-"""Triton kernels for a convolution of every client with its own weights; no unfolded image is ever written.
+"""Triton kernels for convolutions, each client with its own weights; unfolded images are never stored.
 
-Each is a matrix product whose one factor is gathered from the image while it runs: y[o, n] = Σ_k w[o, k] x[k, n] with
+Each is a matrix product that gathers one factor from the image as it runs: y[o, n] = Σ_k w[o, k] x[k, n] with
 k = (channel, row and column of the kernel) and n = (sample, row and column of the output). The gradient of the input
-is the same product with the kernel turned around and the channels' roles exchanged; the gradient of the weights sums
-d[o, n] x[k, n] over n. The host functions are at the end.
+is the same product with the kernel rotated by 180° and input and output channels exchanged; the gradient of the weights
+sums d[o, n] x[k, n] over n. The functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, N positions of all images.
 """
@@ -20,10 +20,10 @@ from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """The tile one program works on, and how it is run."""
+class ConvolutionTile:
+    """The tile of one program, and its launch settings."""
 
-    outputs: int  # at most so many output channels
+    outputs: int  # output channels, at most
     patch: int  # entries of the unfolded patch
     positions: int
     warps: int
@@ -31,10 +31,10 @@ class Blocks:
     positions_first: bool = False  # the tile transposed: long sides suit the tensor cores where channels are few
 
 
-PRODUCT = Blocks(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
-GRADIENT = Blocks(outputs=64, patch=64, positions=64, warps=4, stages=3)
-SPLIT_FROM = 512  # positions below which a sum of the weights' gradient is not split further
-BIAS_IN_PRODUCT = False  # the gradient of the bias as one more column of that of the weights, else a sum of its own
+PRODUCT = ConvolutionTile(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
+GRADIENT = ConvolutionTile(outputs=64, patch=64, positions=64, warps=4, stages=3)
+SPLIT_FROM = 512  # fewest positions in a part of the weight gradient's sum
+BIAS_IN_PRODUCT = False  # whether the gradient of the bias is one more column of the weight gradient, or a separate sum
 
 
 @jit
@@ -120,7 +120,7 @@ def convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: tuple[int, int]
 
 
 def input_gradient(d: Tensor, W: Tensor, padding: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Gradient [c, i, B, h, w] of the input of `convolve`, of the given size (h, w), from its output's."""
+    """Gradient [c, i, B, h, w] of the input of `convolve`, of size (h, w), from the gradient of its output."""
     kh, kw = W.shape[3:]
     return _convolve(d, W, None, W.shape[2], (kh - 1 - padding[0], kw - 1 - padding[1]), size, turned=True)
 
@@ -143,7 +143,7 @@ def _convolve(
 
 
 def weight_gradient(x: Tensor, d: Tensor, kernel: tuple[int, int], padding: tuple[int, int], bias: bool) -> Tensor:
-    """Gradients [c, o, K] of the weights of `convolve`, or with those of the bias [c, o, K + 1], from its output's."""
+    """Gradient of `convolve`'s weights [c, o, K] (with the bias [c, o, K + 1]) from the gradient of its output."""
     (c, i, B, h, w), o, t = x.shape, d.shape[1], GRADIENT
     N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
     block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)

@@ -1,7 +1,8 @@
-"""Triton kernels for a large dense layer of every client on a small batch: bound by reading the weights.
+"""Triton kernels for large dense layers on small batches, each client with its own weights.
 
-Forward reads the weights once. Backward reads each tile once for the gradient of the input and for the update of the
-weights, and writes it once: target <- keep * target + scale * dᵀx. The host functions are at the end.
+Their time is that of reading the weights. Forward reads them once. Backward reads each tile once, for the gradient of
+the input and the update of the weights, and writes it once: target <- keep * target + scale * dᵀx. The functions to
+call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs.
 """
@@ -18,8 +19,8 @@ from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """The tile of weights one program holds, and how it is run."""
+class DenseTile:
+    """The tile of weights of one program, and its launch settings."""
 
     outputs: int  # at most
     inputs: int  # at most
@@ -27,15 +28,15 @@ class Blocks:
     stages: int
 
 
-FORWARD = Blocks(outputs=64, inputs=128, warps=4, stages=3)
-BACKWARD = Blocks(outputs=64, inputs=64, warps=4, stages=2)
-SPLIT_FROM = 512  # inputs below which forward's sum is not split further
-SIZE_FROM = 1 << 16  # weights of a client from which the kernels pay
-BATCH_TO = 32  # a larger batch makes it a matrix product like any other
+FORWARD = DenseTile(outputs=64, inputs=128, warps=4, stages=3)
+BACKWARD = DenseTile(outputs=64, inputs=64, warps=4, stages=2)
+SPLIT_FROM = 512  # fewest inputs in a part of forward's sum
+SIZE_FROM = 1 << 16  # fewest weights of a client for which the kernels are faster
+BATCH_TO = 32  # largest batch for which they are
 
 
 def pays(x: Tensor, W: Tensor) -> bool:
-    """Whether these kernels are for this layer: large weights, a small batch."""
+    """Whether these kernels are faster for this layer: large weights, a small batch."""
     return x.shape[1] <= BATCH_TO and W.shape[1] * W.shape[2] >= SIZE_FROM
 
 
@@ -111,9 +112,9 @@ def forward(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
 def backward(
     d: Tensor, x: Tensor, W: Tensor, target: Tensor, keep: float, scale: float, need_input: bool
 ) -> Tensor | None:
-    """target <- keep * target + scale * dᵀx in place; the gradient of x [c, B, i] where it is needed.
+    """target <- keep * target + scale * dᵀx in place; returns the gradient of x [c, B, i] if it is needed.
 
-    The target is W itself or does not overlap it; the gradient is that of W before it moves.
+    The target is W itself or does not overlap it; the gradient of x uses W as it was before.
     """
     (c, B, i), o, t = x.shape, W.shape[1], BACKWARD
     d, x = rows_contiguous(d), rows_contiguous(x)

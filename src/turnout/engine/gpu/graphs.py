@@ -1,9 +1,10 @@
-"""A local step as one captured CUDA graph: hundreds of small kernels launched at once.
+"""A local step captured as one CUDA graph, so that hundreds of small kernels are launched at once.
 
-A graph is fixed to its shapes and addresses, so a step is captured when it has been asked for a few times with the same
-ones (the matrix of weights is kept between rounds for that), and its inputs are copied into the graph's own tensors.
+A graph only works for the shapes and memory addresses it was captured with. So a step is captured once it has run a few
+times with the same ones, its inputs are copied into the graph's own tensors, and the trainer keeps the matrix of
+weights between rounds.
 
-Shape letters: c clients of a chunk, B batch, P parameters, k dropout layers.
+Shape letters: c clients of a chunk, P parameters.
 """
 
 from __future__ import annotations
@@ -15,37 +16,26 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-AFTER = 3  # eager runs of a shape before it is captured: warm-up, and no capture for shapes that do not come back
-MOST = 8  # graphs kept, each with the memory of one step
+from turnout.engine.batches import Batch
 
-Step = Callable[[Tensor, "Batch", Tensor, float], Tensor]  # (weights, batch, gain, keep) -> loss of each client
+EAGER_RUNS = 3  # before a shape is captured: warms up, and avoids capturing shapes that do not come back
+MOST_GRAPHS = 8  # each holds the memory of one step
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One local step's samples for a chunk; `mask_cB` is None where every client has a full batch."""
-
-    x: Tensor
-    y: Tensor
-    mask_cB: Tensor | None
-    keys_ck: Tensor | None  # dropout keys
-    training: bool = True
-
-    def tensors(self) -> list[Tensor]:
-        return [t for t in (self.x, self.y, self.mask_cB, self.keys_ck) if t is not None]
+Step = Callable[[Tensor, Batch, Tensor, float], Tensor]  # (weights, batch, gain, keep) -> loss of each client
 
 
 @dataclass
-class Captured:
-    """A graph with the tensors it reads and the one it writes its result to."""
+class CapturedStep:
+    """A captured graph, the tensors it reads and those it writes."""
 
     graph: torch.cuda.CUDAGraph
     batch: Batch
     gain: Tensor
     loss_c: Tensor
-    flat_cP: Tensor  # keeps the weights' memory alive while the graph writes to it
+    flat_cP: Tensor  # held so that the memory the graph writes to is not freed
 
     def replay(self, batch: Batch, gain: float) -> Tensor:
+        """Run the step on another batch with another learning rate; returns the loss of each client."""
         for own, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
             own.copy_(new)
         self.gain.fill_(gain)
@@ -53,15 +43,15 @@ class Captured:
         return self.loss_c.clone()
 
 
-class Replays:
-    """Runs a step eagerly at first, then as a graph."""
+class GraphCache:
+    """Runs a step eagerly at first, then as a captured graph; keeps the graphs used last."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, int] = {}
-        self._graphs: OrderedDict[Hashable, Captured] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, CapturedStep] = OrderedDict()
 
     def run(self, step: Step, flat_cP: Tensor, batch: Batch, lr: float, decay: float) -> Tensor:
-        """One step in place; the loss of each client comes back."""
+        """One step in place; returns the loss of each client."""
         keep = 1 - lr * decay
         shapes = tuple((tuple(t.shape), t.dtype) for t in batch.tensors())
         key = (flat_cP.data_ptr(), tuple(flat_cP.shape), flat_cP.stride(), shapes, batch.mask_cB is None, keep)
@@ -69,15 +59,15 @@ class Replays:
             self._graphs.move_to_end(key)
             return self._graphs[key].replay(batch, lr)
         self._seen[key] = self._seen.get(key, 0) + 1
-        if self._seen[key] <= AFTER:
+        if self._seen[key] <= EAGER_RUNS:
             return step(flat_cP, batch, torch.tensor(lr, device=flat_cP.device, dtype=flat_cP.dtype), keep)
         self._graphs[key] = _capture(step, flat_cP, batch, keep)
-        if len(self._graphs) > MOST:
+        if len(self._graphs) > MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return self._graphs[key].replay(batch, lr)
 
 
-def _capture(step: Step, flat_cP: Tensor, batch: Batch, keep: float) -> Captured:
+def _capture(step: Step, flat_cP: Tensor, batch: Batch, keep: float) -> CapturedStep:
     own = replace(
         batch,
         x=batch.x.clone(),
@@ -90,4 +80,4 @@ def _capture(step: Step, flat_cP: Tensor, batch: Batch, keep: float) -> Captured
     torch.cuda.synchronize(flat_cP.device)
     with torch.cuda.graph(graph):
         loss_c = step(flat_cP, own, gain, keep)
-    return Captured(graph, own, gain, loss_c, flat_cP)
+    return CapturedStep(graph, own, gain, loss_c, flat_cP)

@@ -1,7 +1,7 @@
-"""The layers of engine/backprop.py that have kernels of their own on a GPU, float32.
+"""The layers of engine/layers.py that have Triton kernels on a GPU (float32 only).
 
-`for_gpu` swaps them in where Triton is installed; what they compute is what the plain layers compute, to rounding.
-A layer that has no kernel for a shape passes the call on to the plain one.
+`for_gpu` swaps them in. They compute what the plain layers compute, up to rounding; for a shape without a kernel they
+call the plain layer.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch.
 """
@@ -15,28 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.backprop import Convolution, Dense, Drop, Layer, Pool
-from turnout.engine.gpu import convolution as conv_kernels
-from turnout.engine.gpu import dense as dense_kernels
-from turnout.engine.gpu import pooling as light_kernels
-from turnout.engine.gpu import triton_tools as tritons
-from turnout.engine.gradient_sinks import Sink
+from turnout.engine.gpu import convolution, dense, dropout, pooling, triton_tools
+from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
 class GatheredConvolution(Convolution):
-    """No unfolded image: the input itself is kept for backward."""
+    """A convolution without unfolding: backward needs only the input."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         bias = None if self.bias is None else weights[self.bias]
-        return conv_kernels.convolve(x, weights[self.weight], bias, self.padding), x
+        return convolution.convolve(x, weights[self.weight], bias, self.padding), x
 
-    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         W, d = weights[self.weight], d.contiguous()
-        dx = d if first else conv_kernels.input_gradient(d, W, self.padding, tuple(saved.shape[3:]))
-        together = self.bias is not None and conv_kernels.BIAS_IN_PRODUCT
-        g_coK = conv_kernels.weight_gradient(saved, d, self.kernel, self.padding, together)
+        dx = d if first else convolution.input_gradient(d, W, self.padding, tuple(saved.shape[3:]))
+        together = self.bias is not None and convolution.BIAS_IN_PRODUCT
+        g_coK = convolution.weight_gradient(saved, d, self.kernel, self.padding, together)
         sink.total(self.weight, g_coK[..., : W[0, 0].numel()].view(W.shape))
         if self.bias is not None:
             sink.total(self.bias, g_coK[..., -1] if together else d.sum((2, 3, 4)))
@@ -45,19 +42,19 @@ class GatheredConvolution(Convolution):
 
 @dataclass(frozen=True)
 class StreamedDense(Dense):
-    """Weights are read once forward, and read and written once backward."""
+    """A dense layer that reads its weights once in forward, and reads and writes them once in backward."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         W = weights[self.weight]
-        if not dense_kernels.pays(x, W):
+        if not dense.pays(x, W):
             return super().forward(x, weights)
-        return dense_kernels.forward(x, W, None if self.bias is None else weights[self.bias]), x
+        return dense.forward(x, W, None if self.bias is None else weights[self.bias]), x
 
-    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         W, target = weights[self.weight], sink.targets[self.weight]
-        if not dense_kernels.pays(saved, W):
+        if not dense.pays(saved, W):
             return super().backward(d, saved, weights, sink, first)
-        dx = dense_kernels.backward(d, saved, W, target, sink.keep, sink.scale, need_input=not first)
+        dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, need_input=not first)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))
         return d if dx is None else dx
@@ -65,23 +62,23 @@ class StreamedDense(Dense):
 
 @dataclass(frozen=True)
 class HashedDrop(Drop):
-    """The mask is hashed anew in each direction instead of kept."""
+    """Dropout that computes its mask again in backward instead of saving it."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         if not 0 < self.p < 1:
             return super().forward(x, weights)
         key_c = weights[self.key]
-        return light_kernels.drop(x, key_c, self.p, self.whole_channels), key_c
+        return dropout.drop(x, key_c, self.p, self.whole_channels), key_c
 
-    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not 0 < self.p < 1:
             return super().backward(d, saved, weights, sink, first)
-        return light_kernels.drop(d, saved, self.p, self.whole_channels)
+        return dropout.drop(d, saved, self.p, self.whole_channels)
 
 
 @dataclass(frozen=True)
-class TiledPool(Pool):
-    """Windows side by side: one byte per window says which entry was the largest."""
+class TiledMaxPool(MaxPool):
+    """Max-pooling without overlap; saves one byte per window: which entry was the largest."""
 
     def _tiles(self) -> bool:
         return self.kernel == self.stride and self.kernel[0] * self.kernel[1] < 255
@@ -89,32 +86,32 @@ class TiledPool(Pool):
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         if not self._tiles():
             return super().forward(x, weights)
-        y, which = light_kernels.pool(x, self.kernel)
+        y, which = pooling.pool(x, self.kernel)
         return y, (which, tuple(x.shape[3:]))
 
-    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: Sink, first: bool) -> Tensor:
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not self._tiles():
             return super().backward(d, saved, weights, sink, first)
-        return light_kernels.unpool(d, saved[0], self.kernel, saved[1])
+        return pooling.unpool(d, saved[0], self.kernel, saved[1])
 
 
-# What is swapped; an entry taken out leaves the plain layer.
+# Plain layer -> layer with kernels; remove an entry to use the plain layer.
 SWAPPED: dict[type, type] = {
     Convolution: GatheredConvolution,
     Dense: StreamedDense,
     Drop: HashedDrop,
-    Pool: TiledPool,
+    MaxPool: TiledMaxPool,
 }
 
 
-def suit(x: Tensor) -> bool:
-    """Whether the kernels can work on activations like x."""
+def supports(x: Tensor) -> bool:
+    """Whether the kernels work for activations like x."""
     here = x.is_cuda and x.device.index == torch.cuda.current_device()
-    return here and x.dtype == torch.float32 and tritons.installed()
+    return here and x.dtype == torch.float32 and triton_tools.installed()
 
 
 def for_gpu(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The same layers, those with kernels swapped for their counterparts."""
+    """The same layers, replaced by those with kernels where there are any."""
     return tuple(_swapped(layer) for layer in layers)
 
 

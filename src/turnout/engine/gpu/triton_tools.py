@@ -1,6 +1,6 @@
-"""Triton where it is installed, and what its kernels share; without it the kernels' modules import but are never run.
+"""Triton if it is installed, and helpers for its kernels.
 
-`kernels.for_gpu` asks `installed()` before it hands out a layer that would launch a kernel.
+Without Triton the kernel modules can still be imported; `gpu.layers.supports` is False, so no kernel is run.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FAST = "tf32"  # products where torch's own may round to TF32
-EXACT = "ieee"  # and where they may not; "tf32x3" is as good as float32 to a few bits, on the tensor cores
+FAST = "tf32"  # if torch's own matrix products may round to TF32
+EXACT = "ieee"  # if they may not ("tf32x3" would be close to float32, on the tensor cores)
 
 try:
     triton: Any = importlib.import_module("triton")
@@ -22,7 +22,7 @@ except ImportError:
     triton = tl = None
 
     def jit(kernel: Any) -> Any:
-        """A kernel that will not be run."""
+        """Stands in for triton.jit; the kernel is never run."""
         return kernel
 
 
@@ -31,12 +31,12 @@ def installed() -> bool:
 
 
 def precision() -> str:
-    """How float32 products are rounded, by the switch torch's own products follow."""
+    """How kernels round float32 products: follows torch's switch for its own."""
     return FAST if torch.backends.cuda.matmul.allow_tf32 else EXACT
 
 
 def pieces(count: int, size: int) -> int:
-    """How many pieces of a size cover a count.
+    """How many pieces of this size cover `count`.
 
     >>> pieces(9, 4)
     3
@@ -45,7 +45,7 @@ def pieces(count: int, size: int) -> int:
 
 
 def power_of_two(count: int, least: int, most: int) -> int:
-    """The block that covers a count, between two powers of two (a product's sides are at least 16).
+    """The smallest power of two that covers `count`, kept within [least, most] (a product's sides are at least 16).
 
     >>> power_of_two(10, 16, 64), power_of_two(33, 16, 64), power_of_two(500, 16, 64)
     (16, 64, 64)
@@ -54,7 +54,7 @@ def power_of_two(count: int, least: int, most: int) -> int:
 
 
 def splits(programs: int, length: int, least: int, wanted: int = 528) -> int:
-    """Into how many stretches of at least `least` a sum is split so that a GPU has enough programs to run.
+    """Into how many parts of at least `least` terms to split a sum, so that the GPU has enough programs to run.
 
     >>> splits(250, 7840, 512), splits(50, 9000, 512), splits(50, 300, 512)
     (3, 11, 1)

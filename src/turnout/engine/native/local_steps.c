@@ -1,9 +1,9 @@
-/* Local training of a few clients by plain SGD: stacks of dense layers, stride-1 convolutions, rectifiers and max-pools
- * under a cross-entropy. Client after client, each through all of its steps, so that its weights stay in the cache and
- * what becomes of it does not depend on its company, not even in the last bit.
+/* Local training of a few clients by plain SGD: stacks of dense layers, stride-1 convolutions, ReLUs and max-pools under a
+ * cross-entropy. One client after another does all of its steps, so that its weights stay in the cache and its result does
+ * not depend on the other clients, not even in the last bit.
  *
- * Compiled for each type of number (REAL, EXP and LOG are given) by engine/native.py. Vectors are GCC's and Clang's own
- * extension: they become whatever the machine has.
+ * Compiled by native/steps.py for each type of number (which defines REAL, EXP and LOG). Vectors are an extension of GCC
+ * and Clang; the compiler maps them to the machine's registers.
  */
 #include <math.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #ifdef __AVX__
 #define BYTES 32
 #else
-#define BYTES 16 /* what every other machine has: wider ones would be made of memory */
+#define BYTES 16 /* every other machine has these; the compiler would keep wider vectors in memory */
 #endif
 typedef REAL vec __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 typedef __typeof__((vec){0} > (vec){0}) mask;
@@ -24,25 +24,25 @@ typedef __typeof__((vec){0} > (vec){0}) mask;
 #define SQUARE 16
 #define UP(n) (((n) + VL - 1) / VL * VL)
 
-enum { DENSE, CONVOLUTION, RECTIFY, POOL };
+enum { DENSE, CONVOLUTION, RELU, POOL };
 
 typedef struct {
     int64_t kind;
-    int64_t in, out;              /* numbers of a sample before and after */
-    int64_t weight, bias;         /* places in a client's row; bias -1: none */
-    int64_t i, o, h, w;           /* channels, and the size of the image before the layer */
+    int64_t in, out;              /* numbers per sample before and after the layer */
+    int64_t weight, bias;         /* columns where they begin in a client's row; bias -1: none */
+    int64_t i, o, h, w;           /* input and output channels, height and width of the input */
     int64_t kh, kw, ph, pw;       /* kernel and padding */
 } Layer;
 
-/* What a layer has of its own while a client trains. */
+/* A layer's memory while a client trains. */
 typedef struct {
-    REAL *x, *dx;   /* what it was given and the gradient of that, sample after sample */
+    REAL *x, *dx;   /* the input and its gradient, one sample after another */
     long stride;    /* from one sample's x to the next */
-    REAL *W, *b;    /* weights; of a dense layer in panels of two vectors of outputs, in each one line an input */
-    long width;     /* its outputs, padded to whole vectors (so that the last panel may be of one) */
-    REAL *K, *F, *Kb, *Fb; /* what is kept of each weight in a step, and what is added to it; 0: `keep` of all of them */
-    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; room for the loss */
-    int32_t *largest;
+    REAL *W, *b;    /* weights and bias; a dense layer has W in panels two vectors of outputs wide, one line per input */
+    long width;     /* outputs of a dense layer, padded to whole vectors (so the last panel may be one vector wide) */
+    REAL *K, *F, *Kb, *Fb; /* springs: a step makes K W + F - lr g of W; without springs 0, and it makes keep W - lr g */
+    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; scratch memory for the loss */
+    int32_t *largest; /* where the largest entry of each pooling window is in x */
 } Room;
 
 INLINE REAL sum(vec v) {
@@ -51,7 +51,7 @@ INLINE REAL sum(vec v) {
     return s;
 }
 
-/* The larger of each; what is no number wins. */
+/* The larger of each pair; NaN wins. */
 INLINE vec larger(vec a, vec b) {
     mask first = (a > b) | (a != a);
     return (vec)((first & (mask)a) | (~first & (mask)b));
@@ -59,7 +59,7 @@ INLINE vec larger(vec a, vec b) {
 
 /* -- dense */
 
-/* Blocks of outputs are two vectors wide (one wide one, where there is such a register), the last one perhaps one. */
+/* Blocks of outputs are two vectors wide (one wide vector on AVX-512); the last block may be one vector wide. */
 #define BLOCKS(name, type, N) \
     INLINE void forward_##name(const int S, const REAL *x, long xs, const REAL *W, long in, const REAL *b, REAL *y, \
                                long ys) { \
@@ -114,7 +114,7 @@ static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long y
         }
 }
 
-/* Gradient of I inputs for S samples, panel after panel. */
+/* Gradient of I inputs for S samples, one panel after another. */
 INLINE void back_block(const int S, const int I, const REAL *d, long ds, const REAL *W, long in, long width, long at,
                        REAL *dx, long stride) {
     vec a[5][2];
@@ -166,9 +166,9 @@ static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d,
         }
 }
 
-/* -- convolution: places of an output line are vectors, P of them and O output channels are kept in registers */
+/* -- convolution: a vector holds neighbouring positions of an output line; P vectors of O channels stay in registers */
 
-typedef struct { long from, to, left; } Place; /* in the input, in the output; how many of the vector are real */
+typedef struct { long from, to, left; } Place; /* a vector's offset in the input and the output, and its real entries */
 
 INLINE void conv_block(const int O, const int P, const Layer *h, long w, long plane, const REAL *x, const REAL *W,
                        const REAL *b, const Place *place, long out, REAL *y) {
@@ -210,7 +210,7 @@ static void conv_forward(const Layer *h, const Room *r, long B, const Place *pla
         }
 }
 
-/* Gradient of the input: what each place of the output says about the lines it was made from. */
+/* Gradient of the input: each output position adds to the input positions it was computed from. */
 INLINE void spread_block(const int K, const int P, long taps, long channels, long padded, const REAL *W, const REAL *d,
                          const Place *place, const long *at, REAL *dx) {
     vec a[2][5];
@@ -228,7 +228,7 @@ INLINE void spread_block(const int K, const int P, long taps, long channels, lon
         }
 }
 
-/* Gradient of the weights of a line of the kernel, O output channels at once: a sum over samples and places. */
+/* Update of one kernel line's weights for O output channels; the gradient is a sum over samples and positions. */
 INLINE void weigh_block(const int O, const int K, long B, const REAL *x, long xs, const REAL *d, long ds, long padded,
                         const Place *place, const long *at, long places, REAL *W, long taps, REAL keep, const REAL *K_,
                         const REAL *F_) {
@@ -304,10 +304,10 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
         }
 }
 
-/* -- the others */
+/* -- ReLU, max-pool and the loss */
 
-static void rectify(REAL *x, long n) {
-    for (long k = 0; k < n; k++) x[k] = x[k] < 0 ? 0 : x[k]; /* what is no number stays none */
+static void relu(REAL *x, long n) {
+    for (long k = 0; k < n; k++) x[k] = x[k] < 0 ? 0 : x[k]; /* NaN stays NaN */
 }
 
 INLINE void pool_block(const int KH, const int KW, const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
@@ -317,7 +317,7 @@ INLINE void pool_block(const int KH, const int KW, const Layer *h, const REAL *x
             for (long u = 0; u < ow; u++) {
                 int32_t at = (int32_t)((i * h->h + v * KH) * h->w + u * KW), best = at;
                 REAL most = x[at];
-                int odd = 0; /* something here is no number: it wins */
+                int odd = 0; /* whether there is a NaN: the last one wins */
                 for (int a = 0; a < KH; a++)
                     for (int b = 0; b < KW; b++) {
                         int32_t here = at + (int32_t)(a * h->w) + b;
@@ -350,7 +350,7 @@ static void pool_backward(const Layer *h, const Room *r, long B, const REAL *d, 
     }
 }
 
-/* e^x of numbers up to 0. In single precision by a polynomial (Cephes' coefficients), good to the last bit or two. */
+/* e^x for x <= 0. In single precision a polynomial (coefficients of Cephes), exact to the last bit or two. */
 INLINE vec raise(vec x) {
     vec y;
 #ifdef SINGLE
@@ -369,8 +369,8 @@ INLINE vec raise(vec x) {
     return y;
 }
 
-/* The mean loss of a batch; the scores become gain times its gradient. A vector has one class of several samples (the
- * last sample again where there are not enough), `e` room for all classes. */
+/* The mean loss of a batch; replaces the scores by gain times its gradient. A vector holds one class of several samples
+ * (the last sample repeated if there are too few); `e` is scratch memory for all classes. */
 static REAL cross_entropy(REAL *z, long zs, long classes, const int64_t *y, long B, REAL gain, REAL *e) {
     REAL loss = 0;
     for (long first = 0; first < B; first += VL) {
@@ -400,7 +400,7 @@ static REAL cross_entropy(REAL *z, long zs, long classes, const int64_t *y, long
     return loss / B;
 }
 
-static void give_image(const Layer *h, const REAL *x, REAL *to) { /* with its border */
+static void pad_image(const Layer *h, const REAL *x, REAL *to) { /* copy an image into one with a border of zeros */
     long w = h->w + 2 * h->pw;
     for (long i = 0; i < h->i; i++)
         for (long y = 0; y < h->h; y++)
@@ -411,13 +411,13 @@ static void give_image(const Layer *h, const REAL *x, REAL *to) { /* with its bo
 
 typedef struct {
     Room room;
-    REAL *given, *dgiven; /* as the layer before wrote it; a convolution with a border has a copy in `room` */
+    REAL *given, *dgiven; /* input as the layer before wrote it, and its gradient; padded convolutions copy it to `room` */
     long stride;
     Place *place;
     long *at, places;
 } State;
 
-/* Lay out the memory of all layers; called once with nothing to count, and once with memory. */
+/* Memory for all layers. `lay_out` runs twice: without memory to count the bytes, then with memory to place pointers. */
 typedef struct { char *memory; long bytes; } Heap;
 
 static void *get(Heap *heap, long count, long size) {
@@ -439,7 +439,7 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
     for (long l = 0; l <= n; l++) {
         State *s = states + l;
         const Layer *h = layers + l;
-        int in_place = l > 0 && layers[l - 1].kind == RECTIFY;
+        int in_place = l > 0 && layers[l - 1].kind == RELU;
         long size = l < n ? h->in : layers[n - 1].out;
         s->stride = in_place ? s[-1].stride : UP(size) + VL;
         s->given = in_place ? s[-1].given : get(heap, B * s->stride, sizeof(REAL));
@@ -476,9 +476,8 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
     }
 }
 
-/* Lines become columns (less what `base` has in their place), a square at a time: every piece of memory that is touched is
- * used whole. */
-INLINE void turn(const REAL *from, long lines, long columns, long stride, const REAL *base, REAL *to, long to_stride) {
+/* Transpose and subtract `base` (if any), a square at a time, so that whole cache lines are used. */
+INLINE void transpose(const REAL *from, long lines, long columns, long stride, const REAL *base, REAL *to, long to_stride) {
     for (long l = 0; l < lines; l += SQUARE)
         for (long c = 0; c < columns; c += SQUARE) {
             long high = lines - l < SQUARE ? lines - l : SQUARE, wide = columns - c < SQUARE ? columns - c : SQUARE;
@@ -492,15 +491,14 @@ INLINE void less(const REAL *from, long n, const REAL *base, REAL *to) {
     for (long i = 0; i < n; i++) to[i] = from[i] - (base ? base[i] : 0);
 }
 
-/* A row's numbers for a layer into memory of its own. What fills lines up must be 0 again, whatever the last client left
- * there. */
+/* Copy a layer's weights from a client's row into the layer's memory. Padding is set to 0 again after the last client. */
 static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) {
     if (h->kind == DENSE) {
         memset(b, 0, width * sizeof(REAL));
         for (long n = 0; n < width; n += 2 * VL) {
             long P = width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P;
             for (long i = 0; i < h->in && real < P; i++) memset(W + n * h->in + i * P + real, 0, (P - real) * sizeof(REAL));
-            turn(row + h->weight + n * h->in, real, h->in, h->in, 0, W + n * h->in, P);
+            transpose(row + h->weight + n * h->in, real, h->in, h->in, 0, W + n * h->in, P);
         }
         if (h->bias >= 0) memcpy(b, row + h->bias, h->out * sizeof(REAL));
     } else if (h->kind == CONVOLUTION) {
@@ -509,12 +507,12 @@ static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) 
     }
 }
 
-/* Into the client's row: its weights, or for those in front of `shared` their change since `start`. */
+/* Write a layer's weights to the client's row; those in columns before `shared` as their change since `start`. */
 static void give(const Layer *h, const Room *r, const REAL *start, long shared, REAL *row) {
     const REAL *base = h->weight < shared ? start + h->weight : 0, *bias = h->bias < shared ? start + h->bias : 0;
     for (long n = 0; n < r->width && h->kind == DENSE; n += 2 * VL) {
         long P = r->width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P, from = n * h->in;
-        turn(r->W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
+        transpose(r->W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
     }
     if (h->kind == CONVOLUTION) less(r->W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
     if (h->kind <= CONVOLUTION && h->bias >= 0) less(r->b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
@@ -527,14 +525,14 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         REAL *out = s[1].given;
         if (h->kind == DENSE) dense_forward(h, &s->room, B, out, s[1].stride);
         else if (h->kind == POOL) pool_forward(h, &s->room, B, out, s[1].stride);
-        else if (h->kind == RECTIFY) for (long b = 0; b < B; b++) rectify(s->given + b * s->stride, h->in);
+        else if (h->kind == RELU) for (long b = 0; b < B; b++) relu(s->given + b * s->stride, h->in);
         else {
             for (long b = 0; b < B && s->room.x != s->given; b++)
-                give_image(h, s->given + b * s->stride, s->room.x + b * s->room.stride);
+                pad_image(h, s->given + b * s->stride, s->room.x + b * s->room.stride);
             conv_forward(h, &s->room, B, s->place, s->places, out, s[1].stride);
         }
     }
-    REAL *d = states[n].given; /* the scores become their gradient */
+    REAL *d = states[n].given; /* the scores, replaced by their gradient */
     REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, lr, states[n].room.d);
     for (long l = n - 1; l >= first; l--) {
         const Layer *h = layers + l;
@@ -542,7 +540,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         long ds = s[1].stride;
         if (h->kind == DENSE) dense_backward(h, &s->room, B, d, ds, keep, l == first);
         else if (h->kind == POOL) pool_backward(h, &s->room, B, d, ds);
-        else if (h->kind == RECTIFY) {
+        else if (h->kind == RELU) {
             for (long b = 0; b < B; b++)
                 for (long k = 0; k < h->in; k++)
                     if (s->given[b * s->stride + k] <= 0) d[b * ds + k] = 0;
@@ -562,9 +560,9 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
     return loss;
 }
 
-/* Train some clients; `out` gets their weights, less `start` in the first `shared` columns. A step leaves keep W - lr g of
- * a weight W with the gradient g, or with K and F (a row each) K W + F - lr g. 0, or 1 without memory, 2 for a label that
- * the model has no score for. */
+/* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. A step makes
+ * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Returns 0; 1 if memory ran
+ * out; 2 if a label is outside the model's scores. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
               int64_t start_stride, double lr, double keep, const REAL *K, const REAL *F, REAL *out, int64_t out_stride,
@@ -577,7 +575,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
         heap.memory = calloc(1, heap.bytes + 64), heap.bytes = 0, wrong = !heap.memory;
     }
     long first = 0;
-    while (layers[first].kind == RECTIFY || layers[first].kind == POOL) first++;
+    while (layers[first].kind == RELU || layers[first].kind == POOL) first++;
     if (!wrong) lay_out(&heap, layers, states, n, B, K != 0);
     for (long l = 0; l < n && K && !wrong; l++) {
         Room *r = &states[l].room;

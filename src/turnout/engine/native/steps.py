@@ -1,9 +1,8 @@
-"""Local training in C, for small models on a CPU: a client goes through all of its steps while its weights are in the
-cache, and no interpreter is asked in between.
+"""Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`local_steps.c` has plain SGD over stacks of dense layers, convolutions, rectifiers and max-pools under a cross-entropy;
-everything else, and everything on a machine without a compiler, is engine/backprop.py's. What becomes of a client does
-not depend on its company.
+`local_steps.c` does plain SGD on stacks of dense layers, convolutions, ReLUs and max-pools under a cross-entropy.
+Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result does not depend on which
+other clients are trained, to the bit.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.backprop import Convolution, Dense, Flat, Pool, Rectify, Stack
+from turnout.engine.backprop import Stack
 from turnout.engine.batches import Batches
+from turnout.engine.layers import Convolution, Dense, Flatten, MaxPool, ReLU
 from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
@@ -33,15 +33,15 @@ ARGUMENTS = (
     *(pointer, whole),  # layers
     *(pointer, whole, pointer),  # samples
     *(pointer, whole, whole, pointer, whole),  # batches
-    *(pointer, whole, real, real, pointer, pointer),  # first weights and `Rate`
+    *(pointer, whole, real, real, pointer, pointer),  # first weights and `StepRule`
     *(pointer, whole, whole, pointer),  # weights and losses
 )
-LARGEST = 1 << 20  # bytes of weights: more than this would not stay in the cache of a core
+LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
 
 
 @dataclass(frozen=True)
-class Step:
-    """One layer as the C side knows it: the struct `Layer`, field by field."""
+class NativeLayer:
+    """One layer as C sees it: the fields of the struct `Layer`, in order."""
 
     kind: int
     numbers_in: int
@@ -57,59 +57,59 @@ class Step:
     ph: int = 0
     pw: int = 0
 
-    def whole(self) -> list[int]:
+    def numbers(self) -> list[int]:
         return [getattr(self, field.name) for field in fields(self)]
 
 
-DENSE, CONVOLUTION, RECTIFY, POOL = range(4)
+DENSE, CONVOLUTION, RELU, POOL = range(4)
 
 
-def program(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Step] | None:
-    """The layers for samples of a shape, or None where one of them is not written in C."""
+def native_layers(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[NativeLayer] | None:
+    """A model's layers for samples of a shape; None if one of them is not written in C."""
     slots = {slot.name: slot for slot in layout.slots}
-    steps, shape, written = [], tuple(shape), set()
+    layers, shape, written = [], tuple(shape), set()
 
     def weights(layer: Dense | Convolution) -> tuple[int, int, int]:
-        """How many outputs, and where weight and bias are."""
+        """The number of outputs, and the columns where weight and bias begin (-1: no bias)."""
         weight = slots[layer.weight]
         written.update({layer.weight, layer.bias} - {None})
         return weight.shape[0], weight.start, -1 if layer.bias is None else slots[layer.bias].start
 
     for layer in stack.layers:
         size = prod(shape)
-        if isinstance(layer, Flat):
+        if isinstance(layer, Flatten):
             shape = (size,)
-        elif isinstance(layer, Rectify):
-            steps.append(Step(RECTIFY, size, size))
+        elif isinstance(layer, ReLU):
+            layers.append(NativeLayer(RELU, size, size))
         elif isinstance(layer, Dense) and len(shape) == 1:
             o, weight, bias = weights(layer)
-            steps.append(Step(DENSE, size, o, weight, bias))
+            layers.append(NativeLayer(DENSE, size, o, weight, bias))
             shape = (o,)
-        elif isinstance(layer, Pool) and len(shape) == 3 and layer.kernel == layer.stride:
+        elif isinstance(layer, MaxPool) and len(shape) == 3 and layer.kernel == layer.stride:
             (i, h, w), (kh, kw) = shape, layer.kernel
             shape = (i, h // kh, w // kw)
-            steps.append(Step(POOL, size, prod(shape), i=i, o=i, h=h, w=w, kh=kh, kw=kw))
+            layers.append(NativeLayer(POOL, size, prod(shape), i=i, o=i, h=h, w=w, kh=kh, kw=kw))
         elif isinstance(layer, Convolution) and len(shape) == 3:
             (i, h, w), (kh, kw), (ph, pw) = shape, layer.kernel, layer.padding
             o, weight, bias = weights(layer)
             shape = (o, h + 2 * ph - kh + 1, w + 2 * pw - kw + 1)
-            steps.append(Step(CONVOLUTION, size, prod(shape), weight, bias, i, o, h, w, kh, kw, ph, pw))
+            layers.append(NativeLayer(CONVOLUTION, size, prod(shape), weight, bias, i, o, h, w, kh, kw, ph, pw))
         else:
             return None
-    return steps if written == slots.keys() else None  # every column of a row is some layer's
+    return layers if written == slots.keys() else None  # every parameter must belong to a layer
 
 
 @dataclass(frozen=True)
-class Rate:
-    """A step: keep W - lr g of a weight W with the gradient g, or with springs (K, F) K W + F - lr g."""
+class StepRule:
+    """What a step does to a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g."""
 
     lr: float
     keep: float
     springs: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor) -> Rate:
-        """Springs (k, f) of the shared columns, of which the gradient gains k w - f; numbers of the type of `start`."""
+    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor) -> StepRule:
+        """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient."""
         if not springs:
             return cls(lr, keep)
         K, F = start.new_full(start.shape[-1:], keep), start.new_zeros(start.shape[-1:])
@@ -120,26 +120,26 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Native:
+class NativeSteps:
     """A model's local steps in C."""
 
     layout: Layout
-    shape: tuple[int, ...]
-    steps: Tensor  # [layers, fields of a step]
+    shape: tuple[int, ...]  # of a sample
+    layers: Tensor  # [layers, fields of a NativeLayer]
 
     @classmethod
-    def of(cls, stack: Stack, layout: Layout, x: Tensor) -> Native | None:
-        """For samples like `x` [B, ...]; None where the model, the machine or the size is not for it."""
+    def of(cls, stack: Stack, layout: Layout, x: Tensor) -> NativeSteps | None:
+        """For samples like `x` [B, ...]; None if the model is too large, not written in C, or cannot be compiled."""
         small = layout.width * x.element_size() <= LARGEST
         if x.is_cuda or x.dtype not in NUMBERS or not small or stack.loss is not cross_entropy:
             return None
-        steps = program(stack, layout, x.shape[1:])
-        if steps is None or train_function(x.dtype) is None:
+        layers = native_layers(stack, layout, x.shape[1:])
+        if layers is None or train_function(x.dtype) is None:
             return None
-        return cls(layout, tuple(x.shape[1:]), torch.tensor([step.whole() for step in steps]))
+        return cls(layout, tuple(x.shape[1:]), torch.tensor([layer.numbers() for layer in layers]))
 
     def takes(self, samples: Samples, start: Tensor) -> bool:
-        """Whether samples and first weights lie in memory as the C side expects them."""
+        """Whether samples and first weights have the types and memory layout that C expects."""
         x, y = samples.x, samples.y
         plain = x.dtype == start.dtype and tuple(x.shape[1:]) == self.shape and start.stride(-1) == 1
         return plain and y.dtype == torch.int64 and y.dim() == 1 and x.is_contiguous() and y.is_contiguous()
@@ -150,23 +150,22 @@ class Native:
         batches: Batches,
         steps_c: Tensor,
         start_cP: Tensor,
-        rate: Rate,
+        rule: StepRule,
         out_cP: Tensor,
         shared: int = 0,
     ) -> Tensor:
-        """Some clients' steps; `out_cP` gets their weights, or how the first `shared` of them have changed.
-
-        The sum of the losses of each one's steps comes back.
+        """Train some clients; writes their weights to `out_cP`, but the update (trained - start) in the first `shared`
+        columns. Returns the sum of each client's losses over its steps.
         """
         run = train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
-        springs = (None, None) if rate.springs is None else tuple(at(value) for value in rate.springs)
+        springs = (None, None) if rule.springs is None else tuple(at(value) for value in rule.springs)
         wrong = run(
-            *(at(self.steps), len(self.steps)),
+            *(at(self.layers), len(self.layers)),
             *(at(samples.x), prod(self.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
-            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), rate.lr, rate.keep, *springs),
+            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), rule.lr, rule.keep, *springs),
             *(at(out_cP), out_cP.stride(0), shared, at(loss_c)),
         )
         if wrong == 1:
@@ -177,5 +176,5 @@ class Native:
 
 
 def train_function(dtype: torch.dtype) -> Any:
-    """The compiled steps for a type of number; None where they cannot be had."""
+    """The compiled `train` for a type of number; None if it cannot be compiled."""
     return function(SOURCE, "train", ARGUMENTS, NUMBERS[dtype])

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from turnout.clients.store import ClientStore
-from turnout.engine.gradients import Network
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
 from turnout.errors import Mistake, nearest

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.data import Federation
-from turnout.data.labels import refuse_strangers
+from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
 from turnout.tracks.scores.architectures import COUNT, MODEL, ROUND, SLOT, STATE, Architecture, Zoo
 from turnout.tracks.scores.averaging import Averages, Trained, averaged, begin
@@ -157,7 +157,7 @@ class ScoreRuntime:
         x, y = found.x[row_R.to(found.x.device)], found.y[row_R.to(found.y.device)]
         own = []
         for client, set_l, y_S in zip(client_c.tolist(), sets, y.split(count_c.tolist()), strict=True):
-            refuse_strangers(y_S, set_l, self.sheet.labels, f"client {client}, round {t},")
+            check_own_labels(y_S, set_l, self.sheet.labels, f"client {client}, round {t},")
             own.append(torch.searchsorted(set_l.to(y_S.device), y_S))
         return Samples(architecture.placed(x), torch.cat(own), torch.arange(len(x)), count_c)
 

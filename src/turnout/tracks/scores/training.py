@@ -151,7 +151,7 @@ def _checked(architecture: Architecture, work: Work, now: Models, place_c: Tenso
         at = at.to(own.flat_CP.device)
         return own.flat_CP[at], {name: value[at] for name, value in own.states.items()}
 
-    found = measure_own(architecture.trainer.crew, Classification(), models, work.check.take(place_c))["loss"]
+    found = measure_own(architecture.trainer.workers, Classification(), models, work.check.take(place_c))["loss"]
     return torch.where(found.isnan(), training_c, found)
 
 
@@ -202,7 +202,7 @@ def predict(architecture: Architecture, models: Models, x: Tensor) -> Tensor:
         found[own, some] = gradients.outputs(flat_cP, states, together).double().cpu()
 
     pieces = itertools.product(range(0, clients, chunk), range(0, rows, ROWS))
-    architecture.trainer.crew.map(part, list(pieces))
+    architecture.trainer.workers.map(part, list(pieces))
     return found
 
 

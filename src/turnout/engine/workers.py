@@ -1,8 +1,8 @@
-"""A few threads, each with a model of its own and its kernels on one core.
+"""A pool of worker threads, each with its own copy of the model and one core.
 
-Threads, not processes: the kernels release the interpreter's lock and the matrices stay in one address space. One core
-each, because kernels that share two cores wait for one another at every small operation (case a of the benchmarks:
-127 ms a round with shared cores, 10 ms without, on a busy machine).
+Threads, not processes: torch's kernels release the interpreter lock, and the matrices stay in one address space. One
+core each, because kernels that share cores wait for one another at every small operation (case a of the benchmarks on
+a busy machine: 127 ms a round with shared cores, 10 ms without).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Crew:
-    """Maps a function over items; each call gets a gradient (and its network) that no other thread is using.
+class WorkerPool:
+    """Ordered thread-pool map; each call gets a `Gradients` object that no other thread is using.
 
-    Torch has one thread in each of them: how it splits a sum over several decides how the sum is rounded.
+    Each worker sets torch to one thread, because the number of threads decides how torch rounds a sum.
     """
 
     def __init__(self, gradients: Gradients, threads: int):
@@ -39,7 +39,7 @@ class Crew:
     def map(self, function: Callable[[Gradients, Item], Result], items: Iterable[Item]) -> list[Result]:
         """The results in the order of the items; an error in one of them is raised here.
 
-        A single item is worked on right here: handing it over costs more than a small one takes.
+        A single item is done in the calling thread: for small items, handing over takes longer than the work.
         """
         if self._pool is None:
             return [function(self.first, item) for item in items]

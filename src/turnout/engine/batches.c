@@ -1,4 +1,4 @@
-/* The order in which clients see their samples: what address_batches of engine/batches.py says, a client at a time. */
+/* The order in which clients see their samples, one client at a time: the C form of order_with_torch in batches.py. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ static uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-/* By value (of 44 bits, spread evenly), equal ones as they stand: into buckets, then each to its place among the few. */
+/* A stable sort by value (44 bits, evenly spread): a bucket sort with one bucket per key, then an insertion sort. */
 static void sort(const Key *given, Key *keys, int64_t *next, int64_t n) {
     for (int64_t k = 0; k <= n; k++) next[k] = 0;
     for (int64_t k = 0; k < n; k++) next[((given[k].value >> 12) * n >> 32) + 1]++;
@@ -28,7 +28,7 @@ static void sort(const Key *given, Key *keys, int64_t *next, int64_t n) {
     }
 }
 
-/* out [clients, J, B] gets rows of the pool, -1 where there is no sample; size [clients, J] how many there are. */
+/* Write rows of the pool to out [clients, J, B], -1 for padding, and the batch sizes to size [clients, J]. */
 int64_t order(const int64_t *row, const int64_t *count, const int64_t *key, const int64_t *steps, const int64_t *per_epoch,
               int64_t clients, int64_t J, int64_t B, int64_t *out, int64_t *size) {
     int64_t most = 0, from = 0;

@@ -1,8 +1,7 @@
-"""The arithmetic of dealing labelled rows to clients: how many of each label for whom, then which rows.
+"""The arithmetic of partitions by label: how many samples of each label for each client, then which rows.
 
-A partition is a matrix of weights, client by label. Without wanted sizes every label's rows are all dealt
-out, in proportion to its column; with wanted sizes a client's samples follow its own row, as far as the
-labels last.
+A partition is a matrix of weights, client by label. Without wanted sizes all rows of a label are given out, in
+proportion to its column. With wanted sizes a client's mix of labels follows its row, as far as the samples suffice.
 
 Shape letters: S samples of the pool, C clients, L labels that occur.
 """
@@ -24,29 +23,29 @@ def label_pools(label_S: Tensor, partition: str) -> tuple[Tensor, Tensor]:
     return code_S, count_L
 
 
-def share_out(weight_CL: Tensor, pool_L: Tensor) -> Tensor:
-    """Divide every label's pool among the clients in proportion to their weights, using all of it.
+def divide_pools(weight_CL: Tensor, pool_L: Tensor) -> Tensor:
+    """Divide all samples of every label among the clients, in proportion to their weights.
 
-    >>> share_out(torch.tensor([[1.0], [1.0], [2.0]]), torch.tensor([10]))
+    >>> divide_pools(torch.tensor([[1.0], [1.0], [2.0]]), torch.tensor([10]))
     tensor([[2],
             [3],
             [5]])
     """
     weight_CL = weight_CL.double()
     total_L = weight_CL.sum(0)
-    # Multiplied before divided: equal weights then give exact multiples, and nobody is rounded to nothing.
+    # Multiply before dividing: equal weights then give exact multiples, and no share is rounded down to 0.
     end_CL = (weight_CL.cumsum(0) * pool_L / total_L.clamp(min=1e-300)).round()
     end_CL[-1] = torch.where(total_L > 0, pool_L.double(), 0.0)
     return torch.diff(end_CL, dim=0, prepend=end_CL.new_zeros(1, len(pool_L))).long()
 
 
-def ask(weight_CL: Tensor, pool_L: Tensor, want_C: Tensor) -> Tensor:
-    """Give each client the samples it wants, in the proportions of its row, no label giving more than it has.
+def fill_wishes(weight_CL: Tensor, pool_L: Tensor, want_C: Tensor) -> Tensor:
+    """Give each client as many samples as it wants, in the proportions of its row, while a label has samples.
 
-    Where a label is asked for more than it has, the largest askers get less (all the same), the others what
-    they want.
+    If a label has too few, the clients that want the most of it get less (all the same number), the others what they
+    want.
 
-    >>> ask(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), torch.tensor([50, 30]), torch.tensor([20, 90]))
+    >>> fill_wishes(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), torch.tensor([50, 30]), torch.tensor([20, 90]))
     tensor([[10, 10],
             [ 0, 20]])
     """
@@ -59,7 +58,7 @@ def ask(weight_CL: Tensor, pool_L: Tensor, want_C: Tensor) -> Tensor:
 
 
 def _level(wish_C: Tensor, pool: int) -> Tensor:
-    """min(wish, v) with the largest whole v whose sum is within the pool."""
+    """min(wish, v) with the largest whole number v for which the sum is at most `pool`."""
     if int(wish_C.sum()) <= pool:
         return wish_C
     low, high = 0, pool
@@ -69,10 +68,10 @@ def _level(wish_C: Tensor, pool: int) -> Tensor:
     return wish_C.clamp(max=low)
 
 
-def deal(code_S: Tensor, count_CL: Tensor, seed: int) -> list[Tensor]:
-    """Pick that many random rows of each label for each client, every row at most once.
+def pick_rows(code_S: Tensor, count_CL: Tensor, seed: int) -> list[Tensor]:
+    """Random rows for each client, as many of each label as `count_CL` says, each row at most once.
 
-    A client's rows come label after label.
+    A client's rows are in the order of labels.
     """
     rows, owners = [], []
     for label, count_C in enumerate(count_CL.unbind(1)):
@@ -94,8 +93,8 @@ def trim(rows_C: list[Tensor], want_C: Tensor | None, seed: int) -> list[Tensor]
     ]
 
 
-def check_held(count_CL: Tensor, weight_CL: Tensor, pool_L: Tensor, partition: str) -> None:
-    """Refuse a deal in which a client was promised a label and gets none of it."""
+def check_labels_held(count_CL: Tensor, weight_CL: Tensor, pool_L: Tensor, partition: str) -> None:
+    """Refuse counts in which a client has weight for a label and gets no sample of it."""
     missing = ((weight_CL > 0) & (count_CL == 0)).nonzero()
     if len(missing):
         client, label = missing[0].tolist()
@@ -107,7 +106,7 @@ def check_held(count_CL: Tensor, weight_CL: Tensor, pool_L: Tensor, partition: s
 
 
 def check_filled(rows_C: list[Tensor], partition: str, least: int = 1) -> list[Tensor]:
-    """Refuse a deal that leaves a client with too little."""
+    """Refuse rows that leave a client with fewer than `least` samples."""
     short = [c for c, rows in enumerate(rows_C) if len(rows) < least]
     if short:
         raise Mistake(

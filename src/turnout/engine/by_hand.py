@@ -1,0 +1,89 @@
+"""Gradients by the hand-written pass of engine/backprop.py.
+
+Shape letters: c clients of a chunk, B batch, P parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from turnout.engine.backprop import Stack
+from turnout.engine.batch_norm import REAL
+from turnout.engine.batches import Batch
+from turnout.engine.factored import ChunkWeights, factored_bytes
+from turnout.engine.gpu.graphs import GraphCache
+from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.network import Network
+from turnout.types import Tensors
+
+
+class ByHand:
+    """The hand-written pass; in `descend` each weight's gradient and update are one matrix product."""
+
+    title = "by hand"
+    sees_padding = False
+
+    def __init__(self, network: Network, stack: Stack):
+        self.network, self.stack, self._graphs = network, stack, GraphCache()
+        self._evaluation = stack.in_evaluation()
+
+    def _run(
+        self,
+        flat_cP: Tensor,
+        states: Tensors,
+        batch: Batch,
+        into_cP: Tensor,
+        keep: float,
+        scale: float,
+        gain: float | Tensor,
+    ) -> Tensor:
+        weights = self._all(self.network.layout.views(flat_cP), states, batch)
+        stack = self.stack if batch.training else self._evaluation
+        sink = GradientSink(self.network.layout.views(into_cP), keep, scale, gain)
+        return stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
+
+    def _all(self, weights: Tensors, states: Tensors, batch: Batch) -> Tensors:
+        """Everything a layer looks up by name: parameters, buffers, dropout keys, which samples are real."""
+        if not batch.training:
+            return {**weights, **states}
+        real = {} if batch.mask_cB is None else {REAL: batch.mask_cB}
+        return {**weights, **states, **self.network.keyed(batch.keys_ck), **real}
+
+    def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
+        return self._run(flat_cP, states, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
+
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+        weights = {**self.network.layout.views(flat_cP), **states}
+        into = self.network.layout.views(into_cP)
+        self._evaluation.add_squares(batch.x, batch.y, batch.mask_cB, weights, into)
+
+    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
+        if start_cP.is_cuda:
+            return None
+        return ChunkWeights.of(self.stack, self.network.layout.views(start_cP), clients, samples)
+
+    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
+        shared = samples > 0 and len(start_cP) == 1 and not start_cP.is_cuda
+        return factored_bytes(self.stack, self.network.layout.views(start_cP), samples) if shared else 0
+
+    def descend_chunk(self, own: ChunkWeights, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        """One plain SGD step on weights from `chunk_weights` (or on those of its first clients)."""
+        sink = GradientSink(own.weights, 1 - lr * decay, -1.0, lr)
+        weights: dict[str, Any] = {**self._all(own.weights, states, batch), **own.factored}
+        return own.stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
+
+    def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
+        if flat_cP.is_cuda and not states:  # a captured graph would keep writing to the statistics of an earlier round
+            return self._graphs.run(self._fused, flat_cP, batch, lr, decay)
+        return self._run(flat_cP, states, batch, flat_cP, 1 - lr * decay, scale=-1.0, gain=lr)
+
+    def _fused(self, flat_cP: Tensor, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
+        return self._run(flat_cP, {}, batch, flat_cP, keep, scale=-1.0, gain=gain)
+
+    def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        return self._evaluation.outputs(x, {**self.network.layout.views(flat_cP), **states})
+
+    def twin(self) -> ByHand:
+        return ByHand(self.network.twin(), self.stack)

@@ -1,0 +1,46 @@
+"""A model as the engine trains it: a copy of the module with addressed dropout, and its layout.
+
+Shape letters: c clients of a chunk, B batch, k dropout layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from turnout.engine.dropout import with_addressed_dropout
+from turnout.layout import Layout
+from turnout.task import PerSample
+from turnout.types import Tensors
+
+
+@dataclass
+class Network:
+    """A model made ready for the engine: its own copy, dropout addressed, groups fixed."""
+
+    module: nn.Module
+    layout: Layout
+    loss: PerSample
+    dropout_keys: tuple[str, ...] = field(default=())  # names of the buffers that hold the keys
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout, loss: PerSample) -> Network:
+        prepared, names = with_addressed_dropout(copy.deepcopy(module))
+        return cls(prepared, layout, loss, names)
+
+    def twin(self) -> Network:
+        """A copy for another thread (modules are not thread-safe)."""
+        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys)
+
+    def keyed(self, keys_ck: Tensor | None) -> Tensors:
+        """The dropout keys of a step by buffer name: name -> [c]."""
+        if keys_ck is None:
+            return {}
+        return {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
+
+    def has_batch_statistics(self, channels: int | None = None) -> bool:
+        """Whether the model has BatchNorm (with this many channels), so that padded samples would change the result."""
+        norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        return any(channels in (None, m.num_features) for m in norms)
