@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import check_destination
 
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
 

@@ -13,9 +13,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from turnout.cli.destinations import check_destination
 from turnout.cli.planning import Plan
 from turnout.errors import Mistake
+from turnout.machine.files import check_destination
 from turnout.report import find_runs, results_table
 from turnout.report.runs import Runs
 from turnout.running.display import Failed

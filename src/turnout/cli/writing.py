@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import check_destination
 
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
 A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is

@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from turnout.machine.cache import cache_dir
+from turnout.machine.files import replacing
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 
@@ -57,11 +57,9 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path | None:
         if path.exists():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
+        with replacing(path, shared=True) as made:
             command = [compiler, *flags, str(source), "-o", str(made), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
-            os.replace(made, path)
     except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: nobody knows the home folder
         return None
     return path

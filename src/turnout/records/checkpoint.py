@@ -7,7 +7,6 @@ data's fingerprint and the list of client files (store.py).
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from turnout.errors import Mistake
+from turnout.machine.files import replacing
 from turnout.types import State, Tensors, flatten, unflatten
 
 FORMAT = "turnout-checkpoint-1"
@@ -33,7 +33,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write beside the old one, bring it to the disk, and only then take its place."""
+    """Replace the old checkpoint in one step: a killed run has the old one or the new one."""
     tensors, plain = flatten(checkpoint.state)
     about = {
         "format": FORMAT,
@@ -42,11 +42,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "client_files": checkpoint.client_files,
         "plain": plain,
     }
-    temporary = path.with_name(path.name + ".new")
-    save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
 
 
 def _apart(tensors: Tensors) -> Tensors:

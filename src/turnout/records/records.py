@@ -20,8 +20,10 @@ import numpy as np
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import replacing
 from turnout.records.schema import CLIENT_COLUMNS, KEYS, Column, as_column, checked, is_empty, transaction
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.world.turnout_csv import write_turnout
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
 
@@ -224,11 +226,8 @@ def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str,
 def export_turnout(records: Records, path: str | Path) -> Path:
     """Write the observed turnout as the CSV `round,client,work` that `participation` can replay."""
     path = Path(path)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="") as file:
-        file.write("round,client,work\n")
-        file.writelines(f"{t},{client},{work!r}\n" for t, client, work in records.turnout_rows())
-    part.replace(path)
+    with replacing(path) as temporary:
+        write_turnout(temporary, records.turnout_rows())
     return path
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout import __version__
+from turnout.machine.files import write_whole
 from turnout.report import charts, sections, style
 from turnout.report.charts import text
 from turnout.report.maps import friends_section, turnout_section
@@ -151,7 +152,5 @@ def _page(title: str, body: str) -> str:
 
 def _write(path: Path, content: str) -> Path:
     """Whole or not at all: a browser may be looking at the old one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(content, encoding="utf-8")
-    part.replace(path)
+    write_whole(path, content)
     return path

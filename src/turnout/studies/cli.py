@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import check_destination
 from turnout.running.many import new_folder
 from turnout.studies import (
     activations,
