@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import turnout as to
+from turnout.cli.studies import app
 from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.studies import bias, participation
+from turnout.studies.catalogue import STUDIES
 from turnout.studies.claims import (
     Claim,
     above,
@@ -32,7 +34,6 @@ from turnout.studies.claims import (
     sooner,
     within,
 )
-from turnout.studies.cli import STUDIES, app
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.statistics import sign_test, t_below, t_quantile

@@ -81,7 +81,7 @@ def mount_studies(arguments: Sequence[str]) -> None:
         "turnout study show found.json"
     )
     if "study" in arguments[:1]:
-        from turnout.studies.cli import app as studies
+        from turnout.cli.studies import app as studies
 
         app.add_typer(studies, name="study", help=about)
     else:

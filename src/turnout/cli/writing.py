@@ -30,7 +30,7 @@ def init(
     turnout init my.toml --recipe participation --variant C
     turnout run my.toml
     """
-    from turnout.cli.outcome import say
+    from turnout.cli.screen import say
     from turnout.config.catalogue import commented
     from turnout.recipes import cook
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,21 +23,22 @@ from turnout import __version__
 from turnout.config.read import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.folder import make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.runtimes.settings import InProcess
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
-RUN_FILES = {"experiment.toml", "experiment.toml.new", "runs.json", "runs.json.new", "study.txt", "error.txt"}
 CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
 @dataclass(frozen=True)
-class Step:
+class FinishedRound:
     """A round that has ended: its record, and what was measured after it."""
 
     record: RoundRecord
@@ -46,7 +46,7 @@ class Step:
     stopped: str | None = None  # why this was the last round, before the last one asked for
 
 
-def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
+def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """Run (or go on with) an experiment in its folder, round by round."""
     with Records.open(folder / "records.sqlite") as records:
         first, state, client_files = _restore(track, folder)
@@ -87,15 +87,15 @@ def pause_after(seconds: float) -> float:
     return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
 
 
-def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:
+def _one_round(track: Track, state: Any, t: int) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
     state, record = track.round(state, t)
     record = replace(record, seconds=time.perf_counter() - start)
     due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, Step(record, track.evaluate(state, t) if due else None)
+    return state, FinishedRound(record, track.evaluate(state, t) if due else None)
 
 
-def _refuse_nan(step: Step) -> None:
+def _refuse_nan(step: FinishedRound) -> None:
     values = step.evaluation.values if step.evaluation else {}
     loss = values.get("global_loss", values.get("personal_loss"))
     if loss is not None and loss != loss:
@@ -160,13 +160,6 @@ def _write_environment(track: Track, folder: Path) -> None:
     write_whole(path, json.dumps(about, indent=2) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: the run may be killed at any moment."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
     """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way.
 
@@ -202,28 +195,3 @@ def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | N
     elif renewed is not None:
         write_whole(settings, renewed)
     return prepared
-
-
-def make_folder(folder: Path) -> None:
-    """A folder that can be written into, or a sentence that says why there is none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
-
-
-def refuse_full(folder: Path, resume: bool) -> None:
-    """A folder with something in it is used again only when asked."""
-    if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
-    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    if there and not resume:
-        raise Mistake(
-            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
-        )
-    if there and not RUN_FILES & set(there):
-        raise Mistake(
-            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
-        )

@@ -19,7 +19,7 @@ import torch
 from rich import box
 from rich.table import Table
 
-from turnout.running.loop import Step, rounds_of
+from turnout.running.loop import FinishedRound, rounds_of
 from turnout.tracks.scores.track import ScoreTrack
 from turnout.tracks.track import Track
 from turnout.tracks.weights import Weights
@@ -165,7 +165,7 @@ class Profile:
         (folder / FILE).write_text(text, encoding="utf-8")
 
 
-def profiled_rounds(track: Track, folder: Path) -> Iterator[Step]:
+def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """The same as `rounds_of`; what was measured is kept in the folder, also of a run that is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
     try:

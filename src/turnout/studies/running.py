@@ -11,8 +11,10 @@ from pathlib import Path
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
-from turnout.running.loop import make_folder, refuse_full
-from turnout.running.many import Run, run_many, tasks_of
+from turnout.running.folder import make_folder, refuse_full
+from turnout.running.plan import planned_runs
+from turnout.running.result import Run
+from turnout.running.runs import run_many
 from turnout.studies.claims import NOT_RUN, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
@@ -126,11 +128,11 @@ def run_plan(
             continue
         title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
         runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
-        for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
+        for entry, run in zip(planned_runs(variants, seeds), runs, strict=True):
             for metric, curve in read_curves(run, study).items():
-                found[metric].setdefault(task.variant, {})[task.seed] = curve
+                found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
-                looks.setdefault(task.variant, {})[task.seed] = study.look(run)
+                looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
     more = {metric: Curves(found[metric], missing) for metric in study.more}
     return Curves(found[study.metric], missing, more, looks)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
-from turnout.running.folder import Run
+from turnout.running.result import Run
 from turnout.studies.claims import NOT_RUN, BySeed, Claim
 
 SCALES = ("smoke", "small", "paper")
