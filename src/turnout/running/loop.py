@@ -23,6 +23,7 @@ from turnout import __version__
 from turnout.config.read import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.clock import stage
 from turnout.machine.files import write_whole
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records, export_turnout
@@ -54,7 +55,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         records.cut(first - 1 if first else -2)
         _write_environment(track, folder)
         if first == 0:
-            records.add_evaluation(track.evaluate(state, -1))
+            records.add_evaluation(_evaluated(track, state, -1))
         progress = Progress.from_records(records, track.experiment)
         due = time.monotonic() + CHECKPOINT_SECONDS
         stopped = reason_to_stop(track.experiment, progress) if first else None
@@ -66,7 +67,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             stopped = reason_to_stop(track.experiment, progress)
             last = stopped is not None or t == track.experiment.rounds - 1
             if last and step.evaluation is None:
-                step = replace(step, evaluation=track.evaluate(state, t))
+                step = replace(step, evaluation=_evaluated(track, state, t))
             records.add_round(step.record, step.evaluation)
             _refuse_nan(step)
             if last or time.monotonic() > due:
@@ -89,10 +90,16 @@ def pause_after(seconds: float) -> float:
 
 def _one_round(track: Track, state: Any, t: int) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
-    state, record = track.round(state, t)
+    with stage("weights"):
+        state, record = track.round(state, t)
     record = replace(record, seconds=time.perf_counter() - start)
     due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, FinishedRound(record, track.evaluate(state, t) if due else None)
+    return state, FinishedRound(record, _evaluated(track, state, t) if due else None)
+
+
+def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
+    with stage("evaluate"):
+        return track.evaluate(state, t)
 
 
 def _refuse_nan(step: FinishedRound) -> None:

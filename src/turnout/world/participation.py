@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, is_ours
+from turnout.machine.clock import stage
 from turnout.rng import uniform
 from turnout.world.fleet_log import FleetLog
 from turnout.world.on_off import up_now
@@ -43,7 +44,8 @@ def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
     """The fractions; somebody's own participation is held to what it promises."""
-    fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    with stage("participation"):
+        fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
     if not is_ours(participation):
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # so that a NaN is wrong too
         if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
