@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from turnout.errors import Mistake
 
-RUN_FILES = {"experiment.toml", "experiment.toml.new", "runs.json", "runs.json.new", "study.txt", "error.txt"}
+RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
@@ -52,7 +52,7 @@ def refuse_full(folder: Path, resume: bool) -> None:
         raise Mistake(
             f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
         )
-    if there and not RUN_FILES & set(there):
+    if there and not RUN_FILES & {name.removesuffix(".new") for name in there}:  # it may have been killed while writing
         raise Mistake(
             f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
         )

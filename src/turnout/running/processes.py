@@ -26,6 +26,7 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
 from turnout.records.checkpoint import rounds_done
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
@@ -140,7 +141,7 @@ def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
             yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
             return
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(traceback.format_exc())
+        write_whole(kept, traceback.format_exc())
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
 
 

@@ -189,14 +189,14 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         names = {j: [variant(name, split, j, s) for s in SCHEMES] for j in SIZES[scale].traces}
         there = tuple(j for j in names if curves.has(*names[j]))
         if there:
-            found += _claims(label, Table(name, split, there, curves))
+            found += _claims(label, SplitNumbers(name, split, there, curves))
         else:
             found.append(Claim(f"{label}: the claims of Table 3", False, curves.why_missing(*chain(*names.values()))))
     return found
 
 
 @dataclass(frozen=True)
-class Table:
+class SplitNumbers:
     """The numbers of one data set and split."""
 
     name: str
@@ -211,27 +211,27 @@ class Table:
         return difference(self.each(traces, first), self.each(traces, second))
 
 
-def _claims(label: str, table: Table) -> list[Claim]:
+def _claims(label: str, numbers: SplitNumbers) -> list[Claim]:
     """Those that can be decided with the |T| that were run."""
-    there = table.traces
+    there = numbers.traces
     many, inactive = [j for j in there if j >= 3], [j for j in there if j >= 6]
     listed = f"mean over |T| = {', '.join(map(str, many))}"
     found = []
     if 1 in there:
-        alone = {scheme: table.each(1, scheme) for scheme in SCHEMES}
+        alone = {scheme: numbers.each(1, scheme) for scheme in SCHEMES}
         found.append(same(f"{label}, |T| = 1: A, B and C agree to rounding", alone, 0.1, "points"))
-    if table.curves.has(*(variant(table.name, table.split, ONE_TRACE, scheme) for scheme in "BC")):
-        homogeneous, claim = (table.each(ONE_TRACE, "C"), table.each(ONE_TRACE, "B")), "differ by at most 2 points"
+    if numbers.curves.has(*(variant(numbers.name, numbers.split, ONE_TRACE, scheme) for scheme in "BC")):
+        homogeneous, claim = (numbers.each(ONE_TRACE, "C"), numbers.each(ONE_TRACE, "B")), "differ by at most 2 points"
         found.append(within(f"{label}, everybody on {ONE_TRACE}: B and C {claim}", *homogeneous, 2.0, "points"))
     if many:
         for better_one, other in (("B", "A"), ("C", "B")):
-            gain = mean_over([table.gain(better_one, other, j) for j in many])
+            gain = mean_over([numbers.gain(better_one, other, j) for j in many])
             found.append(above(f"{label}, |T| >= 3: {better_one} > {other} ({listed})", gain, unit="points"))
     if {2, 4} <= set(there):
-        growth = difference(table.gain("B", "A", 4), table.gain("B", "A", 2))
+        growth = difference(numbers.gain("B", "A", 4), numbers.gain("B", "A", 2))
         found.append(above(f"{label}: B's gain over A is larger at |T| = 4 than at 2", growth, unit="points"))
     if 5 in there and inactive:
-        calm, restless = table.each(5, "C", unrest), mean_over([table.each(j, "C", unrest) for j in inactive])
+        calm, restless = numbers.each(5, "C", unrest), mean_over([numbers.each(j, "C", unrest) for j in inactive])
         found.append(
             better(f"{label}: C's round-to-round spread is larger at |T| >= 6 than at 5", restless, calm, "points")
         )

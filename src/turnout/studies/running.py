@@ -11,6 +11,7 @@ from pathlib import Path
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
+from turnout.machine.files import write_whole
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import planned_runs
 from turnout.running.result import Run
@@ -85,9 +86,9 @@ def run_study(
     if only:  # nobody asked for the others
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
-        (out / name).write_text(picture, encoding="utf-8")
+        write_whole(out / name, picture)
     findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
-    (out / "study.json").write_text(findings.to_json(), encoding="utf-8")
+    write_whole(out / "study.json", findings.to_json())
     return findings
 
 
@@ -99,7 +100,7 @@ def _refuse_another(study: Study, scale: str, mark: Path) -> None:
             f"{mark.parent} is of {mark.read_text(encoding='utf-8').strip()}, and this is {text.strip()}: choose "
             "another --out folder"
         )
-    mark.write_text(text, encoding="utf-8")
+    write_whole(mark, text)
 
 
 def refuse_nothing(pattern: str, plan: Plan) -> None:

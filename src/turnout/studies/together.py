@@ -120,14 +120,14 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     for case in SIZES[scale]:
         names = list(case.experiments())
         if curves.has(*names):
-            found += Table(case, curves).claims()
+            found += CaseNumbers(case, curves).claims()
         else:
             found.append(Claim(f"{case.data}: the claims of the table", False, curves.why_missing(*names)))
     return found
 
 
 @dataclass(frozen=True)
-class Table:
+class CaseNumbers:
     """The numbers of one data set."""
 
     case: Case
