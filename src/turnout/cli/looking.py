@@ -1,4 +1,4 @@
-"""Commands that look: `turnout list`, `report`, `export`, `data`."""
+"""Commands that only read: `turnout list`, `report`, `export`, `data`."""
 
 from __future__ import annotations
 

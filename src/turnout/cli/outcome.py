@@ -1,4 +1,4 @@
-"""What came of the runs: a table for people, JSON for programs."""
+"""The results of `turnout run`: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def say_failures(failed: Sequence[Failed], runs: int) -> None:
 
 
 def show(out: Path) -> None:
-    """The results table on stdout; nothing where no run got that far."""
+    """Print the results table on stdout, if any run has records."""
     found = console()
     try:
         table = results_table(out, width=found.width)
@@ -44,14 +44,14 @@ def show(out: Path) -> None:
 
 
 def show_profile(plan: RunPlan) -> None:
-    """Where the time of all runs went, stage by stage; each has its own in its folder."""
+    """Print the seconds by stage of all runs together; each run has its own in its folder."""
     found = [p for run in plan.runs if (p := read_profile(plan.out / run.path)) is not None]
     if found:
         console().print(profile_table(sum(found, Profile(0, {}))))
 
 
 def check_json(json_to: str | None) -> None:
-    """Find out before hours of work that its result could not be written."""
+    """Check before the work begins that its result can be written."""
     if json_to is not None and json_to != "-":
         check_destination("--json", json_to)
 
@@ -65,7 +65,7 @@ def write_json(plan: RunPlan, failed: Sequence[Failed], seconds: float, json_to:
 
 
 def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
-    """Every run that has records, the table's rows, and what failed."""
+    """All runs that have records, the rows of the table, and which runs failed."""
     try:
         runs: Runs | None = find_runs(plan.out)
     except Mistake:

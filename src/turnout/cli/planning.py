@@ -1,4 +1,4 @@
-"""From the arguments of `turnout run` to a list of runs."""
+"""From the arguments of `turnout run` to a plan of runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_plan(
     out: Path | None,
     resume: bool,
 ) -> RunPlan:
-    """The runs that were asked for; `--resume --out DIR` alone means those that the folder holds."""
+    """The runs that were asked for; `--resume --out DIR` without a source means those in the folder."""
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
     if source is None and resume and out is not None and _holds_runs(out):
@@ -90,7 +90,7 @@ def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[s
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """The last word of each path, where no other ends in the same.
+    """The last word of each path, or the whole path if several end in the same word.
 
     >>> short_names(["algorithm.weighting", "algorithm.local.epochs"])
     {'algorithm.weighting': 'weighting', 'algorithm.local.epochs': 'epochs'}
@@ -134,7 +134,7 @@ def _holds_runs(out: Path) -> bool:
 
 
 def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
-    """The runs a folder holds, finished or not."""
+    """The runs in a folder, finished or not."""
     title, entries = out.name, [{"variant": "", "path": "."}]
     if (out / "runs.json").is_file():
         try:

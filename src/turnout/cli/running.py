@@ -99,5 +99,5 @@ def run(
     if failed:
         outcome.say_failures(failed, len(plan.runs))
         raise typer.Exit(2 if len(failed) == len(plan.runs) and all(f.mistake for f in failed) else 1)
-    if sys.stdout is not None:  # closed by whoever called
+    if sys.stdout is not None:  # None if the caller closed it
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""Checkpoints: one safetensors file, never pickle, replaced in one step so that a kill leaves the old one or the new.
+"""Checkpoints: one safetensors file, never pickle, replaced in one step.
 
-The plain values of the state tree (numbers, strings) travel as JSON in the file's metadata, beside the round, the
-data's fingerprint and the list of client files (store.py).
+The tensors of the state tree are the file's tensors. Its numbers and strings are JSON in the file's metadata, with the
+round, the fingerprint of the data and the list of files with the clients' rows (clients/store.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def _apart(tensors: Tensors) -> Tensors:
-    """Each tensor with memory of its own: the format refuses two names for one piece of memory."""
+    """The tensors, with a copy of each that shares memory with an earlier one: safetensors refuses to write those."""
     seen: set[int] = set()
     result: Tensors = {}
     for name, value in tensors.items():
@@ -59,9 +59,9 @@ def _apart(tensors: Tensors) -> Tensors:
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds a run's checkpoint stands for; 0 without one that can be read.
+    """How many rounds a run's checkpoint has seen; 0 without a readable checkpoint.
 
-    Reads the head of the file and nothing else, through one handle: the run may replace the file meanwhile.
+    Only the head of the file is read, through one handle, since the run may replace the file meanwhile.
     """
     try:
         with open(folder / NAME, "rb") as file:
@@ -72,9 +72,9 @@ def rounds_done(folder: Path) -> int:
 
 
 def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
-    """Read a checkpoint back; a damaged or foreign one is a mistake with a sentence.
+    """Read a checkpoint; one that is damaged or belongs to another experiment is a mistake.
 
-    Each tensor goes to the device that the state `like` (before the first round) has it on.
+    Each tensor is placed on the device it has in `like`, the state before the first round.
     """
     devices = {name: value.device for name, value in flatten(like)[0].items()}
     try:

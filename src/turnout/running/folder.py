@@ -70,7 +70,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock a run folder while this process works in it; a process that is killed loses its lock with its life."""
+    """Lock a run folder while this process works in it; the system releases the lock of a process that is killed."""
     try:
         lock = FileLock(folder / LOCK_FILE, timeout=LOCK_SECONDS).acquire()
     except Timeout as error:

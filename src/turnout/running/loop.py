@@ -1,8 +1,8 @@
 """The loop around the round: evaluate, record, checkpoint, stop, resume.
 
-`rounds_of` is a generator: whoever drives it sees each round as it ends and can show it; there are no callbacks. A run
-can be killed at any moment: records are one transaction a round, checkpoints replace one another in one step, and a
-resumed run deletes what is later than its checkpoint and computes it again, to the same values.
+`rounds_of` is a generator that yields each round as it ends; there are no callbacks. A run can be killed at any moment:
+each round is recorded in one transaction, each checkpoint replaces the last one in one step, and a resumed run deletes
+the records after its checkpoint and computes those rounds again, to the same values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from turnout.runtimes.settings import InProcess
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
-CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
+CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
@@ -44,11 +44,11 @@ class FinishedRound:
 
     record: RoundRecord
     evaluation: Evaluation | None
-    stopped: str | None = None  # why this was the last round, before the last one asked for
+    stopped: str | None = None  # why the run ends with this round, if it is not the last one asked for
 
 
 def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
-    """Run (or go on with) an experiment in its folder, round by round."""
+    """Run an experiment in its folder, or resume it, and yield each round."""
     with Records.open(folder / "records.sqlite") as records:
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
@@ -56,31 +56,58 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         _write_environment(track, folder)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
-        progress = Progress.from_records(records, track.experiment)
-        due = time.monotonic() + CHECKPOINT_SECONDS
-        stopped = reason_to_stop(track.experiment, progress) if first else None
-        for t in range(first, track.experiment.rounds):
-            if stopped:
-                break
-            state, step = _one_round(track, state, t)
-            progress = progress.after(step.record, step.evaluation, track.experiment)
-            stopped = reason_to_stop(track.experiment, progress)
-            last = stopped is not None or t == track.experiment.rounds - 1
-            if last and step.evaluation is None:
-                step = replace(step, evaluation=_evaluated(track, state, t))
-            records.add_round(step.record, step.evaluation)
-            _refuse_nan(step)
-            if last or time.monotonic() > due:
-                start = time.monotonic()
-                records.sync()
-                client_files = _save(track, state, folder, t, client_files)
-                due = time.monotonic() + pause_after(time.monotonic() - start)
-            yield replace(step, stopped=stopped)
+        yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         export_turnout(records, folder / "turnout.csv")
 
 
+def _rounds(
+    track: Track, state: Any, first: int, records: Records, checkpoints: _Checkpoints
+) -> Iterator[FinishedRound]:
+    """The rounds that are left, each recorded, and now and then in a checkpoint, before it is yielded."""
+    experiment = track.experiment
+    progress = Progress.from_records(records, experiment)
+    stopped = reason_to_stop(experiment, progress) if first else None
+    for t in range(first, experiment.rounds):
+        if stopped:
+            return
+        state, step = _one_round(track, state, t)
+        progress = progress.after(step.record, step.evaluation, experiment)
+        stopped = reason_to_stop(experiment, progress)
+        last = stopped is not None or t == experiment.rounds - 1
+        if last and step.evaluation is None:
+            step = replace(step, evaluation=_evaluated(track, state, t))
+        records.add_round(step.record, step.evaluation)
+        _refuse_nan(step)
+        if last or checkpoints.due():
+            checkpoints.write(state, t)
+        yield replace(step, stopped=stopped)
+
+
+class _Checkpoints:
+    """Writes the checkpoints of a run; `client_files` are the files with clients' rows that the last one lists."""
+
+    def __init__(self, track: Track, folder: Path, records: Records, client_files: list[str]):
+        self.track, self.folder, self.records, self.client_files = track, folder, records, client_files
+        self._next = time.monotonic() + CHECKPOINT_SECONDS
+
+    def due(self) -> bool:
+        return time.monotonic() > self._next
+
+    def write(self, state: Any, t: int) -> None:
+        """Records first, then clients' rows, then the checkpoint that lists their files; unlisted files are deleted."""
+        start, clients = time.monotonic(), self.folder / "clients"
+        self.records.sync()
+        self.client_files = self.track.save_clients(clients, f"{t:07d}", self.client_files)
+        checkpoint = Checkpoint(t, self.track.pack(state), self.track.fingerprint, self.client_files)
+        write_checkpoint(self.folder / NAME, checkpoint)
+        for path in clients.glob("*.safetensors"):
+            if path.name not in self.client_files:
+                path.unlink()
+        self._next = time.monotonic() + pause_after(time.monotonic() - start)
+
+
 def pause_after(seconds: float) -> float:
-    """How long to wait after a checkpoint that took so long; no time at all where one is wanted after every round.
+    """The seconds until the next checkpoint, after one that took so long; 0 to have one after every round.
 
     >>> pause_after(0.01), pause_after(2.0)
     (5.0, 18.0)
@@ -113,7 +140,7 @@ def _refuse_nan(step: FinishedRound) -> None:
 
 
 def _refuse_gap(records: Records, first: int, folder: Path) -> None:
-    """Rounds are recorded before they are in a checkpoint: where they are not, somebody took them away."""
+    """Records precede checkpoints; a gap means the file was altered."""
     last = records.last_round()
     if first and (last is None or last < first - 1):
         raise Mistake(
@@ -124,13 +151,13 @@ def _refuse_gap(records: Records, first: int, folder: Path) -> None:
 
 
 def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
-    """The next round to run, the state and the client files: from the checkpoint, or from the beginning."""
+    """The next round to run, the state and the list of client files: those of the checkpoint, or of a new run."""
     found = read_state(track, folder)
     return (0, track.begin(), []) if found is None else (found.round + 1, track.unpack(found.state), found.client_files)
 
 
 def read_state(track: Track, folder: Path) -> Checkpoint | None:
-    """The checkpoint of a run folder, with what clients keep put back in its place; None where there is none yet."""
+    """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -145,20 +172,8 @@ def read_state(track: Track, folder: Path) -> Checkpoint | None:
     return found
 
 
-def _save(track: Track, state: Any, folder: Path, t: int, files: list[str]) -> list[str]:
-    """Client rows first, then the checkpoint that names them, then the files nothing names any more."""
-    clients = folder / "clients"
-    files = track.save_clients(clients, f"{t:07d}", files)
-    checkpoint = Checkpoint(t, track.pack(state), track.fingerprint, files)
-    write_checkpoint(folder / NAME, checkpoint)
-    for path in clients.glob("*.safetensors"):
-        if path.name not in files:
-            path.unlink()
-    return files
-
-
 def _write_environment(track: Track, folder: Path) -> None:
-    """What a result may depend on beyond the experiment: versions, device, and how the work was cut up."""
+    """What a result depends on beyond the experiment: versions, device, chunk size and thread count."""
     path = folder / "environment.json"
     if path.exists():
         return
@@ -168,9 +183,9 @@ def _write_environment(track: Track, folder: Path) -> None:
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way.
+    """The experiment with the chunk and thread count that its folder was begun with, so that sums are rounded alike.
 
-    On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory that was free then.
+    On a CPU the chunk follows from the model and the threads; on a GPU it depended on the memory that was free then.
     """
     path, runtime = folder / "environment.json", experiment.runtime
     if not path.exists() or not isinstance(runtime, InProcess):
@@ -188,14 +203,14 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:
-    """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
+    """Make a run folder, or with `resume` use an existing one, and prepare its experiment."""
     refuse_full(folder, resume)
     make_folder(folder)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():
         experiment = as_before(experiment, folder)
-    metric_of(experiment)  # the stop rules' metric is a name that can be mistyped
+    metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
         write_whole(settings, to_toml(experiment))

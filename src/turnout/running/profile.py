@@ -143,7 +143,7 @@ def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
     finished = rounds_of(with_stages(track), folder)
     try:
         while True:
-            with watch.running("records"):  # and not while somebody looks at the round
+            with watch.running("records"):  # not while the caller shows the round
                 step = next(finished, None)
             if step is None:
                 return
@@ -154,7 +154,7 @@ def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
 
 
 def read_profile(folder: Path) -> Profile | None:
-    """What was kept in a run folder, of its last process; None where there is none."""
+    """The profile in a run folder (of the last process that ran there); None if there is none."""
     path = folder / FILE
     return Profile(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 

@@ -28,7 +28,7 @@ class Run:
         return Records.read(self.folder / "records.sqlite")
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """A metric over the rounds."""
+        """A metric as (rounds, values)."""
         with self.records() as records:
             rounds, values = records.curve(metric)
             return rounds.tolist(), values.tolist()
@@ -38,28 +38,28 @@ class Run:
         return self.curve(metric)[1][-1]
 
     def rounds(self) -> int:
-        """How many rounds there are."""
+        """How many rounds are recorded."""
         with self.records() as records:
             last = records.last_round()
             return 0 if last is None else last + 1
 
     def stopped(self) -> str | None:
-        """Why the run ended before its last round; None if it did not, or was interrupted."""
+        """Which stop rule ended the run before its last round; None if none did."""
         with self.records() as records:
             if (records.last_round() or 0) + 1 >= self.experiment.rounds:
                 return None
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
     def report(self) -> Path:
-        """Write report.html and say where it is."""
+        """Write report.html and return its path."""
         from turnout.report import write_report
 
         return write_report(self.folder)
 
     def model(self, client: int | None = None) -> nn.Module:
-        """The trained model as an ordinary module; with a client, that client's own (personal parameters included).
+        """The trained model as an ordinary module; for a client, with that client's personal parameters.
 
-        Without one, what is personal has its first values, or the average where it was shared.
+        Without a client, personal parameters have their initial values, or their average if they were shared.
         """
         track = prepare(self.experiment, self.data_dir)
         if client is not None and not 0 <= client < track.clients:
@@ -71,7 +71,7 @@ class Run:
 
 
 def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
-    """A run from its folder; one with objects of your own needs its experiment given again."""
+    """A run from its folder; if its file cannot name all of its objects, give the experiment as well."""
     from turnout.config.read import load
 
     path = Path(folder)

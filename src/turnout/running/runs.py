@@ -103,7 +103,7 @@ def run_planned(
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:
-    """Which runs failed and why, equal reasons once."""
+    """Which runs failed and why, each reason once."""
     reasons: dict[str, list[str]] = {}
     for failure in failed:
         reasons.setdefault(failure.why, []).append(failure.name)

@@ -70,7 +70,7 @@ def run_study(
     data_dir: Path | None = None,
     only: Sequence[str] = (),
 ) -> Findings:
-    """Run, decide, draw; everything is kept in `out`. `only`: names of runs (with * and ?), the others are left out."""
+    """Run a study, decide its claims, draw its pictures, all in `out`. `only`: names of runs (with * and ?) to keep."""
     start = time.monotonic()
     plan = planned(study, scale, seeds)
     for pattern in only:
@@ -83,7 +83,7 @@ def run_study(
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
         curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
-    if only:  # nobody asked for the others
+    if only:  # without the rows of runs that were left out
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         write_whole(out / name, picture)
@@ -93,7 +93,7 @@ def run_study(
 
 
 def _refuse_another(study: Study, scale: str, mark: Path) -> None:
-    """A folder is of one study at one scale; it says so from the beginning."""
+    """A folder holds one study at one scale, which its study.txt names from the beginning."""
     text = f"{study.name} at {scale} scale\n"
     if mark.exists() and mark.read_text(encoding="utf-8") != text:
         raise Mistake(
@@ -119,7 +119,7 @@ def run_plan(
     data_dir: Path | None,
     only: Sequence[str] = (),
 ) -> Curves:
-    """Every part whose data is there; what is there already is not run again."""
+    """Run every part whose data can be had; runs that are complete already are not repeated."""
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir) | left_out(plan.parts, only)
@@ -139,7 +139,7 @@ def run_plan(
 
 
 def read_curves(run: Run, study: Study) -> dict[str, Curve]:
-    """The study's metric, and of its others those that this run has."""
+    """The curve of the study's metric, and of those of its other metrics that this run has."""
     with run.records() as records:
         known = {*records.metrics(), *records.rounds()}
         wanted = [study.metric, *(metric for metric in study.more if metric in known)]
@@ -147,20 +147,20 @@ def read_curves(run: Run, study: Study) -> dict[str, Curve]:
 
 
 def joined(first: Curves, second: Curves) -> Curves:
-    """The curves of both."""
+    """Two sets of curves as one."""
     more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
     looks = {**first.looks, **second.looks}
     return Curves({**first.curves, **second.curves}, {**first.missing, **second.missing}, more, looks)
 
 
 def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:
-    """Which variants nobody asked for."""
+    """The variants that --only leaves out, with the reason."""
     names = [name for part in parts for name in part.variants] if only else []
     return {name: "left out by --only" for name in names if not any(fnmatch.fnmatch(name, one) for one in only)}
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:
-    """Which variants cannot run because their data is not to be had, and why; each data set is tried once."""
+    """The variants whose data cannot be had, with the reason; each data set is tried once."""
     tried: dict[object, str | None] = {}
     found = {}
     for part in parts:
@@ -176,7 +176,7 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
 
 
 def _why_missing(data: DataSpec, data_dir: Path | None) -> str | None:
-    """The sentence of the person who looked for a data set's files; None where they are, or where none are needed."""
+    """Why the files of a data set cannot be read; None if they can, or if it needs no files."""
     if not hasattr(data, "read"):
         return None
     try:
