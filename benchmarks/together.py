@@ -18,8 +18,9 @@ import torch
 from rich.console import Console
 
 import turnout as to
+from turnout.machine.clock import Stopwatch
 from turnout.rng import rng
-from turnout.running.profile import Profile, Stopwatch, profile_table, profiled
+from turnout.running.profile import Profile, profile_table, with_stages
 from turnout.tracks.prepare import prepare
 
 ALLOWED = 2.0
@@ -71,13 +72,13 @@ def main() -> None:
     for name, experiment in experiments(given.clients, given.samples, given.rounds, given.device).items():
         track = prepare(experiment)
         watches[name] = Stopwatch(track.runtime.device)
-        tracks[name] = profiled(track, watches[name])
+        tracks[name] = with_stages(track)
     states = {name: track.begin() for name, track in tracks.items()}
     seconds: dict[str, list[float]] = {name: [] for name in tracks}
     for t in range(given.rounds):
         for name, track in tracks.items():
             start = time.perf_counter()
-            with watches[name].stage("weights"):
+            with watches[name].running("weights"):
                 states[name], _ = track.round(states[name], t)
             seconds[name].append(time.perf_counter() - start)
         if t == 0:
@@ -89,7 +90,6 @@ def main() -> None:
     middle = statistics.median(ratios)
     print(f"together / alone: {middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f}); allowed {ALLOWED:g}")
     for name, watch in watches.items():
-        watch.seconds.pop("records", None)  # the time in which the other side was at work
         Console(width=120).print(f"\n{name}", profile_table(Profile(given.rounds - 1, watch.seconds)))
     if middle > ALLOWED:
         raise SystemExit("the parts cost more than they may")

@@ -85,7 +85,7 @@ def draw() -> str:
         "fill:#5b6b7b}.box{fill:#eef3f8;stroke:#9fb3c8}.here{fill:#dcebdd;stroke:#7fae85}</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         f'<text class="head" x="{LEFT}" y="30">Rooms: each imports only from those below it</text>',
-        f'<text class="head" x="700" y="30">A round’s way through them, traced</text>',
+        '<text class="head" x="700" y="30">A round’s way through them, traced</text>',
     ]
     entered = {room for room, _ in steps}
     for i, layer in enumerate(layers):

@@ -44,13 +44,13 @@ def turnout(*arguments: object) -> int:
 
 def test_no_argument_compares_the_schemes_of_paper_000() -> None:
     plan = make_plan(None, [], [], None, None, False)
-    assert {task.variant: type(task.experiment.algorithm.weighting) for task in plan.tasks} == {
+    assert {run.variant: type(run.experiment.algorithm.weighting) for run in plan.runs} == {
         "A": to.CompleteOnly,
         "B": to.ByShare,
         "C": to.ByWork,
     }
-    assert sorted({task.seed for task in plan.tasks}) == [0, 1, 2]
-    world = plan.tasks[0].experiment.world
+    assert sorted({run.seed for run in plan.runs}) == [0, 1, 2]
+    world = plan.runs[0].experiment.world
     assert (world.data.alpha, world.data.beta, world.data.clients) == (1.0, 1.0, 50)  # type: ignore[attr-defined]
     assert world.participation == to.participation.Traces(first=5)
     assert plan.out.parent == Path("runs")
@@ -111,8 +111,8 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
 
 def test_a_recipes_variants_are_crossed_with_the_grid() -> None:
     plan = make_plan("participation", [], ["algorithm.local.epochs=2,5"], 1, None, False)
-    assert [task.variant for task in plan.tasks][:2] == ["A, epochs=2", "A, epochs=5"]
-    assert len(plan.tasks) == 6
+    assert [run.variant for run in plan.runs][:2] == ["A, epochs=2", "A, epochs=5"]
+    assert len(plan.runs) == 6
 
 
 def test_values_of_a_grid_may_have_commas_of_their_own() -> None:
@@ -121,8 +121,8 @@ def test_values_of_a_grid_may_have_commas_of_their_own() -> None:
 
 def test_seeds_begin_at_the_experiments_own() -> None:
     plan = make_plan("small.toml", ["seed=7"], [], 3, None, False)
-    assert [task.seed for task in plan.tasks] == [7, 8, 9]
-    assert [task.experiment.seed for task in plan.tasks] == [7, 8, 9]
+    assert [run.seed for run in plan.runs] == [7, 8, 9]
+    assert [run.experiment.seed for run in plan.runs] == [7, 8, 9]
 
 
 def test_a_recipe_of_ones_own(capsys: Capture) -> None:

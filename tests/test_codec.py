@@ -160,19 +160,6 @@ def test_values_arrive_as_they_were():
         assert torch.equal(sent[sent != 0], x[sent != 0])
 
 
-def test_several_rows_at_the_positions_of_the_first():
-    """u and v of the elastic term: positions once, four bytes a value; equal to one row by itself plus the values."""
-    u, w = rows(5).abs(), rows(6)
-    codec = Values(0.25)
-    coded = codec.write_beside([u, u * w], SLOTS)
-    got_u, got_v = codec.read_beside(coded, SLOTS, torch.float32, 2)
-    alone = codec.write(u.clone(), SLOTS)
-    entries = int((got_u[0] != 0).sum())
-    assert entries == sum(math.ceil(n * 0.25) for n in SIZES)
-    assert torch.equal(coded.length_C, alone.length_C + 4 * entries)
-    assert torch.equal(got_v, torch.where(got_u != 0, (u * w).float(), 0.0))
-
-
 def test_a_byte_an_entry_is_never_further_off_than_a_step():
     x_CP = rows(7)
     for dither in (None, Dither(torch.rand(60, generator=rng(0, "a")), uniform(0, "b", ids=torch.arange(3)))):

@@ -18,7 +18,7 @@ from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import friends
 from turnout.records.records import same
-from turnout.running.folder import open_run
+from turnout.running.result import open_run
 from turnout.server.state import Server
 from turnout.studies.bytes import overshoot
 from turnout.tracks.weights import Weights

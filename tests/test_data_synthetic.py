@@ -9,7 +9,7 @@ import torch
 
 from turnout.data import Equal, Generated, LogNormal, Pareto, Pooled, Synthetic
 from turnout.data.generated import ClientData, LRUCache
-from turnout.data.synthetic import _Maker, spread
+from turnout.data.synthetic import _Maker, consecutive
 from turnout.errors import Mistake
 from turnout.rng import rng
 
@@ -109,8 +109,7 @@ def test_a_large_cohort_made_by_several_threads_is_the_same():
         alone, alone_test = maker.cohort(clients[i : i + 1], 0)
         for a, b in zip((*train.of(i), *test.of(i)), (*alone.of(0), *alone_test.of(0)), strict=True):
             assert torch.equal(a, b)
-    assert spread(lambda part: len(part), 7, 3) == [3, 3, 1]
-    assert spread(lambda part: len(part), 0, 3) == []
+    assert consecutive(0, 3) == []
 
 
 def test_alpha_and_beta_are_standard_deviations():

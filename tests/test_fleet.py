@@ -15,16 +15,17 @@ import turnout as to
 from turnout.errors import Mistake
 from turnout.parts.selection import AsLogged, Count
 from turnout.tracks.prepare import prepare
-from turnout.world.fleet_log import FleetLog, read_log, write_log
+from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 from turnout.world.participation import Traces
+from turnout.world.turnout_csv import read_turnout, write_turnout
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    write_log(tmp_path / "log.csv", ROWS)
+    write_turnout(tmp_path / "log.csv", ROWS)
     return str(tmp_path / "log.csv")
 
 
@@ -38,8 +39,8 @@ def path(tmp_path: Path) -> str:
 def test_what_is_written_is_read(rows: dict[tuple[int, str], float]) -> None:
     rows = {(t, name.strip() or "x"): work for (t, name), work in rows.items()}
     with tempfile.TemporaryDirectory() as folder:
-        write_log(Path(folder) / "log.csv", [(t, name, work) for (t, name), work in rows.items()])
-        log = read_log(Path(folder) / "log.csv")
+        write_turnout(Path(folder) / "log.csv", [(t, name, work) for (t, name), work in rows.items()])
+        log = read_turnout(Path(folder) / "log.csv")
     names = [log.labels[code] for code in log.code_N]
     assert dict(zip(zip(log.round_N.tolist(), names, strict=True), log.work_N.tolist(), strict=True)) == rows
 
@@ -68,7 +69,7 @@ def test_a_run_exported_and_replayed_is_the_same_run(tmp_path: Path) -> None:
         for t, (cohort, work) in enumerate(zip(cohorts, works, strict=True))
         for c, w in zip(cohort.tolist(), work.tolist(), strict=True)
     ]
-    write_log(tmp_path / "run.csv", rows)
+    write_turnout(tmp_path / "run.csv", rows)
     log = FleetLog(str(tmp_path / "run.csv")).bound(None, 1000)
     for t in range(20):
         asked = AsLogged(log.path).choose(members, t, seed=0)
@@ -77,7 +78,7 @@ def test_a_run_exported_and_replayed_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_clients_by_name(tmp_path: Path) -> None:
-    write_log(tmp_path / "log.csv", [(0, "kitchen", 0.5), (0, "hall, left", 1.0)])
+    write_turnout(tmp_path / "log.csv", [(0, "kitchen", 0.5), (0, "hall, left", 1.0)])
     log = FleetLog(str(tmp_path / "log.csv")).bound(("hall, left", "attic", "kitchen"), 3)
     assert log.asked(0).tolist() == [0, 2]
     assert log.fraction(torch.arange(3), 0, 5, 0).tolist() == [1.0, 0.0, 0.5]
@@ -87,7 +88,7 @@ def test_clients_by_name(tmp_path: Path) -> None:
 
 def test_resampling_gives_each_client_one_logged_client_for_good(tmp_path: Path) -> None:
     rows = [(t, name, work) for name, work in [("a", 0.0), ("b", 0.5), ("c", 1.0)] for t in range(4)]
-    write_log(tmp_path / "log.csv", [*rows, (9, "b", 0.5)])
+    write_turnout(tmp_path / "log.csv", [*rows, (9, "b", 0.5)])
     log = FleetLog(str(tmp_path / "log.csv"), mode="resample").bound(None, 3000)
     rounds = torch.stack([log.fraction(torch.arange(3000), t, 5, seed=1) for t in range(30)])
     assert (rounds == rounds[0]).all()
@@ -98,7 +99,7 @@ def test_resampling_gives_each_client_one_logged_client_for_good(tmp_path: Path)
 @pytest.mark.parametrize(("by", "mean"), [("client", 0.5), ("fleet", 0.25)])
 def test_resampling_draws_rows_alike(tmp_path: Path, by: str, mean: float) -> None:
     """a: three absences. b: one complete round. By client the mean is (0 + 1) / 2, by rows 1 / 4."""
-    write_log(tmp_path / "log.csv", [(0, "a", 0), (1, "a", 0), (2, "a", 0), (0, "b", 1)])
+    write_turnout(tmp_path / "log.csv", [(0, "a", 0), (1, "a", 0), (2, "a", 0), (0, "b", 1)])
     log = FleetLog(str(tmp_path / "log.csv"), mode="resample", by=by)
     work = torch.cat([log.fraction(torch.arange(10_000), t, 5, seed=0) for t in range(4)])
     assert float(work.mean()) == pytest.approx(mean, abs=0.02)
@@ -125,13 +126,13 @@ def test_resampling_draws_rows_alike(tmp_path: Path, by: str, mean: float) -> No
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "log.csv").write_text(text)
     with pytest.raises(Mistake, match=says):
-        read_log(tmp_path / "log.csv")
+        read_turnout(tmp_path / "log.csv")
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
     with pytest.raises(Mistake, match="not a CSV text"):
-        read_log(tmp_path / "log.xlsx")
+        read_turnout(tmp_path / "log.xlsx")
 
 
 def test_spreadsheets_leave_marks_that_do_not_matter(tmp_path: Path) -> None:

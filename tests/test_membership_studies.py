@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import turnout as to
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.studies import arrivals, departures
-from turnout.studies.statistics import ranks, spearman
 from turnout.studies.study import Curve, Curves
 
 
@@ -121,17 +116,3 @@ def test_claims_of_departures():
 def test_the_made_up_constants_meet_where_they_should():
     bounds = Bounds(D=(30 + 7 + 1) / (7 * 8) * (1 + 1e-9), V=0.0, gamma=1.0, Gamma_l=1.0, E=1.0)
     assert [should_exclude(bounds, 30, 30 + x) for x in (6, 7, 8)] == [False, True, True]
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12))
-def test_spearman_is_the_correlation_of_ranks(points):
-    x, y = zip(*points, strict=True)
-    a, b = np.array(ranks(x)), np.array(ranks(y))
-    assert sorted(a)[-1] <= len(x)
-    assert a.sum() == len(x) * (len(x) + 1) / 2
-    found = spearman(x, y)
-    if a.std() == 0 or b.std() == 0:
-        assert found == 0
-    else:
-        assert found == pytest.approx(float(np.corrcoef(a, b)[0, 1]), abs=1e-9)
-    assert math.isfinite(found)

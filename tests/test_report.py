@@ -299,7 +299,7 @@ def test_the_picture_is_a_valid_document_of_its_own(tmp_path: Path) -> None:
     lines = [e for e in root.iter() if (e.get("class") or "").startswith("line s")]
     assert len(lines) == 3  # two variants; their training losses coincide
     assert path.name == "curves.svg"
-    assert not list(path.parent.glob("*.part"))
+    assert not list(path.parent.glob("*.new"))
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from turnout.cli import main
 from turnout.records.records import same
-from turnout.running.folder import open_run
+from turnout.running.result import open_run
 
 Program = subprocess.Popen[str]
 Start = Callable[..., Program]

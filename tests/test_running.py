@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 import turnout as to
 from turnout.machine.memory import free_bytes, keep_freed_memory
+from turnout.machine.threads import cores
 from turnout.report import find_runs
 from turnout.report.results import results
-from turnout.running.many import cores, jobs_for, run_many, run_tasks, tasks_of
 from turnout.running.memory import check_fits
+from turnout.running.plan import RunPlan, jobs_for, planned_runs
+from turnout.running.runs import run_many, run_planned
 from turnout.running.stop_rules import higher_is_better
 from turnout.task import Regression
 
@@ -231,7 +233,7 @@ def folders() -> list[str]:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None:
     variants = {"good": small(), "bad": small(**{"algorithm.selection": to.selection.Count(9)}), "fine": small()}
-    failed = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=jobs, quiet=True)
+    failed = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=jobs, quiet=True)
     assert [failure.name for failure in failed] == ["bad seed 0"]
     assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
     with pytest.raises(to.Mistake, match=r"1 of 3 runs failed\. bad seed 0: "):
@@ -244,7 +246,7 @@ def raising(lr: float, clock: int) -> float:
 
 def test_an_unexpected_error_keeps_its_traceback(tmp_path: Path) -> None:
     variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(raising)})}
-    (failure,) = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=2, quiet=True)
+    (failure,) = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True)
     assert not failure.mistake
     assert "KeyError: 'no rate'" in failure.why
     assert "in raising" in (tmp_path / "runs" / "bad" / "seed-0" / "error.txt").read_text()
@@ -258,7 +260,7 @@ def dying(lr: float, clock: int) -> float:
 
 def test_a_process_that_is_killed_is_a_failure_of_its_run_only(tmp_path: Path) -> None:
     variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(dying)})}
-    (failure,) = run_tasks("some", tasks_of(variants, [0]), tmp_path / "runs", jobs=2, quiet=True)
+    (failure,) = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True)
     assert failure.name == "bad seed 0"
     assert "ended from outside (code 7)" in failure.why
     assert (tmp_path / "runs" / "good" / "seed-0" / "turnout.csv").exists()
@@ -272,7 +274,7 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
         run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
     run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
     with pytest.raises(to.Mistake, match="holds several runs"):
-        run_tasks("one", tasks_of({"a": small()}, [0]), tmp_path / "two", resume=True)
+        run_planned(RunPlan("one", planned_runs({"a": small()}, [0]), tmp_path / "two"), resume=True)
     with pytest.raises(to.Mistake, match="holds several runs: name one"):
         to.open_run(tmp_path / "two")
     (tmp_path / "file").write_text("")
@@ -281,11 +283,11 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 def test_jobs_are_as_many_as_cores_unless_an_experiment_cannot_travel() -> None:
-    many = tasks_of({str(i): small() for i in range(100)}, [0])
+    many = planned_runs({str(i): small() for i in range(100)}, [0])
     expected = 1 if torch.cuda.is_available() else cores()
     assert jobs_for(many) == expected
     assert jobs_for(many[:1]) == 1
-    assert jobs_for(tasks_of({"a": small(model=lambda: nn.Linear(60, 10)), "b": small()}, [0])) == 1
+    assert jobs_for(planned_runs({"a": small(model=lambda: nn.Linear(60, 10)), "b": small()}, [0])) == 1
 
 
 def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:

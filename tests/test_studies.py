@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import turnout as to
+from turnout.cli.studies import app
 from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.studies import bias, participation
+from turnout.studies.catalogue import STUDIES
 from turnout.studies.claims import (
     Claim,
     above,
@@ -32,48 +34,12 @@ from turnout.studies.claims import (
     sooner,
     within,
 )
-from turnout.studies.cli import STUDIES, app
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, planned, run_study
-from turnout.studies.statistics import sign_test, t_below, t_quantile
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.tables import cells, left_out, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
-
-# -- Student's t and the sign test
-
-
-@pytest.mark.parametrize(
-    ("df", "printed"),  # the 95 % column of the printed tables of Student's distribution
-    [(1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (9, 1.833), (10, 1.812), (30, 1.697), (120, 1.658)],
-)
-def test_t_quantiles_are_those_of_the_tables(df: int, printed: float) -> None:
-    assert t_quantile(0.95, df) == pytest.approx(printed, abs=5e-4)
-
-
-def test_t_at_other_levels() -> None:
-    assert t_quantile(0.975, 4) == pytest.approx(2.776, abs=5e-4)
-    assert t_quantile(0.99, 7) == pytest.approx(2.998, abs=5e-4)
-    assert t_quantile(0.5, 3) == pytest.approx(0.0, abs=1e-9)
-    with pytest.raises(ValueError, match="probabilities"):
-        t_quantile(1.0, 3)
-
-
-@given(t=st.floats(-50, 50), df=st.integers(1, 60))
-def test_t_is_symmetric_and_the_integral_of_its_density(t: float, df: int) -> None:
-    assert t_below(t, df) + t_below(-t, df) == pytest.approx(1.0, abs=1e-12)
-    x = np.linspace(0, t, 4001)
-    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(df * math.pi)
-    density = scale * (1 + x**2 / df) ** (-(df + 1) / 2)
-    assert t_below(t, df) == pytest.approx(0.5 + np.trapezoid(density, x), abs=1e-4)
-
-
-def test_sign_test_counts_coin_tosses() -> None:
-    assert sign_test(4, 0) == 1 / 16
-    assert sign_test(0, 4) == 1.0
-    assert sign_test(4, 1) == pytest.approx((5 + 1) / 32)
-
 
 # -- claims
 

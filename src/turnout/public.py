@@ -26,7 +26,8 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
-from turnout.running.many import Run, open_run, run
+from turnout.running.result import Run, open_run
+from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal

@@ -1,6 +1,14 @@
 """The command line: `turnout run`, `list`, `report`, `export`, `init`, `data`, `trace record`, `study`.
 
-Commands import what they need when they are called, so that help and mistakes in typing answer at once.
+running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
+looking.py    `turnout list`, `report`, `export`, `data`; tables.py: their tables
+writing.py    `turnout init`
+measuring.py  `turnout trace record`
+studies.py    `turnout study`
+screen.py     the console they print to
+
+May import everything. Commands do so when they are called, so that help and mistyped commands are answered without
+loading torch.
 """
 
 from __future__ import annotations
@@ -68,11 +76,11 @@ def turnout(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Only there for --version."""
+    """The options before a command."""
 
 
 def mount_studies(arguments: Sequence[str]) -> None:
-    """The studies' own commands, loaded only when they are meant: they bring the whole library with them."""
+    """Add the commands of `turnout study`; they import the whole library, so only if one of them is called."""
     app.registered_groups = [group for group in app.registered_groups if group.name != "study"]
     about = (
         "Published tables: run them, decide their claims.\n\n\b\n"
@@ -81,7 +89,7 @@ def mount_studies(arguments: Sequence[str]) -> None:
         "turnout study show found.json"
     )
     if "study" in arguments[:1]:
-        from turnout.studies.cli import app as studies
+        from turnout.cli.studies import app as studies
 
         app.add_typer(studies, name="study", help=about)
     else:
@@ -89,13 +97,13 @@ def mount_studies(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a person's mistake is one sentence and exit code 2."""
+    """Run a command and return its exit code; the user's mistake is printed as one sentence, with exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the folder one stands in
+    sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the current folder
     _prepare_streams()
     mount_studies(given)
     try:
-        with _told_to_end():
+        with _terminated_like_interrupted():
             app(given, prog_name="turnout")
     except Mistake as mistake:
         say_mistake(str(mistake))
@@ -111,15 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Letters that a terminal does not have are no reason to lose a table."""
+    """Replace letters that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 @contextmanager
-def _told_to_end() -> Iterator[None]:
-    """SIGTERM is taken as Ctrl-C: the report is written, and how to go on is said."""
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

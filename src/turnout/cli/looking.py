@@ -1,4 +1,4 @@
-"""Commands that look: `turnout list`, `report`, `export`, `data`."""
+"""Commands that only read: `turnout list`, `report`, `export`, `data`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import check_destination
 
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
 
@@ -26,7 +26,7 @@ def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
     turnout list weighting
     turnout list --markdown > docs/parts.md
     """
-    from turnout.cli.outcome import console
+    from turnout.cli.screen import console
     from turnout.cli.tables import kind_table, recipe_table
     from turnout.config.catalogue import kinds, markdown
 
@@ -57,7 +57,8 @@ def report(
     turnout report runs/mine
     turnout report runs/mine --target 0.9
     """
-    from turnout.cli.outcome import console, say_where
+    from turnout.cli.outcome import say_where
+    from turnout.cli.screen import console
     from turnout.report import results_table, write_picture, write_report
 
     screen = console()
@@ -84,9 +85,9 @@ def export(
     """
     from safetensors.torch import save_file
 
-    from turnout.cli.outcome import say
+    from turnout.cli.screen import say
     from turnout.report.units import size
-    from turnout.running.folder import open_run
+    from turnout.running.result import open_run
 
     check_destination("--model", model)
     opened = open_run(run, data_dir)
@@ -108,7 +109,7 @@ def data(
     turnout data
     turnout data --data-dir /data
     """
-    from turnout.cli.outcome import console, say
+    from turnout.cli.screen import console, say
     from turnout.cli.tables import public_table
     from turnout.data import find_data_dir
 

@@ -42,7 +42,7 @@ def record(
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from turnout.cli.outcome import console, say
+    from turnout.cli.screen import console, say
     from turnout.world.recording import PAPER_LOADS, Row, record_log
 
     if out.exists() and not force:

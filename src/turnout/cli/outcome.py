@@ -1,4 +1,4 @@
-"""What came of the runs: a table for people, JSON for programs."""
+"""The results of `turnout run`: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.text import Text
 
-from turnout.cli.destinations import check_destination
-from turnout.cli.planning import Plan
+from turnout.cli.screen import console, say
 from turnout.errors import Mistake
+from turnout.machine.files import check_destination
 from turnout.report import find_runs, results_table
 from turnout.report.runs import Runs
 from turnout.running.display import Failed
-from turnout.running.folder import Run
-from turnout.running.many import explained
+from turnout.running.plan import RunPlan
 from turnout.running.profile import Profile, profile_table, read_profile
-
-PLAIN_WIDTH = 120  # columns where the output is no terminal
-
-
-def console(stderr: bool = False) -> Console:
-    found = Console(stderr=stderr)
-    return found if found.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH)
-
-
-def say(words: str, style: str = "", stderr: bool = True) -> None:
-    console(stderr).print(Text(words, style=style), soft_wrap=True)
+from turnout.running.result import Run
+from turnout.running.runs import explained
 
 
 def say_where(out: Path, stderr: bool) -> None:
@@ -46,7 +34,7 @@ def say_failures(failed: Sequence[Failed], runs: int) -> None:
 
 
 def show(out: Path) -> None:
-    """The results table on stdout; nothing where no run got that far."""
+    """Print the results table on stdout, if any run has records."""
     found = console()
     try:
         table = results_table(out, width=found.width)
@@ -55,20 +43,20 @@ def show(out: Path) -> None:
     found.print(table)
 
 
-def show_profile(plan: Plan) -> None:
-    """Where the time of all runs went, stage by stage; each has its own in its folder."""
-    found = [p for t in plan.tasks if (p := read_profile(plan.out / t.path)) is not None]
+def show_profile(plan: RunPlan) -> None:
+    """Print the seconds by stage of all runs together; each run has its own in its folder."""
+    found = [p for run in plan.runs if (p := read_profile(plan.out / run.path)) is not None]
     if found:
         console().print(profile_table(sum(found, Profile(0, {}))))
 
 
 def check_json(json_to: str | None) -> None:
-    """Find out before hours of work that its result could not be written."""
+    """Check before the work begins that its result can be written."""
     if json_to is not None and json_to != "-":
         check_destination("--json", json_to)
 
 
-def write_json(plan: Plan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:
+def write_json(plan: RunPlan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:
     text = json.dumps(as_json(plan, failed, seconds), indent=2, allow_nan=False) + "\n"
     if json_to == "-":
         sys.stdout.write(text)
@@ -76,8 +64,8 @@ def write_json(plan: Plan, failed: Sequence[Failed], seconds: float, json_to: st
         Path(json_to).write_text(text, encoding="utf-8")
 
 
-def as_json(plan: Plan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
-    """Every run that has records, the table's rows, and what failed."""
+def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
+    """All runs that have records, the rows of the table, and which runs failed."""
     try:
         runs: Runs | None = find_runs(plan.out)
     except Mistake:
@@ -91,24 +79,24 @@ def as_json(plan: Plan, failed: Sequence[Failed], seconds: float) -> dict[str, A
     }
 
 
-def _run_row(plan: Plan, runs: Runs, i: int) -> dict[str, Any]:
+def _run_row(plan: RunPlan, runs: Runs, i: int) -> dict[str, Any]:
     read = runs.runs[i]
-    task = next(t for t in plan.tasks if (plan.out / t.path).resolve() == read.path.resolve())
+    planned = next(run for run in plan.runs if (plan.out / run.path).resolve() == read.path.resolve())
     return {
-        "variant": task.variant,
-        "seed": task.seed,
+        "variant": planned.variant,
+        "seed": planned.seed,
         "folder": str(read.path),
         "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
         "rounds": len(read.rounds["round"]),
-        "stopped": Run(read.path, task.experiment).stopped(),
+        "stopped": Run(read.path, planned.experiment).stopped(),
     }
 
 
-def _table(plan: Plan, runs: Runs) -> list[dict[str, Any]]:
+def _table(plan: RunPlan, runs: Runs) -> list[dict[str, Any]]:
     """A row per variant and metric: mean and deviation (n - 1) over seeds; no deviation for one seed."""
     rows = []
     for variant, found in runs.variants.items():
-        name = plan.tasks[0].variant if len(plan.tasks) == 1 else variant
+        name = plan.runs[0].variant if len(plan.runs) == 1 else variant
         for metric in runs.metrics:
             values = np.array([run.final(metric) for run in found])
             spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan

@@ -1,35 +1,21 @@
-"""From the arguments of `turnout run` to a list of runs."""
+"""From the arguments of `turnout run` to a plan of runs."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.config.read import load, parse_value, with_setting, with_value
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.recipes import cook
-from turnout.running.many import Task, new_folder, tasks_of
+from turnout.running.folder import contents, new_folder
+from turnout.running.plan import PlannedRun, RunPlan, planned_runs
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What will run, and where."""
-
-    title: str
-    tasks: Sequence[Task]
-    out: Path
-
-    def text(self) -> str:
-        variants, seeds = len({t.variant for t in self.tasks}), len({t.seed for t in self.tasks})
-        counted = [f"{n} {word}s" for n, word in ((variants, "variant"), (seeds, "seed")) if n > 1]
-        return f"{self.title}: {' × '.join(counted) or 'one run'}, in {self.out}"
 
 
 def check_numbers(seeds: int | None, jobs: int | None) -> None:
@@ -45,8 +31,8 @@ def make_plan(
     seeds: int | None,
     out: Path | None,
     resume: bool,
-) -> Plan:
-    """The runs that were asked for; `--resume --out DIR` alone means those that the folder holds."""
+) -> RunPlan:
+    """The runs that were asked for; `--resume --out DIR` without a source means those in the folder."""
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
     if source is None and resume and out is not None and _holds_runs(out):
@@ -55,7 +41,7 @@ def make_plan(
                 "--resume without a recipe or file goes on with the folder's runs: leave out --grid and --seeds"
             )
         return _from_folder(out, settings)
-    if source is None and resume and out is not None and out.is_dir() and any(out.iterdir()):
+    if source is None and resume and out is not None and contents(out):
         raise Mistake(f"{out} has no experiment.toml or runs.json: name the recipe or file that its runs are of")
     if source == "":
         raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
@@ -64,7 +50,7 @@ def make_plan(
     variants = with_grid(variants, grid)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
-    return Plan(title, tasks_of(variants, range(first, first + count)), out or new_folder(title))
+    return RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
 
 
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
@@ -104,7 +90,7 @@ def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[s
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """The last word of each path, where no other ends in the same.
+    """The last word of each path, or the whole path if several end in the same word.
 
     >>> short_names(["algorithm.weighting", "algorithm.local.epochs"])
     {'algorithm.weighting': 'weighting', 'algorithm.local.epochs': 'epochs'}
@@ -147,8 +133,8 @@ def _holds_runs(out: Path) -> bool:
     return (out / "runs.json").is_file() or (out / "experiment.toml").is_file()
 
 
-def _from_folder(out: Path, settings: Sequence[str]) -> Plan:
-    """The runs a folder holds, finished or not."""
+def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
+    """The runs in a folder, finished or not."""
     title, entries = out.name, [{"variant": "", "path": "."}]
     if (out / "runs.json").is_file():
         try:
@@ -156,9 +142,9 @@ def _from_folder(out: Path, settings: Sequence[str]) -> Plan:
             title, entries = listed["title"], [{k: e[k] for k in ("variant", "path")} for e in listed["runs"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Mistake(f"{out / 'runs.json'} is damaged ({error!r}): give the recipe or file again") from error
-    tasks = []
+    runs = []
     for entry in entries:
         experiment = with_settings(load(out / entry["path"] / "experiment.toml"), settings)
         variant = entry["variant"] or experiment.title or title
-        tasks.append(Task(variant, experiment.seed, experiment, entry["path"]))
-    return Plan(title, tasks, out)
+        runs.append(PlannedRun(variant, experiment.seed, experiment, entry["path"]))
+    return RunPlan(title, runs, out)

@@ -71,31 +71,23 @@ def run(
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     """
     from turnout.cli import outcome, planning
-    from turnout.running.many import run_tasks
+    from turnout.cli.screen import say
+    from turnout.running.runs import run_planned
 
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume)
     if not quiet:
-        outcome.say(plan.text())
+        say(plan.text())
     try:
-        failed = run_tasks(
-            plan.title,
-            plan.tasks,
-            plan.out,
-            jobs=jobs,
-            resume=resume,
-            quiet=quiet,
-            data_dir=data_dir,
-            profile=profile,
-        )
+        failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, profile=profile)
     except KeyboardInterrupt:
-        outcome.say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
+        say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
     if json_to is not None:
         outcome.write_json(plan, failed, time.monotonic() - start, json_to)
-    if len(plan.tasks) == len(failed) == 1 and failed[0].mistake:
+    if len(plan.runs) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
             outcome.say_where(plan.out, stderr=True)
         raise Mistake(failed[0].why)
@@ -105,7 +97,7 @@ def run(
             outcome.show_profile(plan)
         outcome.say_where(plan.out, stderr=False)
     if failed:
-        outcome.say_failures(failed, len(plan.tasks))
-        raise typer.Exit(2 if len(failed) == len(plan.tasks) and all(f.mistake for f in failed) else 1)
-    if sys.stdout is not None:  # closed by whoever called
+        outcome.say_failures(failed, len(plan.runs))
+        raise typer.Exit(2 if len(failed) == len(plan.runs) and all(f.mistake for f in failed) else 1)
+    if sys.stdout is not None:  # None if the caller closed it
         sys.stdout.flush()

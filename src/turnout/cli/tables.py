@@ -42,7 +42,7 @@ def kind_table(role: str, kinds: list[Kind]) -> Table:
 
 
 def public_table(folder: Path) -> Table:
-    """Which public data sets are in the data folder, and what to put where for the others."""
+    """The public data sets: where each was found, or which files to put where."""
     table = _table("public data sets")
     for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
         found = _all_of([file.name for file in wanted.files], folder, wanted)
@@ -58,13 +58,13 @@ def public_table(folder: Path) -> Table:
 
 
 def _all_of(names: Sequence[str], folder: Path, wanted: PublicSet) -> Path | None:
-    """The first of these files, where all of them are there."""
+    """The path of the first of these files if all of them are there, else None."""
     found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
     return found[0] if all(found) else None
 
 
 def _emnist_splits(folder: Path) -> dict[str, Path]:
-    """The splits of EMNIST whose four files are there unpacked, each with one of them."""
+    """The splits of EMNIST whose four files are there unpacked, each with the path of one of them."""
     parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
     found = {
         split: _all_of([f"emnist-{split}-{part}-ubyte.gz" for part in parts], folder, EMNIST_ARCHIVE)

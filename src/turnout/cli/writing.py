@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.destinations import check_destination
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import check_destination
 
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
 A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is
@@ -30,7 +30,7 @@ def init(
     turnout init my.toml --recipe participation --variant C
     turnout run my.toml
     """
-    from turnout.cli.outcome import say
+    from turnout.cli.screen import say
     from turnout.config.catalogue import commented
     from turnout.recipes import cook
 

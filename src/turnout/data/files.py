@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from turnout.errors import Mistake
 from turnout.machine.cache import cache_dir
+from turnout.machine.files import replacing
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**18
@@ -94,19 +95,16 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
 
 
 def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
-    """Download one file: write to a temporary name, check, then rename, so that an incomplete file is never used."""
+    """Download one file; it takes its name once it is whole and its checksum is right."""
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
-    partial = folder / f".{file.name}.{os.getpid()}.part"
-    try:
+    path = folder / file.name
+    with replacing(path, shared=True) as partial:
         with urllib.request.urlopen(address, timeout=TIMEOUT) as reply, partial.open("wb") as out:
             found = _copy(reply, out, file.name, int(reply.headers.get("Content-Length") or 0), file.checksum)
         if found != file.checksum:
             raise Mistake(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
-        partial.replace(folder / file.name)
-    finally:
-        partial.unlink(missing_ok=True)
-    return folder / file.name
+    return path
 
 
 def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
+from turnout.world.client_names import ClientNames
 
 Said = str | int  # how a client names a label
 
@@ -58,14 +60,18 @@ class Vocabulary:
             if means.label not in self.labels:
                 hint = nearest(means.label, self.labels)
                 raise Mistake(f"the mapping of {means.said!r} leads to {means.label!r}, which is no label: {hint}")
-            if means.client is not None and self.names and means.client not in {*self.names, *range(len(self.names))}:
+            if means.client is not None and self.names and self._clients.number(means.client) is None:
                 hint = nearest(str(means.client), self.names)
                 raise Mistake(f"the mapping of {means.said!r} speaks of client {means.client!r}: {hint}")
+
+    @cached_property
+    def _clients(self) -> ClientNames:
+        return ClientNames(self.names, None if self.names is None else len(self.names))
 
     def number(self, said: Said, client: int) -> int:
         """The index of the label that a client means; unknown names are a mistake."""
         meant = {means.said: means.label for means in self.mapping if means.client is None}
-        meant |= {means.said: means.label for means in self.mapping if means.client in self._called(client)}
+        meant |= {means.said: means.label for means in self.mapping if self._means(means, client)}
         label = meant.get(said, meant.get(str(said), str(said)))
         if label in self.labels:
             return self.labels.index(label)
@@ -96,8 +102,9 @@ class Vocabulary:
         known = [self.number(word if isinstance(word, str) else int(word), client) for word in found.tolist()]
         return torch.tensor(known, dtype=torch.int64)[torch.from_numpy(place_S.reshape(-1))]
 
-    def _called(self, client: int) -> tuple[int | str, ...]:
-        return (client,) if self.names is None else (client, self.names[client])
+    def _means(self, means: Means, client: int) -> bool:
+        """Whether an entry is for this client alone."""
+        return means.client is not None and self._clients.number(means.client) == client
 
     def _who(self, client: int) -> str:
         return f"client {client}" if self.names is None else f"client {self.names[client]!r}"

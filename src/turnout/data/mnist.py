@@ -22,6 +22,7 @@ from turnout.data.files import PublicFile, PublicSet, find_data_dir, locate, obt
 from turnout.data.images import Images
 from turnout.data.partitioned import Pool
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import replacing
 
 PARTS = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
 TEST_PARTS = ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
@@ -167,7 +168,8 @@ def _unzip(archive: Path, member: str, target: Path) -> Path:
     try:
         with zipfile.ZipFile(archive) as pack:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(pack.read(member))
+            with replacing(target, shared=True) as temporary:
+                temporary.write_bytes(pack.read(member))
     except (zipfile.BadZipFile, KeyError) as error:
         raise Mistake(f"{archive} does not hold {member} ({error}): download it again") from error
     return target

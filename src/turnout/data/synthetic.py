@@ -5,8 +5,7 @@ Shape letters: D dimensions, L classes, S samples of one client, C clients that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from turnout.data.pooled import Pooled
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import Mistake
 from turnout.machine.compiler import at, function, pointer, real, whole
-from turnout.machine.threads import cores
+from turnout.machine.threads import cores, ordered_map
 from turnout.rng import rng, rng_seed
 from turnout.types import Samples
 
@@ -84,15 +83,14 @@ class Synthetic:
         return made.pooled() if samples * self.dimension * 4 <= POOL_BYTES else made
 
 
-def spread(work: Callable[[range], int], clients: int, parts: int) -> list[int]:
-    """Apply `work` to consecutive ranges of clients, in this many parts, each in a thread of its own."""
-    each = -(-clients // max(1, parts))
-    ranges = [range(first, min(first + each, clients)) for first in range(0, clients, max(1, each))]
-    if len(ranges) < 2:
-        return [work(part) for part in ranges]
-    with ThreadPoolExecutor(len(ranges) - 1) as others:
-        done = others.map(work, ranges[1:])
-        return [work(ranges[0]), *done]
+def consecutive(clients: int, parts: int) -> list[range]:
+    """Clients 0 to clients - 1 in (at most) so many parts.
+
+    >>> consecutive(7, 3)
+    [range(0, 3), range(3, 6), range(6, 7)]
+    """
+    each = max(1, -(-clients // max(1, parts)))
+    return [range(first, min(first + each, clients)) for first in range(0, clients, each)]
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class _Maker:
             return make(*given, *law, at(x_SD[first:]), at(y_S[first:]))
 
         parts = min(cores(), len(clients), 1 + x_SD.numel() // NUMBERS_PER_THREAD)
-        if any(spread(some, len(clients), parts)):
+        if any(list(ordered_map(some, consecutive(len(clients), parts), parts))):
             raise MemoryError
         return x_SD, y_S, size_C
 

@@ -22,6 +22,7 @@ from turnout.engine.native.steps import NativeSteps, StepRule
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
+from turnout.machine.clock import stage
 from turnout.parts.optimizers import SGD, Optimizer
 from turnout.types import Samples
 
@@ -64,13 +65,13 @@ class Trainer:
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
-        result = _blank(job, self._room(job), self.network.layout.slots)
+        with stage("local training"):
+            result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
 
-        def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
-            Chunk(job, self.network, gradients, *piece, result, native).run()
+            def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
+                Chunk(job, self.network, gradients, *piece, result, native).run()
 
-        native = self._native(job)
-        self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
+            self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
         return result
 
     def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:

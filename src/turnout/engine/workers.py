@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-import torch
-
 from turnout.engine.gradients import Gradients
+from turnout.machine.threads import map_in, thread_pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,9 +31,7 @@ class WorkerPool:
         self._idle: SimpleQueue[Gradients] = SimpleQueue()
         for i in range(threads):
             self._idle.put(gradients if i == 0 else gradients.twin())
-        self._pool: ThreadPoolExecutor | None = None
-        if threads > 1:
-            self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = thread_pool(threads) if threads > 1 else None
 
     def map(self, function: Callable[[Gradients, Item], Result], items: Iterable[Item]) -> list[Result]:
         """The results in the order of the items; an error in one of them is raised here.
@@ -44,11 +41,10 @@ class WorkerPool:
         if self._pool is None:
             return [function(self.first, item) for item in items]
         rest = iter(items)
-        ahead = list(itertools.islice(rest, 2))
-        if len(ahead) < 2:
-            return [function(self.first, item) for item in ahead]
-        pending = [self._pool.submit(self._one, function, item) for item in itertools.chain(ahead, rest)]
-        return [done.result() for done in pending]
+        first = list(itertools.islice(rest, 2))
+        if len(first) < 2:
+            return [function(self.first, item) for item in first]
+        return list(map_in(self._pool, partial(self._one, function), itertools.chain(first, rest)))
 
     def _one(self, function: Callable[[Gradients, Item], Result], item: Item) -> Result:
         gradients = self._idle.get()

@@ -1,1 +1,11 @@
-"""."""
+"""This computer: files, threads, memory, time, compiler.
+
+files.py     files written in one step
+threads.py   cores, and an ordered, bounded thread-pool map
+clock.py     seconds by stage of the work
+memory.py    free memory, and memory that is kept for the next round
+cache.py     the user's cache folder
+compiler.py  C functions, compiled once for this machine
+
+May import nothing of the library but errors.
+"""

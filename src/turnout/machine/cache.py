@@ -1,4 +1,4 @@
-"""Where things are kept that can be had again: downloads, compiled kernels."""
+"""The cache folder: downloads, compiled kernels and other files that can be made again."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """The user's cache folder, of which Turnout has a part."""
+    """Turnout's folder in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turnout"

@@ -1,7 +1,7 @@
-"""C beside the Python: compiled once for the machine, kept in the user's cache folder, and never needed.
+"""C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
 
-Without a compiler (cc, gcc or clang, or what $CC says), or where the folder cannot be written, there is no library and
-callers do the same with torch. Calls leave the interpreter's lock to other threads.
+Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
+same with torch. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from turnout.machine.cache import cache_dir
+from turnout.machine.files import replacing
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 
@@ -27,13 +27,13 @@ pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
 def at(value: Tensor) -> int:
-    """A tensor as a C function takes it."""
+    """The address of a tensor's first element."""
     return value.data_ptr()
 
 
 @lru_cache
 def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple[str, ...] = ()) -> Any:
-    """A function that gives a whole number; None where it cannot be had."""
+    """A C function that returns an int64; None if it cannot be compiled or loaded."""
     path = compiled(source, defines)
     if path is None:
         return None
@@ -46,7 +46,7 @@ def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple
 
 
 def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path | None:
-    """The library for this machine, from the cache folder or made now; it takes its place in one step."""
+    """The path of the library for this machine, compiled now unless it is cached; None without a compiler."""
     compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or os.name != "posix":
         return None
@@ -57,18 +57,16 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path | None:
         if path.exists():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
+        with replacing(path, shared=True) as made:
             command = [compiler, *flags, str(source), "-o", str(made), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
-            os.replace(made, path)
-    except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: nobody knows the home folder
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: no home folder
         return None
     return path
 
 
 def _processor() -> str:
-    """What instructions there are: a cache folder may be shared by several machines."""
+    """The processor's instruction sets: several machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

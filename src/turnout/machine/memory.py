@@ -1,4 +1,4 @@
-"""Whether a run fits this machine: what it needs (prepare.py) against what is free."""
+"""The memory of this machine: how much is free, and keeping what is freed for the next round."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 @cache
 def keep_freed_memory(megabytes: int = 256) -> bool:
-    """Let this process keep what it frees, up to so much, instead of giving it back to the system after every round.
+    """Let this process keep up to so much freed memory, instead of returning it to the system after every round.
 
-    A round frees and takes the same megabytes again; with glibc's defaults their pages may come back one fault at a
-    time, which for a small model costs as much as its training. False where the C library has no such setting.
+    A round frees memory that the next one allocates again. With glibc's defaults its pages may be faulted in one
+    by one, which for a small model costs as much as its training. False where the C library has no such setting.
     """
     trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD; the second can be 32 MB at most
     try:
@@ -27,7 +27,7 @@ def keep_freed_memory(megabytes: int = 256) -> bool:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a device, container limits included; None where nobody says."""
+    """Free memory of a device within its container's limits; None if it cannot be found out."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     known = [value for value in (_available(), _left_in_container()) if value is not None]
@@ -44,7 +44,7 @@ def _available() -> int | None:
 
 
 def _left_in_container() -> int | None:
-    """The control group's limit less what is used; None without a limit."""
+    """The memory limit of the control group less what it uses; None without a limit."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = (folder / "memory.max").read_text(), (folder / "memory.current").read_text()

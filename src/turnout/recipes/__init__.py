@@ -1,4 +1,18 @@
-"""Recipes: functions that return complete experiments, one file per paper. Their names are found, not registered."""
+"""Recipes: functions that return complete experiments. `recipes()` finds them by their annotations: no registry.
+
+first.py        a first experiment on the embedded digits: read this first
+flexible.py     paper 000: schemes A, B and C, arrivals, departures
+elastic.py      paper 001: the elastic term, ternary messages, scheme C
+compression.py  paper 001: what messages cost in bytes
+labels.py       paper 002: users with labels and models of their own
+friends.py      paper 003: friends stand in for missing clients
+multitask.py    paper 004: personal BatchNorm layers, distributed Adam
+baselines.py    the methods that papers compare with
+together.py     all papers in one round
+
+May import settings of every kind (experiment, world, data, models, parts, runtimes, scores); nothing that runs or shows
+an experiment.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +30,7 @@ _RETURNS = ("Experiment", "dict[str, Experiment]", Experiment, dict[str, Experim
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every public function of the modules here that makes experiments from nothing, in the order of their files.
+    """The recipes by name: every public function of the modules here that makes experiments without arguments.
 
     >>> "participation" in recipes()
     True
@@ -31,7 +45,7 @@ def recipes() -> dict[str, Recipe]:
 
 
 def _is_recipe(function: Callable[..., object]) -> bool:
-    """Public, says that it returns experiments, and needs no argument; others help to write recipes."""
+    """Whether a function is public, is annotated as returning experiments, and can be called without arguments."""
     if function.__name__.startswith("_") or function.__annotations__.get("return") not in _RETURNS:
         return False
     return all(p.default is not p.empty for p in inspect.signature(function).parameters.values())
@@ -52,7 +66,7 @@ def cook(name: str) -> dict[str, Experiment]:
 
 
 def _made(recipe: Recipe, name: str) -> object:
-    """What a recipe returns; an error in it is said with its place, as recipes are people's own code."""
+    """Call a recipe; an error in it is reported with its file and line, since recipes may be a user's own code."""
     try:
         return recipe()
     except Mistake:
@@ -64,7 +78,7 @@ def _made(recipe: Recipe, name: str) -> object:
 
 
 def variants_of(made: object, name: str) -> dict[str, Experiment]:
-    """What a recipe returned, as variants: one experiment is a single variant."""
+    """The experiments that a recipe returned, by variant; a single experiment is the only variant."""
     if isinstance(made, Experiment):
         return {made.title or name: made}
     if isinstance(made, Mapping) and made and all(isinstance(e, Experiment) for e in made.values()):

@@ -81,7 +81,7 @@ def departure(
     data = Synthetic(spread, spread, clients, sizes=Equal(samples), test_share=0.2)
     events = (Leave(clients - 1, at),)
     return {
-        leave: _member_town(data, models.Logistic(), 1.0, 20, events, epochs, rounds, Membership(leave=leave))
+        leave: _with_membership(data, models.Logistic(), 1.0, 20, events, epochs, rounds, Membership(leave=leave))
         for leave in ("include", "exclude", "decide")
     }
 
@@ -95,12 +95,12 @@ def _reboots(
     data: DataSpec, model: Model, lr: float, batch_size: int, events: tuple[Event, ...], epochs: int, rounds: int
 ) -> dict[str, Experiment]:
     return {
-        join: _member_town(data, model, lr, batch_size, events, epochs, rounds, Membership(join=join))
+        join: _with_membership(data, model, lr, batch_size, events, epochs, rounds, Membership(join=join))
         for join in ("fast-reboot", "vanilla")
     }
 
 
-def _member_town(
+def _with_membership(
     data: DataSpec,
     model: Model,
     lr: float,

@@ -26,7 +26,7 @@ def multitask(
     clients: int = 20, classes: int = 4, noisy: float = 0.2, share: float = 0.5, rounds: int = 100
 ) -> dict[str, Experiment]:
     """MT-FedAdam, FedAdam and independent clients on the embedded digits, a fifth of them with noisy pictures."""
-    data = spoilt(Digits(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST), noisy)
+    data = with_noise(Digits(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST), noisy)
     return on_cpu(methods(data, small_network(), share, rounds))
 
 
@@ -34,7 +34,7 @@ def cifar_multitask(
     clients: int = 200, classes: int = 4, noisy: float = 0.2, share: float = 0.5, rounds: int = 200
 ) -> dict[str, Experiment]:
     """The same on CIFAR-10 with the paper's CNN (Figures 4 to 6)."""
-    data = spoilt(CIFAR10(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST), noisy)
+    data = with_noise(CIFAR10(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST), noisy)
     return methods(data, models.mtfl_cifar_cnn(), share, rounds)
 
 
@@ -88,7 +88,7 @@ def of_classes(classes: int) -> Partition:
     return Classes(per_client=classes, pick="random")
 
 
-def spoilt(data: Partitioned, noisy: float) -> DataSpec:
+def with_noise(data: Partitioned, noisy: float) -> DataSpec:
     """N(0, 4) on the training pictures of a share of the clients."""
     return Noisy(data, share=noisy) if noisy else data
 

@@ -1,4 +1,4 @@
-"""All papers in one round, in a world that spares nobody: label skew, traces, absences, joins and leaves.
+"""All papers in one round, in a harsh world: label skew, traces, absences, joins and leaves.
 
 Clients come in clusters with classes of their own. They go up and down for rounds on end; who is up finishes what its
 trace says, sometimes nothing. Two join late and two leave. What a method does about it is made of a few pieces, and

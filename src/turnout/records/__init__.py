@@ -1,1 +1,8 @@
-"""."""
+"""Records: what a run writes into its folder, and how it is read back.
+
+records.py     the rows of `records.sqlite`: rounds, clients, evaluations, events; the turnout as CSV
+schema.py      its tables, and how such a file is opened, written and read safely
+checkpoint.py  `checkpoint.safetensors`: the state after a round
+
+May import the values of the root, the world and this machine; not tracks, runtimes or what runs them.
+"""

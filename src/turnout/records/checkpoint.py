@@ -1,13 +1,12 @@
-"""Checkpoints: one safetensors file, never pickle, replaced in one step so that a kill leaves the old one or the new.
+"""Checkpoints: one safetensors file, never pickle, replaced in one step.
 
-The plain values of the state tree (numbers, strings) travel as JSON in the file's metadata, beside the round, the
-data's fingerprint and the list of client files (store.py).
+The tensors of the state tree are the file's tensors. Its numbers and strings are JSON in the file's metadata, with the
+round, the fingerprint of the data and the list of files with the clients' rows (clients/store.py).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from turnout.errors import Mistake
+from turnout.machine.files import replacing
 from turnout.types import State, Tensors, flatten, unflatten
 
 FORMAT = "turnout-checkpoint-1"
@@ -33,7 +33,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write beside the old one, bring it to the disk, and only then take its place."""
+    """Replace the old checkpoint in one step: a killed run has the old one or the new one."""
     tensors, plain = flatten(checkpoint.state)
     about = {
         "format": FORMAT,
@@ -42,15 +42,12 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "client_files": checkpoint.client_files,
         "plain": plain,
     }
-    temporary = path.with_name(path.name + ".new")
-    save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
 
 
 def _apart(tensors: Tensors) -> Tensors:
-    """Each tensor with memory of its own: the format refuses two names for one piece of memory."""
+    """The tensors, with a copy of each that shares memory with an earlier one: safetensors refuses to write those."""
     seen: set[int] = set()
     result: Tensors = {}
     for name, value in tensors.items():
@@ -62,9 +59,9 @@ def _apart(tensors: Tensors) -> Tensors:
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds a run's checkpoint stands for; 0 without one that can be read.
+    """How many rounds a run's checkpoint has seen; 0 without a readable checkpoint.
 
-    Reads the head of the file and nothing else, through one handle: the run may replace the file meanwhile.
+    Only the head of the file is read, through one handle, since the run may replace the file meanwhile.
     """
     try:
         with open(folder / NAME, "rb") as file:
@@ -75,9 +72,9 @@ def rounds_done(folder: Path) -> int:
 
 
 def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
-    """Read a checkpoint back; a damaged or foreign one is a mistake with a sentence.
+    """Read a checkpoint; one that is damaged or belongs to another experiment is a mistake.
 
-    Each tensor goes to the device that the state `like` (before the first round) has it on.
+    Each tensor is placed on the device it has in `like`, the state before the first round.
     """
     devices = {name: value.device for name, value in flatten(like)[0].items()}
     try:

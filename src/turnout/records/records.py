@@ -1,8 +1,8 @@
 """What happened in a run, as rows of `records.sqlite`: rounds, clients of a round, evaluations, events.
 
-A round is one transaction: its rows, its clients, its events and its evaluation are there together or not at
-all, so a run can be killed at any moment. The file is in WAL mode: others may read while the run writes. A
-number that does not exist (NaN) is NULL in the file and NaN in the columns read back.
+A round is one transaction: its row, its clients, its events and its evaluation are written together or not at all, so a
+run can be killed at any moment. The file is in WAL mode, so others can read while the run writes. NaN is NULL in the
+file and NaN again in the columns read back.
 
 Shape letters: C clients asked in a round.
 """
@@ -20,10 +20,12 @@ import numpy as np
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
+from turnout.machine.files import replacing
 from turnout.records.glossary import Glossary
 from turnout.records.schema import CLIENT_COLUMNS, KEYS, METRICS, Column, as_column, checked, is_empty, transaction
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
+from turnout.world.turnout_csv import write_turnout
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
 
@@ -37,7 +39,7 @@ class Records:
 
     @classmethod
     def open(cls, path: str | Path) -> Records:
-        """Open for writing; the file is made if it is not there."""
+        """Open for writing; the file is created if it does not exist."""
         path = Path(path)
         if not path.parent.is_dir():
             raise Mistake(f"no folder {path.parent} to keep {path.name} in; create it first")
@@ -76,7 +78,7 @@ class Records:
                 self._insert_evaluation(evaluation)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Write an evaluation that belongs to no new round (before training, or after the last)."""
+        """Write an evaluation without a new round: before training, or after the last round."""
         with transaction(self.db, self.path, f"the evaluation of round {evaluation.round}"):
             self._insert_evaluation(evaluation)
 
@@ -89,13 +91,13 @@ class Records:
             self._insert("metrics", rows)
 
     def cut(self, after: int) -> None:
-        """Delete everything later than a round: a resumed run writes it again."""
+        """Delete everything after a round; a resumed run computes and writes it again."""
         with transaction(self.db, self.path, f"the cut after round {after}"):
             for table in KEYS:
                 self.db.execute(f"DELETE FROM {table} WHERE round > ?", (after,))
 
     def sync(self) -> None:
-        """Bring committed rows to the disk: before a checkpoint, which must not be newer than its records."""
+        """Bring committed rows to the disk. Done before a checkpoint, which must not be newer than the records."""
         self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -127,7 +129,7 @@ class Records:
         return self._one("SELECT max(round) FROM rounds")
 
     def rounds(self) -> dict[str, Column]:
-        """All rounds as columns, in order, with one more column for each name that parts added."""
+        """All rounds as columns, in order, with a column for each number that parts have added."""
         columns = self._columns("rounds", _ROUND_COLUMNS)
         rows = self.db.execute("SELECT name, round, value FROM extras")
         return columns | _aligned(columns["round"].tolist(), ((name, t, value) for name, t, value in rows))
@@ -147,11 +149,11 @@ class Records:
         return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
 
     def metrics(self) -> list[str]:
-        """The names of what was evaluated."""
+        """The names of the metrics that were evaluated."""
         return [name for (name,) in self.db.execute("SELECT DISTINCT name FROM evaluations ORDER BY name")]
 
     def curve(self, metric: str) -> tuple[Column, Column]:
-        """An evaluated metric, or a column of the rounds, as (rounds, values); gaps are left out."""
+        """An evaluated metric, or a column of the rounds, as (rounds, values) without missing values."""
         query = "SELECT round, value FROM evaluations WHERE name = ? AND value IS NOT NULL ORDER BY round"
         rows = self.db.execute(query, (metric,)).fetchall()
         if rows or metric in self.metrics():
@@ -168,7 +170,7 @@ class Records:
     def clients(self, t: int | None = None) -> dict[str, Column]:
         """The rows of the clients, of one round or of all, as columns ordered by round and client.
 
-        A column nobody filled is left out; "round", "client" and "work" are always there.
+        Columns without any value are left out, but for "round", "client" and "work".
         """
         where, values = ("", ()) if t is None else (" WHERE round = ?", (t,))
         columns = self._columns("clients", ("round", "client", *CLIENT_COLUMNS), where, values)
@@ -187,12 +189,12 @@ class Records:
         )
 
     def client_metrics(self) -> list[str]:
-        """The names of what was evaluated client by client."""
+        """The names of the metrics that were evaluated for each client."""
         query = "SELECT DISTINCT name FROM client_evaluations ORDER BY name"
         return [name for (name,) in self.db.execute(query)]
 
     def client_evaluation(self, name: str, t: int | None = None) -> tuple[Column, Column]:
-        """(clients, values) of a metric measured client by client: of a round, or the latest."""
+        """(clients, values) of a metric that was evaluated for each client: in a round, or the latest time."""
         if t is None:
             t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
         if t is None:
@@ -202,7 +204,7 @@ class Records:
         return columns["client"], columns["value"]
 
     def events(self) -> list[tuple[int, int, str, str]]:
-        """(round, client, kind, detail) of everything that happened to the membership, in order."""
+        """(round, client, kind, detail) of every event of the membership, in order."""
         return self.db.execute("SELECT round, client, kind, detail FROM events ORDER BY round, number").fetchall()
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
@@ -219,7 +221,7 @@ class Records:
 
 
 def _mode(path: Path) -> str:
-    """How to open a file for reading: readers of a WAL file share two files beside it, and the last one tidies up."""
+    """How to open a file for reading. Readers of a WAL file need write access, as they share two files beside it."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return "mode=rw"
     return "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
@@ -228,7 +230,7 @@ def _mode(path: Path) -> str:
 def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:
     """(name, key, value) rows as columns in the order of the keys.
 
-    A key that is not listed belongs to a round that another process wrote a moment ago.
+    A key that is not listed belongs to a round that another process has just written; it is left out.
     """
     place = {key: i for i, key in enumerate(keys)}
     columns: dict[str, list[Any]] = {}
@@ -241,11 +243,8 @@ def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str,
 def export_turnout(records: Records, path: str | Path) -> Path:
     """Write the observed turnout as the CSV `round,client,work` that `participation` can replay."""
     path = Path(path)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="") as file:
-        file.write("round,client,work\n")
-        file.writelines(f"{t},{client},{work!r}\n" for t, client, work in records.turnout_rows())
-    part.replace(path)
+    with replacing(path) as temporary:
+        write_turnout(temporary, records.turnout_rows())
     return path
 
 
@@ -262,7 +261,7 @@ def same(a: str | Path, b: str | Path, show: int = 5) -> list[str]:
 
 
 def _differences(left: Records, right: Records, table: str, keys: tuple[str, ...]) -> Iterator[str]:
-    """Both files are walked in the order of their keys, so a run of any length fits."""
+    """Differences of one table; both files are read in the order of their keys, so that a run of any length fits."""
     names = [row[1] for row in left.db.execute(f"PRAGMA table_info({table})") if row[1] != "seconds"]
     timed = " WHERE name NOT LIKE '%seconds'" if "name" in keys else ""
     query = f"SELECT {', '.join(names)} FROM {table}{timed} ORDER BY {', '.join(keys)}"

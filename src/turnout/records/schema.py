@@ -57,7 +57,7 @@ CLIENT_COLUMNS = (
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]:
-    """All or nothing; a row that is already there is a caller who forgot to cut."""
+    """All or nothing; rows that are there already mean that later rounds were not cut before resuming."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -73,7 +73,7 @@ def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]
 
 
 def checked(db: sqlite3.Connection, path: Path, create: bool) -> sqlite3.Connection:
-    """The connection, once it is known to be our kind of file; closed otherwise."""
+    """The connection, if its file holds records of this version; otherwise it is closed and a mistake raised."""
     try:
         _check(db, path, create)
     except sqlite3.DatabaseError as error:
@@ -101,11 +101,11 @@ def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
             f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
             "use the Turnout that wrote it, or run the experiment again"
         )
-    db.execute("PRAGMA synchronous = NORMAL")  # safe against a kill; `Records.sync` is for a power cut
+    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; `Records.sync` also makes it survive a power cut
 
 
 def as_column(values: list[Any]) -> Column:
-    """int64 where all are whole and none is missing, else float64 with NaN for NULL; words as objects.
+    """Integers without gaps as int64, other numbers as float64 with NaN for NULL, text as objects.
 
     >>> as_column([1, None]), as_column([1, 2]), as_column(["a", None])
     (array([ 1., nan]), array([1, 2]), array(['a', None], dtype=object))
@@ -118,5 +118,5 @@ def as_column(values: list[Any]) -> Column:
 
 
 def is_empty(column: Column) -> bool:
-    """Whether a column has nothing but gaps."""
+    """Whether a column has no value at all."""
     return column.dtype == np.float64 and bool(np.isnan(column).all())

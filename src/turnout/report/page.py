@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from turnout import __version__
+from turnout.machine.files import write_whole
 from turnout.report import sections
 from turnout.report.clients import clients_sections
 from turnout.report.finding import find_runs
@@ -124,7 +125,5 @@ def _kinds(tree: dict[str, Any], name: str = "") -> list[tuple[str, str]]:
 
 def _write(path: Path, content: str) -> Path:
     """Whole or not at all: a browser may be looking at the old one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(content, encoding="utf-8")
-    part.replace(path)
+    write_whole(path, content)
     return path

@@ -1,1 +1,15 @@
-"""."""
+"""Running: from an experiment to a folder with its records, one run or many.
+
+loop.py        rounds, evaluations, records and checkpoints of one run: read this first
+stop_rules.py  when to stop before the last round
+folder.py      the run folder: its name, whether it may be used, its lock
+result.py      what can be had from a run afterwards: curves, report, model
+plan.py        which runs are made together, and where
+runs.py        `run` one experiment, `run_many` variants and seeds
+processes.py   runs as streams of messages, in this process or side by side
+display.py     these messages on the terminal
+memory.py      whether a run fits this machine
+profile.py     seconds by stage of the round
+
+May import tracks, records, report, config and everything below them; not recipes, studies or the command line.
+"""

@@ -1,7 +1,7 @@
-"""What a person sees while runs go on: live rows on a terminal, plain lines elsewhere.
+"""Progress of runs: live rows on a terminal, plain lines elsewhere.
 
-Runs report by messages (they may be in other processes): they began, a round ended, they ended or failed. `Display`
-takes them in; it writes to stderr, so that stdout holds results only.
+Runs, which may be in other processes, send messages: they began, a round ended, they ended or failed. `Display` shows
+them on stderr, so that stdout holds results only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLAIN_EVERY = 5.0  # seconds between plain lines
 
 @dataclass(frozen=True)
 class Began:
-    """A run is about to train. `done` rounds are there already; `memory` is the estimate in bytes."""
+    """A run begins. `done` rounds were there already; `memory` is an estimate in bytes."""
 
     name: str
     rounds: int
@@ -40,7 +40,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Line:
-    """The latest round that ended, of `rounds` asked for; `trained` clients in `busy` seconds so far."""
+    """A round has ended, of `rounds` in all; so far `trained` clients were trained in `busy` seconds."""
 
     name: str
     rounds: int
@@ -55,7 +55,7 @@ class Line:
     busy: float = 0.0
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None) -> Line:
-        """One round on."""
+        """The line after one more round."""
         return replace(
             self,
             round=record.round,
@@ -92,7 +92,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Note:
-    """Something a person should know of a run that goes on."""
+    """Something a person should know about a run, which goes on."""
 
     name: str
     words: str
@@ -110,7 +110,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run could not begin, or not go on; a person's mistake needs no traceback."""
+    """A run has failed; `mistake` if it is the user's, which needs no traceback, and `began` if it had begun."""
 
     name: str
     why: str
@@ -122,7 +122,7 @@ Message = Began | Line | Note | Ended | Failed
 
 
 class Display:
-    """Takes in messages and shows them; a context manager. `total` counts the rounds of all runs."""
+    """Shows messages; a context manager. `total` is the number of rounds of all runs."""
 
     def __init__(self, total: int, quiet: bool = False, runs: int = 1):
         self.total, self.quiet, self.runs = total, quiet, runs
@@ -131,8 +131,8 @@ class Display:
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
-        self.reasons: set[str] = set()  # why runs failed, each said once
-        self.before: dict[str, int] = {}  # rounds that were there when a run was resumed
+        self.reasons: set[str] = set()  # why runs failed, each shown once
+        self.before: dict[str, int] = {}  # rounds that a run had when it began
         self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.completed}/{task.total}"),
@@ -149,7 +149,7 @@ class Display:
         self.bar.stop()
 
     def show(self, message: Message) -> None:
-        """Take in one message."""
+        """Show one message."""
         if isinstance(message, Began):
             self._began(message)
         elif isinstance(message, Line):
@@ -160,7 +160,7 @@ class Display:
             self._ended(message)
 
     def say(self, words: str, style: str = "") -> None:
-        """A line that stays."""
+        """Print a line above the live rows."""
         if not self.quiet:
             self.console.print(Text(words, style=style))
 

@@ -1,96 +1,20 @@
-"""A run that has been, or is being, made: its folder, and what can be had from it."""
+"""The folder of a run on disk: its name, whether it may be used, and a lock that keeps it to one process."""
 
 from __future__ import annotations
 
-import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from filelock import FileLock, Timeout
 
 from turnout.errors import Mistake
-from turnout.experiment import Experiment
-from turnout.records.records import Records
-from turnout.running.loop import read_state
-from turnout.running.stop_rules import Progress, reason_to_stop
-from turnout.tracks.prepare import prepare
 
-try:
-    import fcntl
-except ImportError:  # not on this system: two processes on one folder are the person's own care there
-    fcntl = None  # type: ignore[assignment]
-
-LOCK_SECONDS = 5.0  # how long to wait for another process to let go of a folder
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished (or interrupted) run."""
-
-    folder: Path
-    experiment: Experiment
-    data_dir: Path | None = None
-
-    def records(self) -> Records:
-        """The records, open for reading."""
-        return Records.read(self.folder / "records.sqlite")
-
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """A metric over the rounds."""
-        with self.records() as records:
-            rounds, values = records.curve(metric)
-            return rounds.tolist(), values.tolist()
-
-    def final(self, metric: str) -> float:
-        """A metric at its last evaluation."""
-        return self.curve(metric)[1][-1]
-
-    def rounds(self) -> int:
-        """How many rounds there are."""
-        with self.records() as records:
-            last = records.last_round()
-            return 0 if last is None else last + 1
-
-    def stopped(self) -> str | None:
-        """Why the run ended before its last round; None if it did not, or was interrupted."""
-        with self.records() as records:
-            if (records.last_round() or 0) + 1 >= self.experiment.rounds:
-                return None
-            return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
-
-    def report(self) -> Path:
-        """Write report.html and say where it is."""
-        from turnout.report import write_report
-
-        return write_report(self.folder)
-
-    def model(self, client: int | None = None) -> nn.Module:
-        """The trained model as an ordinary module; with a client, that client's own (personal parameters included).
-
-        Without one, what is personal has its first values, or the average where it was shared.
-        """
-        track = prepare(self.experiment, self.data_dir)
-        if client is not None and not 0 <= client < track.clients:
-            raise Mistake(f"there is no client {client}: they are 0 to {track.clients - 1}")
-        found = read_state(track, self.folder)
-        if found is None:
-            raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
-        return track.module(track.unpack(found.state), client)
-
-
-def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
-    """A run from its folder; one with objects of your own needs its experiment given again."""
-    from turnout.config.read import load
-
-    path = Path(folder)
-    if (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml")):
-        raise Mistake(f"{path} holds several runs: name one of the folders in it")
-    if not (path / "experiment.toml").is_file():
-        raise Mistake(f"{path} is not a run folder: it has no experiment.toml")
-    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
+LOCK_FILE = ".lock"
+LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
 
 def new_folder(name: str) -> Path:
@@ -114,29 +38,42 @@ def file_name(name: str) -> str:
     return kept.strip("._")[:100] or "run"
 
 
+def contents(folder: Path) -> list[str]:
+    """The names in a folder, sorted; nothing where there is no folder. The lock file, which stays, does not count."""
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK_FILE) if folder.is_dir() else []
+
+
+def refuse_full(folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds something, unless it is a run and `resume` says to go on with it."""
+    if folder.exists() and not folder.is_dir():
+        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
+    there = contents(folder)
+    if there and not resume:
+        raise Mistake(
+            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
+        )
+    if there and not RUN_FILES & {name.removesuffix(".new") for name in there}:  # it may have been killed while writing
+        raise Mistake(
+            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and find out at once whether files can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep a run folder to this process; the system lets go of it when the process ends, however it ends."""
-    if fcntl is None:
-        yield
-        return
-    with _opened(folder) as handle:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise Mistake(f"another process is running in {folder}: wait for it, or stop it first") from error
-                time.sleep(0.1)
-        yield
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY)
+    """Lock a run folder while this process works in it; the system releases the lock of a process that is killed."""
     try:
-        yield handle
-    finally:
-        os.close(handle)
+        lock = FileLock(folder / LOCK_FILE, timeout=LOCK_SECONDS).acquire()
+    except Timeout as error:
+        raise Mistake(f"another process is running in {folder}: wait for it, or stop it first") from error
+    with lock:
+        yield

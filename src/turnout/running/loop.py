@@ -1,8 +1,8 @@
 """The loop around the round: evaluate, record, checkpoint, stop, resume.
 
-`rounds_of` is a generator: whoever drives it sees each round as it ends and can show it; there are no callbacks. A run
-can be killed at any moment: records are one transaction a round, checkpoints replace one another in one step, and a
-resumed run deletes what is later than its checkpoint and computes it again, to the same values.
+`rounds_of` is a generator that yields each round as it ends; there are no callbacks. A run can be killed at any moment:
+each round is recorded in one transaction, each checkpoint replaces the last one in one step, and a resumed run deletes
+the records after its checkpoint and computes those rounds again, to the same values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,31 +23,33 @@ from turnout import __version__
 from turnout.config.read import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.clock import stage
+from turnout.machine.files import write_whole
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.folder import make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.runtimes.settings import InProcess
 from turnout.task import metric_infos
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
-RUN_FILES = {"experiment.toml", "experiment.toml.new", "runs.json", "runs.json.new", "study.txt", "error.txt"}
-CHECKPOINT_PART = 0.1  # of the time at most: a large state is written less often
+CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
 @dataclass(frozen=True)
-class Step:
+class FinishedRound:
     """A round that has ended: its record, and what was measured after it."""
 
     record: RoundRecord
     evaluation: Evaluation | None
-    stopped: str | None = None  # why this was the last round, before the last one asked for
+    stopped: str | None = None  # why the run ends with this round, if it is not the last one asked for
 
 
-def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
-    """Run (or go on with) an experiment in its folder, round by round."""
+def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
+    """Run an experiment in its folder, or resume it, and yield each round."""
     with Records.open(folder / "records.sqlite") as records:
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
@@ -56,32 +57,59 @@ def rounds_of(track: Track, folder: Path) -> Iterator[Step]:
         records.describe(metric_infos(track.experiment.task))
         _write_environment(track, folder)
         if first == 0:
-            records.add_evaluation(track.evaluate(state, -1))
-        progress = Progress.from_records(records, track.experiment)
-        due = time.monotonic() + CHECKPOINT_SECONDS
-        stopped = reason_to_stop(track.experiment, progress) if first else None
-        for t in range(first, track.experiment.rounds):
-            if stopped:
-                break
-            state, step = _one_round(track, state, t)
-            progress = progress.after(step.record, step.evaluation, track.experiment)
-            stopped = reason_to_stop(track.experiment, progress)
-            last = stopped is not None or t == track.experiment.rounds - 1
-            if last and step.evaluation is None:
-                step = replace(step, evaluation=track.evaluate(state, t))
-            records.add_round(step.record, step.evaluation)
-            _refuse_nan(step)
-            if last or time.monotonic() > due:
-                start = time.monotonic()
-                records.sync()
-                client_files = _save(track, state, folder, t, client_files)
-                due = time.monotonic() + pause_after(time.monotonic() - start)
-            yield replace(step, stopped=stopped)
+            records.add_evaluation(_evaluated(track, state, -1))
+        yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         export_turnout(records, folder / "turnout.csv")
 
 
+def _rounds(
+    track: Track, state: Any, first: int, records: Records, checkpoints: _Checkpoints
+) -> Iterator[FinishedRound]:
+    """The rounds that are left, each recorded, and now and then in a checkpoint, before it is yielded."""
+    experiment = track.experiment
+    progress = Progress.from_records(records, experiment)
+    stopped = reason_to_stop(experiment, progress) if first else None
+    for t in range(first, experiment.rounds):
+        if stopped:
+            return
+        state, step = _one_round(track, state, t)
+        progress = progress.after(step.record, step.evaluation, experiment)
+        stopped = reason_to_stop(experiment, progress)
+        last = stopped is not None or t == experiment.rounds - 1
+        if last and step.evaluation is None:
+            step = replace(step, evaluation=_evaluated(track, state, t))
+        records.add_round(step.record, step.evaluation)
+        _refuse_nan(step)
+        if last or checkpoints.due():
+            checkpoints.write(state, t)
+        yield replace(step, stopped=stopped)
+
+
+class _Checkpoints:
+    """Writes the checkpoints of a run; `client_files` are the files with clients' rows that the last one lists."""
+
+    def __init__(self, track: Track, folder: Path, records: Records, client_files: list[str]):
+        self.track, self.folder, self.records, self.client_files = track, folder, records, client_files
+        self._next = time.monotonic() + CHECKPOINT_SECONDS
+
+    def due(self) -> bool:
+        return time.monotonic() > self._next
+
+    def write(self, state: Any, t: int) -> None:
+        """Records first, then clients' rows, then the checkpoint that lists their files; unlisted files are deleted."""
+        start, clients = time.monotonic(), self.folder / "clients"
+        self.records.sync()
+        self.client_files = self.track.save_clients(clients, f"{t:07d}", self.client_files)
+        checkpoint = Checkpoint(t, self.track.pack(state), self.track.fingerprint, self.client_files)
+        write_checkpoint(self.folder / NAME, checkpoint)
+        for path in clients.glob("*.safetensors"):
+            if path.name not in self.client_files:
+                path.unlink()
+        self._next = time.monotonic() + pause_after(time.monotonic() - start)
+
+
 def pause_after(seconds: float) -> float:
-    """How long to wait after a checkpoint that took so long; no time at all where one is wanted after every round.
+    """The seconds until the next checkpoint, after one that took so long; 0 to have one after every round.
 
     >>> pause_after(0.01), pause_after(2.0)
     (5.0, 18.0)
@@ -89,15 +117,21 @@ def pause_after(seconds: float) -> float:
     return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
 
 
-def _one_round(track: Track, state: Any, t: int) -> tuple[Any, Step]:
+def _one_round(track: Track, state: Any, t: int) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
-    state, record = track.round(state, t)
+    with stage("weights"):
+        state, record = track.round(state, t)
     record = replace(record, seconds=time.perf_counter() - start)
     due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, Step(record, track.evaluate(state, t) if due else None)
+    return state, FinishedRound(record, _evaluated(track, state, t) if due else None)
 
 
-def _refuse_nan(step: Step) -> None:
+def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
+    with stage("evaluate"):
+        return track.evaluate(state, t)
+
+
+def _refuse_nan(step: FinishedRound) -> None:
     values = step.evaluation.values if step.evaluation else {}
     loss = values.get("global_loss", values.get("personal_loss"))
     if loss is not None and loss != loss:
@@ -108,7 +142,7 @@ def _refuse_nan(step: Step) -> None:
 
 
 def _refuse_gap(records: Records, first: int, folder: Path) -> None:
-    """Rounds are recorded before they are in a checkpoint: where they are not, somebody took them away."""
+    """Records precede checkpoints; a gap means the file was altered."""
     last = records.last_round()
     if first and (last is None or last < first - 1):
         raise Mistake(
@@ -119,13 +153,13 @@ def _refuse_gap(records: Records, first: int, folder: Path) -> None:
 
 
 def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
-    """The next round to run, the state and the client files: from the checkpoint, or from the beginning."""
+    """The next round to run, the state and the list of client files: those of the checkpoint, or of a new run."""
     found = read_state(track, folder)
     return (0, track.begin(), []) if found is None else (found.round + 1, track.unpack(found.state), found.client_files)
 
 
 def read_state(track: Track, folder: Path) -> Checkpoint | None:
-    """The checkpoint of a run folder, with what clients keep put back in its place; None where there is none yet."""
+    """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -140,20 +174,8 @@ def read_state(track: Track, folder: Path) -> Checkpoint | None:
     return found
 
 
-def _save(track: Track, state: Any, folder: Path, t: int, files: list[str]) -> list[str]:
-    """Client rows first, then the checkpoint that names them, then the files nothing names any more."""
-    clients = folder / "clients"
-    files = track.save_clients(clients, f"{t:07d}", files)
-    checkpoint = Checkpoint(t, track.pack(state), track.fingerprint, files)
-    write_checkpoint(folder / NAME, checkpoint)
-    for path in clients.glob("*.safetensors"):
-        if path.name not in files:
-            path.unlink()
-    return files
-
-
 def _write_environment(track: Track, folder: Path) -> None:
-    """What a result may depend on beyond the experiment: versions, device, and how the work was cut up."""
+    """What a result depends on beyond the experiment: versions, device, chunk size and thread count."""
     path = folder / "environment.json"
     if path.exists():
         return
@@ -162,17 +184,10 @@ def _write_environment(track: Track, folder: Path) -> None:
     write_whole(path, json.dumps(about, indent=2) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: the run may be killed at any moment."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count its folder was begun with, so that sums round the same way.
+    """The experiment with the chunk and thread count that its folder was begun with, so that sums are rounded alike.
 
-    On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory that was free then.
+    On a CPU the chunk follows from the model and the threads; on a GPU it depended on the memory that was free then.
     """
     path, runtime = folder / "environment.json", experiment.runtime
     if not path.exists() or not isinstance(runtime, InProcess):
@@ -190,42 +205,17 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:
-    """Make (or, with `resume`, find again) a run folder and prepare its experiment."""
+    """Make a run folder, or with `resume` use an existing one, and prepare its experiment."""
     refuse_full(folder, resume)
     make_folder(folder)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():
         experiment = as_before(experiment, folder)
-    metric_of(experiment)  # the stop rules' metric is a name that can be mistyped
+    metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
         write_whole(settings, to_toml(experiment))
     elif renewed is not None:
         write_whole(settings, renewed)
     return prepared
-
-
-def make_folder(folder: Path) -> None:
-    """A folder that can be written into, or a sentence that says why there is none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
-
-
-def refuse_full(folder: Path, resume: bool) -> None:
-    """A folder with something in it is used again only when asked."""
-    if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
-    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    if there and not resume:
-        raise Mistake(
-            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
-        )
-    if there and not RUN_FILES & set(there):
-        raise Mistake(
-            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
-        )

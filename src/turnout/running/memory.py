@@ -1,4 +1,4 @@
-"""Whether a run fits this machine: what it needs against what is free."""
+"""Whether a run fits into the memory that is free."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from turnout.errors import Mistake
 from turnout.report.units import size
 
-ON_HOST = "client state"  # lives beside the CPU whatever the device, and goes to disk where it is large
+ON_HOST = "client state"  # is in host memory on any device, and on disk where it is large
 
 
 def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int = 1) -> int:
-    """The bytes a run needs, or a mistake if they are more than its part of what is free.
+    """The bytes a run needs; a mistake if so many such runs side by side need more than is free.
 
     >>> check_fits({"cohort": 300, "data": 200}, free=1000, side_by_side=1)
     500

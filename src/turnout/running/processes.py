@@ -1,8 +1,8 @@
 """Runs as streams of messages: one in this process, or several side by side, each in a process of its own.
 
-A process per run keeps failures apart: one that fails, or is killed by the system, does not take the others with it.
-The processes are forked from a server that has the library loaded, so that starting one takes milliseconds. When this
-process is gone, a run ends at its next message.
+With a process per run, one that fails or is killed by the system does not end the others. The processes are forked
+from a server that has the library loaded, so starting one takes milliseconds. If this process dies, each run ends at
+its next message.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
@@ -40,12 +41,12 @@ from turnout.tracks.track import Track
 
 ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
-LINE_SECONDS = 0.05  # between two lines of a run that makes many rounds a second
+LINE_SECONDS = 0.05  # at least, between two lines of one run
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run goes, and how much of the machine it may take."""
+    """The folder of a run, and how much of the machine it may use."""
 
     name: str
     folder: Path
@@ -57,7 +58,7 @@ class Place:
 
 
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
-    """Run (or go on with) an experiment, saying what happens."""
+    """Run an experiment, or resume it, and yield messages about it."""
     start = time.monotonic()
     with _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +78,7 @@ def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[M
 
 
 def _on_threads(experiment: Experiment, place: Place) -> Experiment:
-    """The experiment on its share of the cores; a resumed one keeps what it began with (experiment.as_before)."""
+    """The experiment on its share of the cores; a resumed one keeps its thread count (`loop.as_before`)."""
     runtime, begun = experiment.runtime, (place.folder / "environment.json").exists()
     if place.threads is None or begun or not isinstance(runtime, InProcess) or runtime.threads is not None:
         return experiment
@@ -86,8 +87,10 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """One thread for torch's own work on any machine: how sums are split decides how they are rounded. Clients have
-    threads of their own (engine/workers.py), and on a busy machine two that wait for one another are slower than one.
+    """Give torch one thread for its own operations, on any machine: how a sum is split decides how it is rounded.
+
+    Clients are trained by threads of their own (engine/workers.py). On a busy machine, two threads that wait for each
+    other are slower than one.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -112,7 +115,7 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
 
 
 def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
-    """A line for each round, but not more than a person can see; returns why the run ended early."""
+    """Yield a line for each round, at most one every LINE_SECONDS; return why the run ended early."""
     metric = metric_of(prepared.experiment)
     unit = Glossary.of(prepared.experiment.task).unit(metric)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
@@ -128,7 +131,7 @@ def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
 
 
 def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
-    """The same, where a failure is a message too; the traceback of one that is no person's mistake is kept."""
+    """`messages_of`, with a failure as the last message; the traceback of a failure that is no Mistake is kept."""
     kept, began = place.folder / "error.txt", False
     kept.unlink(missing_ok=True)
     try:
@@ -142,7 +145,7 @@ def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
             yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
             return
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(traceback.format_exc())
+        write_whole(kept, traceback.format_exc())
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
 
 
@@ -153,7 +156,7 @@ def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
 
 
 def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterator[Message]:
-    """Several runs, `jobs` at a time, each in its own process; none is left behind, however this ends."""
+    """Several runs, `jobs` at a time, each in its own process; no process outlives this generator, however it ends."""
     waiting, active = deque(work), dict[Connection, tuple[Place, BaseProcess]]()
     context = _context()
     try:
@@ -176,7 +179,7 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
 
 
 def _received(connection: Connection, active: dict[Connection, tuple[Place, BaseProcess]]) -> Iterator[Message]:
-    """The next message of a run; a process that went without a last one was killed."""
+    """The next message of a run; a process that ended without a last message was killed."""
     try:
         message: Message = connection.recv()
     except (EOFError, OSError):
@@ -198,7 +201,7 @@ def _context() -> Any:
 
 
 def _child(experiment: Experiment, place: Place, there: Connection) -> None:
-    """One run in its own process. Ctrl-C is for the parent, which then ends this process."""
+    """One run in its own process. It ignores Ctrl-C: the parent receives it too, and ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for message in guarded(experiment, place):

@@ -1,25 +1,25 @@
 """Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
 
-Nothing in the round knows of it. The parts of an algorithm are objects with a few named functions each, so a profiled
-run is the same run with parts whose functions are timed; a run without a profile pays nothing.
+The stages are named where their work is done (`with stage("local training")`, machine/clock.py); a profiled run is the
+same run with a stopwatch running.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from rich import box
 from rich.table import Table
 
-from turnout.running.loop import Step, rounds_of
+from turnout.machine.clock import Stopwatch, stage
+from turnout.machine.files import write_whole
+from turnout.running.loop import FinishedRound, rounds_of
 from turnout.tracks.scores.track import ScoreTrack
 from turnout.tracks.track import Track
 from turnout.tracks.weights import Weights
@@ -49,92 +49,64 @@ STAGES = {
 }
 
 
-class Stopwatch:
-    """Seconds by stage; a stage that begins within another stops the other's time until it ends."""
+def with_stages(track: Track) -> Track:
+    """The same track, whose parts are copies that enter a stage when they are called.
 
-    def __init__(self, device: torch.device):
-        self.seconds: dict[str, float] = {}
-        self._device, self._running = device, ["records"]
-        self._since = time.perf_counter()
-
-    def _note(self) -> None:
-        """Give the time since the last note to the stage that is running."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        stage = self._running[-1]
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
-        self._since = now
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        self._note()
-        self._running.append(name)
-        try:
-            yield
-        finally:
-            self._note()
-            self._running.pop()
-
-    def around(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            with self.stage(stage):
-                return function(*args, **kwargs)
-
-        return timed
-
-    def timed(self, part: T, **stages: str) -> T:
-        """The same part, some of whose functions are timed: `timed(friends, observe="similarity")`.
-
-        It is of a subclass made for the purpose, so that whoever asks what it is gets the same answer.
-        """
-        kind: Any = type(part)
-        own = {name: self.around(getattr(kind, name), stage) for name, stage in stages.items()}
-        copy: T = object.__new__(type(kind.__name__, (kind,), own))
-        copy.__dict__.update(vars(part))
-        return copy
-
-
-def profiled(track: Track, watch: Stopwatch) -> Track:
-    """The same track with its stages timed."""
+    For the stages that the round and the runtimes do not name themselves yet.
+    """
     if isinstance(track, Weights):
-        return _profiled_weights(track, watch)
-    timed = watch.timed(track, round="weights", evaluate="evaluate")
-    return _profiled_scores(timed, watch) if isinstance(timed, ScoreTrack) else timed
+        return _weights_with_stages(track)
+    return _scores_with_stages(track) if isinstance(track, ScoreTrack) else track
 
 
-def _profiled_scores(track: ScoreTrack, watch: Stopwatch) -> ScoreTrack:
-    runtime = watch.timed(track.runtime, build="client work", learn="client work")
-    runtime.participation = watch.timed(runtime.participation, fraction="participation")
+def _timed(part: T, **stages: str) -> T:
+    """A copy of a part with stages around some of its functions: `_timed(friends, observe="similarity")`.
+
+    The copy is of the same class. Its timed functions are attributes of the object, found before those of the class.
+    """
+    if not hasattr(part, "__dict__"):
+        return part
+    same = copy.copy(part)
+    for name, stage_name in stages.items():
+        vars(same)[name] = _in_stage(getattr(same, name), stage_name)
+    return same
+
+
+def _in_stage(function: Any, name: str) -> Any:
+    @functools.wraps(function)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with stage(name):
+            return function(*args, **kwargs)
+
+    return timed
+
+
+def _scores_with_stages(track: ScoreTrack) -> ScoreTrack:
+    runtime = _timed(track.runtime, build="client work", learn="client work")
     for architecture in runtime.zoo.made.values():
-        architecture.trainer = watch.timed(architecture.trainer, train="local training")
-        architecture.store = watch.timed(architecture.store, gather="client state", scatter="client state")
+        architecture.store = _timed(architecture.store, gather="client state", scatter="client state")
     return replace(track, runtime=runtime)
 
 
-def _profiled_weights(track: Weights, watch: Stopwatch) -> Weights:
-    algorithm = track.algorithm
+def _weights_with_stages(track: Weights) -> Weights:
+    given = track.algorithm
     algorithm = replace(
-        algorithm,
-        membership=watch.timed(algorithm.membership, begin_round="membership", observe="membership"),
-        selection=watch.timed(algorithm.selection, choose="selection"),
-        substitution=watch.timed(algorithm.substitution, hints="similarity", observe="similarity", lend="substitution"),
-        mixing=watch.timed(algorithm.mixing, starts="mixing", observe="mixing"),
-        compression=watch.timed(
-            algorithm.compression, encode="encode", decode="decode", catch_up="broadcast", broadcast="broadcast"
+        given,
+        membership=_timed(given.membership, begin_round="membership", observe="membership"),
+        selection=_timed(given.selection, choose="selection"),
+        substitution=_timed(given.substitution, hints="similarity", observe="similarity", lend="substitution"),
+        mixing=_timed(given.mixing, starts="mixing", observe="mixing"),
+        compression=_timed(
+            given.compression, encode="encode", decode="decode", catch_up="broadcast", broadcast="broadcast"
         ),
-        aggregation=watch.timed(algorithm.aggregation, combine="aggregate"),
-        server=watch.timed(algorithm.server, step="server step"),
-        terms=tuple(watch.timed(term, merge="terms") for term in algorithm.terms),
+        aggregation=_timed(given.aggregation, combine="aggregate"),
+        server=_timed(given.server, step="server step"),
+        terms=tuple(_timed(term, merge="terms") for term in given.terms),
     )
-    runtime = watch.timed(track.runtime, ask="client work")
+    runtime = _timed(track.runtime, ask="client work")
     runtime.algorithm = algorithm
-    runtime.participation = watch.timed(runtime.participation, fraction="participation")
-    runtime.store = watch.timed(runtime.store, gather="client state", scatter="client state")
-    runtime.trainer = watch.timed(runtime.trainer, train="local training")
-    timed = watch.timed(track, round="weights", evaluate="evaluate")
-    return replace(timed, experiment=track.experiment.but(algorithm=algorithm), runtime=runtime)
+    runtime.store = _timed(runtime.store, gather="client state", scatter="client state")
+    return replace(track, experiment=track.experiment.but(algorithm=algorithm), runtime=runtime)
 
 
 @dataclass(frozen=True)
@@ -162,24 +134,27 @@ class Profile:
 
     def write(self, folder: Path) -> None:
         text = json.dumps({"rounds": self.rounds, "seconds": dict(self.seconds)}, indent=2) + "\n"
-        (folder / FILE).write_text(text, encoding="utf-8")
+        write_whole(folder / FILE, text)
 
 
-def profiled_rounds(track: Track, folder: Path) -> Iterator[Step]:
-    """The same as `rounds_of`; what was measured is kept in the folder, also of a run that is interrupted."""
+def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
+    """`rounds_of` with a stopwatch; what it measured is kept in the folder, also of a run that is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
+    finished = rounds_of(with_stages(track), folder)
     try:
-        for step in rounds_of(profiled(track, watch), folder):
+        while True:
+            with watch.running("records"):  # not while the caller shows the round
+                step = next(finished, None)
+            if step is None:
+                return
             rounds += 1
-            with watch.stage("elsewhere"):  # whoever shows the step
-                yield step
+            yield step
     finally:
-        watch.seconds.pop("elsewhere", None)
         Profile(rounds, watch.seconds).write(folder)
 
 
 def read_profile(folder: Path) -> Profile | None:
-    """What was kept in a run folder, of its last process; None where there is none."""
+    """The profile in a run folder (of the last process that ran there); None if there is none."""
     path = folder / FILE
     return Profile(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
@@ -188,8 +163,8 @@ def profile_table(profile: Profile) -> Table:
     """Stages in the order of the round, with their share of the time."""
     title = f"{profile.total:.2f} s in {profile.rounds} rounds"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for name, justify in (("stage", "left"), ("s", "right"), ("%", "right"), ("ms a round", "right"), ("", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for stage, seconds, share, each in profile.rows():
-        table.add_row(stage, f"{seconds:.3f}", f"{100 * share:.1f}", f"{each:.2f}", STAGES[stage])
+    for head, justify in (("stage", "left"), ("s", "right"), ("%", "right"), ("ms a round", "right"), ("", "left")):
+        table.add_column(head, justify=justify)  # type: ignore[arg-type]
+    for name, seconds, share, each in profile.rows():
+        table.add_row(name, f"{seconds:.3f}", f"{100 * share:.1f}", f"{each:.2f}", STAGES[name])
     return table

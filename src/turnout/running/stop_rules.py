@@ -13,7 +13,7 @@ from turnout.round_log import Evaluation, RoundRecord
 
 @dataclass(frozen=True)
 class Progress:
-    """What the stop rules look at; it can be read back from the records, so a resumed run stops where it would have."""
+    """What the stop rules depend on. It can be computed from the records, so a resumed run stops at the same round."""
 
     best: float | None = None
     latest: float | None = None
@@ -22,7 +22,7 @@ class Progress:
     bytes: int = 0
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
-        """One round on."""
+        """The progress after one more round."""
         spent = replace(
             self, seconds=self.seconds + record.seconds, bytes=self.bytes + record.bytes_up + record.bytes_down
         )
@@ -51,7 +51,7 @@ class Progress:
 
 
 def metric_of(experiment: Experiment) -> str:
-    """The metric the stop rules watch: the named one, else the algorithm's main one."""
+    """The metric of the stop rules: the one named in `stop.metric`, else the algorithm's main metric."""
     known = experiment.algorithm.metric_names(experiment.task, experiment.evaluate)
     metric = experiment.stop.metric or known[0]
     if metric not in known:
@@ -65,7 +65,7 @@ def higher_is_better(experiment: Experiment) -> bool:
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
-    """Why this is enough, or None."""
+    """Which stop rule is met, in words; None if none is."""
     stop, value = experiment.stop, progress.latest
     if stop.target is not None and value is not None:
         higher = higher_is_better(experiment)

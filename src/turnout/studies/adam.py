@@ -86,7 +86,7 @@ def settings(scale: str) -> list[Setting]:
 
 
 def experiment(case: Case, setting: Setting, rounds: int) -> Experiment:
-    """Stopped at the target: what follows is not looked at."""
+    """One run; it stops at the target, as later rounds are not used."""
     local = adam(setting.epochs) if setting.rate is None else sgd(setting.rate, setting.epochs)
     data, model = world_of(case)
     return Experiment(
@@ -109,7 +109,7 @@ def world_of(case: Case) -> tuple[DataSpec, Model]:
 
 
 def plan(scale: str) -> Plan:
-    """The runs that settings are chosen by; `judged` has those that are compared."""
+    """The runs that settings are chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
     variants = {
         variant(case, setting.name): experiment(case, setting, size.rounds)
@@ -177,7 +177,7 @@ class Spent:
     reached: bool
 
     def less_than(self, other: Spent) -> bool:
-        """Whether the target took fewer bytes here; where the other never reached it, it took more than it spent."""
+        """Whether the target took fewer bytes here. A run that never reached it needs more than it spent."""
         return self.reached and self.bytes < other.bytes
 
 
@@ -207,7 +207,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    """One a non-IID scenario, for rounds and for bytes."""
+    """For each non-IID scenario one claim about rounds and one about bytes."""
     found = []
     for case in (c for c in cases(scale) if not c.iid):
         names = [variant(case, method) for method in METHODS]
@@ -222,7 +222,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 
 def cheaper(claim: str, ours: dict[int, Spent], theirs: dict[int, Spent]) -> Claim:
-    """Fewer bytes to the target, by the sign test; a comparison that the last round cut short is nobody's.
+    """Fewer bytes to the target, by the sign test; a seed in which that cannot be decided counts for neither side.
 
     >>> cheaper("saves", {s: Spent(2, True) for s in range(5)}, {s: Spent(3, False) for s in range(5)}).holds
     True

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout.recipes.flexible import arrival, mnist_arrival, mnist_arrivals
-from turnout.runtimes.settings import InProcess
 from turnout.studies.claims import Claim, better, difference, sooner
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_4
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, on_one_core, row
 from turnout.world.events import Join
 
 KINDS = {"fast": "fast-reboot", "vanilla": "vanilla"}
@@ -86,10 +85,6 @@ def rows_of_arrivals(name: str, size: Size) -> Mapping[str, Experiment]:
     made = arrival(at=first, clients=size.clients, samples=size.samples, rounds=rounds)
     events = tuple(Join(size.clients - 3 + i, t) for i, t in enumerate(size.row_of))
     return {join: on_one_core(experiment.but(**{"world.events": events})) for join, experiment in made.items()}
-
-
-def on_one_core(experiment: Experiment) -> Experiment:
-    return experiment.but(runtime=InProcess(device="cpu", threads=1))  # a tiny model
 
 
 def notes(scale: str) -> list[str]:

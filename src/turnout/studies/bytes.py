@@ -80,7 +80,7 @@ def elastic(case: Case) -> dict[str, Experiment]:
 
 
 def printed(case: Case) -> dict[str, Experiment]:
-    """It diverges, so clients whose updates are no longer numbers count as absent."""
+    """Algorithm 1 as printed. It diverges, so clients whose updates are not finite count as absent."""
     dense = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)["dense"]
     literal = {"algorithm.compression": LiteralTernary(case.keep), "algorithm.nonfinite": "absent"}
     return {PRINTED: dense.but(**literal)}
@@ -177,17 +177,17 @@ def _claims(case: Case, curves: Curves) -> list[Claim]:
         return [Claim(claim, False, curves.why_missing(plain, ternary, literal)) for claim in words]
     ours, theirs = curves.each(ternary, accuracy), curves.each(plain, accuracy)
     beyond = {seed: times - FEWER for seed, times in fewer(curves, plain, ternary).items()}
-    spoilt = _numbers(curves.each(literal, accuracy))
-    shared = {seed: ours[seed] for seed in spoilt if seed in ours}
+    diverged = _numbers(curves.each(literal, accuracy))
+    shared = {seed: ours[seed] for seed in diverged if seed in ours}
     return [
         no_worse(words[0], ours, theirs, MARGIN, "points"),
         above(words[1], beyond, unit=f"times beyond {FEWER:g}"),
-        better(words[2], shared, {seed: spoilt[seed] for seed in shared}, "points"),
+        better(words[2], shared, {seed: diverged[seed] for seed in shared}, "points"),
     ]
 
 
 def _numbers(value: BySeed) -> dict[int, float]:
-    """A model that is no longer numbers gets nothing right."""
+    """Accuracy by seed, and 0 where the model has diverged to NaN."""
     return {seed: v if np.isfinite(v) else 0.0 for seed, v in value.items()}
 
 

@@ -79,7 +79,7 @@ def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
 
 
 def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:
-    """The mean is above -margin: its lower bound is.
+    """The mean is above -margin, that is: its lower bound is.
 
     >>> above("ours is better", {0: 1.0, 1: 2.0, 2: 3.0}).holds, above("one seed", {0: 1.0}).holds
     (True, False)
@@ -148,7 +148,7 @@ def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int 
 
 
 def undecidable(value: BySeed) -> str | None:
-    """Why these seeds decide nothing, None if they may."""
+    """Why these seeds cannot decide a claim; None if they can."""
     missing = [seed for seed, v in value.items() if not math.isfinite(v)]
     if missing:
         return f"cannot decide: no number for seed {', '.join(map(str, missing))}"

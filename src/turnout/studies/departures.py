@@ -15,12 +15,11 @@ import numpy as np
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.recipes.flexible import departure
-from turnout.studies.arrivals import on_one_core
 from turnout.studies.claims import Claim, above, better, mean_over
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_5
 from turnout.studies.statistics import spearman
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, on_one_core, row
 
 LEAVES = ("include", "exclude")
 CONSTANTS = ("D", "V", "gamma", "Gamma_l", "E", "noise")
@@ -92,7 +91,7 @@ def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
 
 
 def pairs(curves: Curves, spread: float, tau: int, number: Callable[[Curve, Curve], float]) -> dict[int, float]:
-    """A number of include's and exclude's curves, by seed."""
+    """A number computed from the curves of include and exclude, by seed."""
     kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
     return {seed: number(kept[seed], out[seed]) for seed in kept}
 
@@ -120,7 +119,7 @@ def right(curves: Curves, spread: float, tau: int, size: Size, choice: str) -> d
 
 
 def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: int) -> bool:
-    """What the crossing rule says for a deadline, from the constants on record; too early for a fit: exclude."""
+    """What the crossing rule says for a deadline, from the recorded constants; without them, exclude."""
     name = variant(spread, tau, "decide")
     known = {c: curves.more[f"decide_{c}"].curves.get(name, {}).get(seed) for c in CONSTANTS}
     values = {c: float(curve.value_T[-1]) for c, curve in known.items() if curve is not None and len(curve.value_T)}

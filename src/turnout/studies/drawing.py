@@ -26,7 +26,7 @@ def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int, f
 def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[float], float] = float) -> list[Series]:
     """One line a variant (name to show -> variant) over the rounds, from the first: mean and band over seeds.
 
-    A round is drawn from the seeds that measured something in it: where no noisy client came, say, there is nothing.
+    A round is drawn from the seeds that measured something in it (in some, say, no noisy client took part).
     """
     found = []
     for i, (name, variant) in enumerate(variants.items()):
@@ -40,7 +40,7 @@ def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[f
 
 
 def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
-    """A square matrix of numbers in [0, 1] as a chart, light to dark; lines part groups of `size` rows."""
+    """A square matrix of numbers in [0, 1] as a chart, light to dark; lines separate groups of `size` rows."""
     count = len(value_KK)
     cell, left, top = 230 / count, 150, 40
     squares = "".join(
@@ -68,6 +68,6 @@ def _shade(value: float) -> str:
 
 def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> str:
     """Several charts as one SVG document."""
-    log_y = True if log else None  # None: as the values ask for
+    log_y = True if log else None  # None: decided by the values
     drawn = [line_chart(series, title, x, unit, log_x=log, log_y=log_y) for title, x, series in charts]
     return sheet(drawn)

@@ -27,14 +27,14 @@ from turnout.task import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
 
 TRACES = Traces(first=5)  # how much of the work clients finish, unless a study says otherwise
-FULL = "as it comes"  # the split of data that has its own
+FULL = "as it comes"  # the split of data that comes with one
 
 
 @dataclass(frozen=True)
 class Setting:
     """A data set with the model and the local training it has in these studies.
 
-    strength: λ where a study does not choose it: set by hand after a look at digits with seeds 100 and 101, not judged
+    strength: λ where a study does not choose it; set by hand on digits with seeds 100 and 101, which judge nothing
     """
 
     data: str
@@ -91,7 +91,7 @@ def _shakespeare(**dealt: Any) -> Characters:
 
 
 def _sentiment(**dealt: Any) -> Sentences:
-    """As many tweets for every client: Dirichlet's own sizes leave some with hardly any."""
+    """The same number of tweets for every client; sizes drawn from the Dirichlet leave some with hardly any."""
     return Sentences("sentiment140/tweets.csv", length=25, vocabulary=10_000, sizes=Equal(500), **dealt)
 
 
@@ -116,7 +116,7 @@ PAPER_NOTES = (
 
 
 def efl(setting: Setting) -> tuple[Term, ...]:
-    """EFL's term; the rest of it, scheme C, is the default weighting."""
+    """The elastic term of EFL; scheme C, its other half, is the default weighting."""
     return (Elastic(setting.strength),)
 
 

@@ -63,7 +63,7 @@ def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> E
 
 
 def plan(scale: str) -> Plan:
-    """The runs that λ is chosen by; `judged` has those that are compared."""
+    """The runs that λ is chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
     variants = {
         variant(setting, epochs, strength): experiment(setting, epochs, strength, size.rounds)

@@ -14,7 +14,7 @@ from turnout.experiment import Evaluate
 from turnout.parts.substitution.friends import similarity
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
-from turnout.running.folder import Run
+from turnout.running.result import Run
 from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import Chart, band, matrix
 from turnout.studies.friends import ALPHAS, METHODS, SIZES, Setting, accuracy, experiment

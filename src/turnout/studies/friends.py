@@ -38,18 +38,18 @@ GENERAL = {"general": (2, 200), "general low": (5, 500), "general high": (1, 100
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything of a case but the dropout ratio and the method."""
+    """A case without its dropout ratio and method."""
 
     data: str
     split: str = "clustered"
     clients: int = 20
     epochs: int = 2
     prox: bool = False
-    independent: bool = False  # dropout of each client by itself, so that a friend need not be there (Appendix B)
+    independent: bool = False  # clients drop out independently, so friends may be absent too (Appendix B)
 
     @property
     def name(self) -> str:
-        """Only what is not usual.
+        """The data and the split, and what differs from the usual setting.
 
         >>> Setting("MNIST", clients=40).name, Setting("CIFAR-10", prox=True).name
         ('MNIST clustered K=40', 'CIFAR-10 clustered FedProx')

@@ -19,7 +19,7 @@ from turnout.experiment import Experiment
 from turnout.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
 from turnout.report.charts import Series, line_chart
 from turnout.report.svg import sheet
-from turnout.running.folder import Run
+from turnout.running.result import Run
 from turnout.studies.claims import BySeed, Claim, above, better, difference, mean_over
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_3_LABELS, TABLE_4_LABELS

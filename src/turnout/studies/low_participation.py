@@ -111,7 +111,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 
 def _claims(setting: Setting, shares: tuple[float, ...], method: str, words: str, curves: Curves) -> list[Claim]:
-    """At every level, and more at the lowest than with everybody."""
+    """The method is better at every level of participation, and gains more at the lowest than at the highest."""
 
     def of(share: float, who: str) -> dict[int, float]:
         return curves.each(variant(setting, share, who), accuracy)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import turnout.models as models
 from turnout.data import CIFAR10, Digits
 from turnout.experiment import Experiment
-from turnout.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, spoilt
+from turnout.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, with_noise
 from turnout.studies.claims import BySeed, Claim, above, better, difference, no_worse
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.published import FIGURES_4_TO_6
@@ -44,7 +44,7 @@ def experiments(size: Size, classes: int, noisy: bool, places: models.layers.Pla
     kind = Digits if size.data == "digits" else CIFAR10
     data = kind(clients=size.clients, partition=of_classes(classes), local_test=LOCAL_TEST)
     model = models.MLP(32, 32, batch_norm=places) if size.data == "digits" else models.mtfl_cifar_cnn(places)
-    made = methods(spoilt(data, 0.2 if noisy else 0.0), model, share=0.5, rounds=size.rounds)
+    made = methods(with_noise(data, 0.2 if noisy else 0.0), model, share=0.5, rounds=size.rounds)
     return on_cpu(made) if size.data == "digits" else made
 
 

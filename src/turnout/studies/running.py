@@ -11,8 +11,11 @@ from pathlib import Path
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
-from turnout.running.loop import make_folder, refuse_full
-from turnout.running.many import Run, run_many, tasks_of
+from turnout.machine.files import write_whole
+from turnout.running.folder import make_folder, refuse_full
+from turnout.running.plan import planned_runs
+from turnout.running.result import Run
+from turnout.running.runs import run_many
 from turnout.studies.claims import NOT_RUN, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
@@ -67,7 +70,7 @@ def run_study(
     data_dir: Path | None = None,
     only: Sequence[str] = (),
 ) -> Findings:
-    """Run, decide, draw; everything is kept in `out`. `only`: names of runs (with * and ?), the others are left out."""
+    """Run a study, decide its claims, draw its pictures, all in `out`. `only`: names of runs (with * and ?) to keep."""
     start = time.monotonic()
     plan = planned(study, scale, seeds)
     for pattern in only:
@@ -80,24 +83,24 @@ def run_study(
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
         curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
-    if only:  # nobody asked for the others
+    if only:  # without the rows of runs that were left out
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
-        (out / name).write_text(picture, encoding="utf-8")
+        write_whole(out / name, picture)
     findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
-    (out / "study.json").write_text(findings.to_json(), encoding="utf-8")
+    write_whole(out / "study.json", findings.to_json())
     return findings
 
 
 def _refuse_another(study: Study, scale: str, mark: Path) -> None:
-    """A folder is of one study at one scale; it says so from the beginning."""
+    """A folder holds one study at one scale, which its study.txt names from the beginning."""
     text = f"{study.name} at {scale} scale\n"
     if mark.exists() and mark.read_text(encoding="utf-8") != text:
         raise Mistake(
             f"{mark.parent} is of {mark.read_text(encoding='utf-8').strip()}, and this is {text.strip()}: choose "
             "another --out folder"
         )
-    mark.write_text(text, encoding="utf-8")
+    write_whole(mark, text)
 
 
 def refuse_nothing(pattern: str, plan: Plan) -> None:
@@ -116,7 +119,7 @@ def run_plan(
     data_dir: Path | None,
     only: Sequence[str] = (),
 ) -> Curves:
-    """Every part whose data is there; what is there already is not run again."""
+    """Run every part whose data can be had; runs that are complete already are not repeated."""
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir) | left_out(plan.parts, only)
@@ -126,17 +129,17 @@ def run_plan(
             continue
         title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
         runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
-        for task, run in zip(tasks_of(variants, seeds), runs, strict=True):
+        for entry, run in zip(planned_runs(variants, seeds), runs, strict=True):
             for metric, curve in read_curves(run, study).items():
-                found[metric].setdefault(task.variant, {})[task.seed] = curve
+                found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
-                looks.setdefault(task.variant, {})[task.seed] = study.look(run)
+                looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
     more = {metric: Curves(found[metric], missing) for metric in study.more}
     return Curves(found[study.metric], missing, more, looks)
 
 
 def read_curves(run: Run, study: Study) -> dict[str, Curve]:
-    """The study's metric, and of its others those that this run has."""
+    """The curve of the study's metric, and of those of its other metrics that this run has."""
     with run.records() as records:
         known = {*records.metrics(), *records.rounds()}
         wanted = [study.metric, *(metric for metric in study.more if metric in known)]
@@ -144,20 +147,20 @@ def read_curves(run: Run, study: Study) -> dict[str, Curve]:
 
 
 def joined(first: Curves, second: Curves) -> Curves:
-    """The curves of both."""
+    """Two sets of curves as one."""
     more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
     looks = {**first.looks, **second.looks}
     return Curves({**first.curves, **second.curves}, {**first.missing, **second.missing}, more, looks)
 
 
 def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:
-    """Which variants nobody asked for."""
+    """The variants that --only leaves out, with the reason."""
     names = [name for part in parts for name in part.variants] if only else []
     return {name: "left out by --only" for name in names if not any(fnmatch.fnmatch(name, one) for one in only)}
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:
-    """Which variants cannot run because their data is not to be had, and why; each data set is tried once."""
+    """The variants whose data cannot be had, with the reason; each data set is tried once."""
     tried: dict[object, str | None] = {}
     found = {}
     for part in parts:
@@ -173,7 +176,7 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
 
 
 def _why_missing(data: DataSpec, data_dir: Path | None) -> str | None:
-    """The sentence of the person who looked for a data set's files; None where they are, or where none are needed."""
+    """Why the files of a data set cannot be read; None if they can, or if it needs no files."""
     if not hasattr(data, "read"):
         return None
     try:

@@ -45,7 +45,7 @@ def t_quantile(probability: float, df: int) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """P(at least so many wins) if wins and losses were equally likely; ties are left out before.
+    """P(at least so many wins) if wins and losses were equally likely; ties do not count.
 
     >>> sign_test(5, 0), sign_test(3, 1)
     (0.03125, 0.3125)

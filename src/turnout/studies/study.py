@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
-from turnout.running.folder import Run
+from turnout.running.result import Run
+from turnout.runtimes.settings import InProcess
 from turnout.studies.claims import NOT_RUN, BySeed, Claim
 
 SCALES = ("smoke", "small", "paper")
@@ -80,20 +81,20 @@ class Curves:
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
 
     def of(self, metric: str) -> Curves:
-        """The same runs by another of the study's metrics; runs that did not measure it are not there."""
+        """Another of the study's metrics, for the runs that measured it."""
         return self.more[metric]
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
 
     def each(self, variant: str, number: Callable[[Curve], float]) -> dict[int, float]:
-        """A number of each seed's curve."""
+        """A number computed from each seed's curve."""
         if variant not in self.curves:
             raise Mistake(f"the study's numbers need {variant!r}, which was {self.why_missing(variant)}")
         return {seed: number(curve) for seed, curve in self.curves[variant].items()}
 
     def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
-        """A number of what else was read from each seed's run."""
+        """A number computed from what else was read from each seed's run."""
         return {seed: number(look) for seed, look in self.looks[variant].items()}
 
     def why_missing(self, *variants: str) -> str:
@@ -126,7 +127,7 @@ def row(case: str, metric: str, value: BySeed, published: float | str | None = N
 
 
 def not_run(case: str, metric: str, published: float | str | None = None) -> Row:
-    """A row whose data is missing."""
+    """A row whose runs are missing."""
     return Row(case, metric, NOT_RUN, None, 0, published)
 
 
@@ -142,7 +143,7 @@ class Study:
     metric      the evaluated metric its curves are of
     more        other metrics or columns of the records, for the runs that have them
     look        what else it reads from a finished run
-    then        parts that depend on what the first ones showed: settings chosen on other seeds than they are judged on
+    then        further parts, made from the results of the first: settings chosen there, judged here on other seeds
     """
 
     name: str
@@ -155,6 +156,11 @@ class Study:
     more: tuple[str, ...] = ()
     look: Callable[[Run], Look] | None = None
     then: Callable[[str, Curves], Sequence[Part]] | None = None
+
+
+def on_one_core(experiment: Experiment) -> Experiment:
+    """The experiment on one core of the CPU: tiny models are fastest there."""
+    return experiment.but(runtime=InProcess(device="cpu", threads=1))
 
 
 def check_scale(scale: str) -> None:

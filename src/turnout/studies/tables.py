@@ -31,7 +31,7 @@ def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 def cell(row: Row) -> str:
     ours = row.ours if isinstance(row.ours, str) else number(row.ours)
     tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
-    spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # equal but for rounding
+    spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # differ by rounding only
     published = "" if row.published is None else f" ({row.published})"
     return ours + spread + published
 
@@ -90,7 +90,7 @@ def tally(findings: Findings) -> str:
 
 
 def markdown(findings: Findings, plan: Plan) -> str:
-    """The same as a section of a page."""
+    """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]
     claims = [["yes" if c.holds else "no" if c.ran else NOT_RUN, c.claim, c.evidence] for c in findings.claims]

@@ -1,4 +1,4 @@
-"""What runs have sent, for studies that weigh accuracy against bytes: the records' columns as sums over rounds."""
+"""Bytes that runs have sent, summed over rounds from their records, for studies that weigh accuracy against bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from turnout.report.charts import Series
 from turnout.studies.claims import BySeed
 from turnout.studies.study import Curve, Curves
 
-WAYS = ("bytes_up", "bytes_down")  # what such a study names in `more`
+WAYS = ("bytes_up", "bytes_down")  # the columns such a study lists in `more`
 
 Spent = NDArray[np.float64]  # bytes up to and including each round
 
 
 def spent(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, Spent]:
-    """What each seed's run had sent after each round, both ways together or one of them."""
+    """The bytes each seed's run had sent after each round, both ways together or one of them."""
     found = [curves.of(way).curves[variant] for way in ways]
     return {seed: np.cumsum(sum(way[seed].value_T for way in found)) for seed in found[0]}
 
@@ -31,13 +31,13 @@ def megabytes(value: BySeed) -> dict[int, float]:
 
 
 def reached(curve: Curve, spent_T: Spent, target: float) -> tuple[float, float]:
-    """The rounds until a value was measured, and the bytes; NaN where it never was."""
+    """The rounds and the bytes until a value was first reached; NaN where it never was."""
     there_I = curve.round_T[(curve.round_T >= 0) & (curve.value_T >= target)]
     return (float(there_I[0] + 1), float(spent_T[there_I[0]])) if len(there_I) else (math.nan, math.nan)
 
 
 def within(curve: Curve, spent_T: Spent, allowed: float) -> float:
-    """The last value measured before so many bytes are spent; 0 where there is none."""
+    """The last value measured within a budget of bytes; 0 where there is none."""
     trained_T = curve.round_T >= 0
     affordable = curve.value_T[trained_T][spent_T[curve.round_T[trained_T]] <= allowed]
     return float(affordable[-1]) if len(affordable) else 0.0

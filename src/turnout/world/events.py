@@ -21,7 +21,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import Mistake
+from turnout.world.client_names import ClientNames
 
 HEADER = ["round", "client", "event"]
 
@@ -119,22 +120,21 @@ class EventLog:
         kinds = {"join": Join, "leave": Leave}
         if row[2] not in kinds:
             raise Mistake(f"{where}: an event is `join` or `leave`, not {row[2]!r}")
-        client: int | str = row[1] if setting.names is not None or not row[1].isdecimal() else int(row[1])
-        return kinds[row[2]](number_of(client, setting, f"{where}: "), int(row[0]))
+        return kinds[row[2]](number_of(row[1], setting, f"{where}: "), int(row[0]))
 
 
 def number_of(client: int | str, setting: Setting, where: str = "") -> int:
-    """A client's number, from its number or its name."""
+    """The number of a client that an event names, or a mistake."""
+    known = ClientNames(setting.names, setting.clients)
+    number = known.number(client)
+    if number is not None:
+        return number
     if isinstance(client, str) and setting.names is not None:
-        if client not in setting.names:
-            hint = nearest(client, setting.names) if len(setting.names) <= 200 else "it is not in the data"
-            raise Mistake(f"{where}world.events speaks of client {client!r}: {hint}")
-        return setting.names.index(client)
-    if not isinstance(client, int) or not 0 <= client < setting.clients:
-        raise Mistake(
-            f"{where}world.events speaks of client {client!r}, and there is none: they are 0 to {setting.clients - 1}"
-        )
-    return client
+        hint = known.hint(client) or "it is not in the data"
+        raise Mistake(f"{where}world.events speaks of client {client!r}: {hint}")
+    raise Mistake(
+        f"{where}world.events speaks of client {client}, and there is none: they are 0 to {setting.clients - 1}"
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,15 @@
-"""Participation from a fleet's log: a CSV of `round,client,work`.
+"""A fleet's own log as a source of participation: a CSV of `round,client,work` (turnout_csv.py).
 
-`work` is the fraction finished, in [0, 1]; 0 means asked and absent; no row means not asked. Every run exports what it
-observed in this form (`write_log`), so that a deployment can be replayed in-process. A measured log or that of a real
-fleet can be resampled for any number of clients.
+Every run exports the turnout it observed in this form, so a deployment can be replayed in-process; the log of a real
+fleet, or of a measurement, can be resampled for any number of clients.
 
 Shape letters: C clients of the cohort, N rows of the log, M clients that occur in the log.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,105 +17,8 @@ from torch import Tensor
 
 from turnout.errors import Mistake, nearest
 from turnout.rng import uniform
-
-HEADER = ["round", "client", "work"]
-
-
-@dataclass(frozen=True)
-class Log:
-    """The rows of a log, in the order of the file; row n is about client `labels[code_N[n]]`, as written there."""
-
-    path: str
-    round_N: np.ndarray
-    code_N: np.ndarray
-    work_N: np.ndarray
-    labels: tuple[str, ...]
-
-    @property
-    def rounds(self) -> int:
-        """Rounds covered: one more than the last round with a row."""
-        return int(self.round_N.max()) + 1
-
-    def mistake(self, row: int, what: str) -> Mistake:
-        return _at_line(self.path, row, what)
-
-
-def _at_line(path: str | Path, row: int, what: str) -> Mistake:
-    return Mistake(f"{path}, line {row + 2}: {what}")
-
-
-def write_log(path: str | Path, rows: Iterable[tuple[int, int | str, float]]) -> None:
-    """Write rows (round, client, work) as a log; clients by number or by name."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        writer.writerows((int(t), client, repr(float(work))) for t, client, work in rows)
-
-
-def read_log(path: str | Path) -> Log:
-    """Read and check a log; a mistake names its line."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rounds, clients, works = _columns(path, csv.reader(file))
-    except OSError as error:
-        raise Mistake(f"cannot read the log {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path} is not a CSV text of `round,client,work`: {error}") from error
-    label_of = {label: code for code, label in enumerate(dict.fromkeys(clients))}
-    code_N = np.fromiter((label_of[c] for c in clients), dtype=np.int64, count=len(clients))
-    round_N, work_N = _numbers(path, "round", rounds, int), _numbers(path, "work", works, float)
-    log = Log(str(path), round_N, code_N, work_N, tuple(label_of))
-    _check_rows(log)
-    return log
-
-
-def _columns(path: str | Path, rows: Iterator[list[str]]) -> tuple[list[str], list[str], list[str]]:
-    """The texts of the three columns. Rows are not kept, because a million small lists are slow."""
-    header = next(rows, [])
-    if [name.strip() for name in header] != HEADER:
-        raise Mistake(f"{path}, line 1: the header must be `round,client,work`, got `{','.join(header)}`")
-    columns: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for i, row in enumerate(rows):
-        if not row and not any(rows):
-            break  # empty lines at the end
-        if len(row) != 3:
-            raise _at_line(path, i, f"a row has 3 values (round, client, work), this one has {len(row)}")
-        columns[0].append(row[0])
-        columns[1].append(row[1].strip())
-        columns[2].append(row[2])
-    if not columns[0]:
-        raise Mistake(f"{path} has no rows: give one row for every client asked in a round")
-    return columns
-
-
-def _numbers(path: str | Path, column: str, texts: Sequence[str], kind: type) -> np.ndarray:
-    try:
-        return np.array(list(map(kind, texts)))
-    except (ValueError, OverflowError):
-        what = "a whole number" if kind is int else "a number"
-        for i, text in enumerate(texts):
-            try:
-                kind(text)
-            except ValueError:
-                raise _at_line(path, i, f"{column} must be {what}, got {text!r}") from None
-        raise
-
-
-def _check_rows(log: Log) -> None:
-    bad_N = ~((log.work_N >= 0) & (log.work_N <= 1))  # written so that NaN is bad too
-    if bad_N.any():
-        row = int(bad_N.argmax())
-        raise log.mistake(row, f"work is the fraction finished, 0 to 1, got {log.work_N[row]:g}")
-    if (log.round_N < 0).any():
-        row = int((log.round_N < 0).argmax())
-        raise log.mistake(row, f"rounds are counted from 0, got {log.round_N[row]}")
-    order_N = np.lexsort((log.code_N, log.round_N))
-    twice_N = (np.diff(log.round_N[order_N]) == 0) & (np.diff(log.code_N[order_N]) == 0)
-    if twice_N.any():
-        first = int(twice_N.argmax())
-        row, again = int(order_N[first]), int(order_N[first + 1])
-        name = log.labels[log.code_N[row]]
-        raise log.mistake(again, f"round {log.round_N[row]} of client {name} is on line {row + 2} already")
+from turnout.world.client_names import ClientNames
+from turnout.world.turnout_csv import TurnoutLog, read_turnout
 
 
 @dataclass(frozen=True)
@@ -151,9 +50,9 @@ class FleetLog:
             raise Mistake("participation FleetLog: by='fleet' is a way to resample; set mode='resample'")
 
     @cached_property
-    def log(self) -> Log:
+    def log(self) -> TurnoutLog:
         """The rows, read once."""
-        return read_log(self.path)
+        return read_turnout(self.path)
 
     def bound(self, names: tuple[str, ...] | None, clients: int) -> FleetLog:
         """This log for data with these client names (None: numbered) and this many clients, checked."""
@@ -205,15 +104,13 @@ class FleetLog:
     @cached_property
     def _client_M(self) -> np.ndarray:
         """The client number of every client in the log."""
-        number = {name: i for i, name in enumerate(self.names)} if self.names is not None else None
+        known = ClientNames(self.names)
         client_M = np.empty(len(self.log.labels), dtype=np.int64)
         for code, label in enumerate(self.log.labels):
-            if number is not None and label in number:
-                client_M[code] = number[label]
-            elif number is None and label.isdecimal() and int(label) < 2**62:
-                client_M[code] = int(label)
-            else:
+            number = known.number(label)
+            if number is None:
                 raise self._unknown(code)
+            client_M[code] = number
         if len(np.unique(client_M)) < len(client_M):
             raise Mistake(f"{self.path}: a client is written in two ways (such as 7 and 07); use one")
         return client_M
@@ -228,8 +125,8 @@ class FleetLog:
         label = self.log.labels[code]
         if self.names is None:
             hint = hint or "; the clients of this data have no names, so give their numbers, from 0"
-        elif len(self.names) <= 200:  # a longer list of names would not help
-            hint = f"; {nearest(label, self.names)}"
+        elif names := ClientNames(self.names).hint(label):
+            hint = f"; {names}"
         return self.log.mistake(row, f"unknown client {label!r}{hint}")
 
     def _resampled(self, client_C: Tensor, t: int, seed: int) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, is_ours
+from turnout.machine.clock import stage
 from turnout.rng import uniform
 from turnout.world.fleet_log import FleetLog
 from turnout.world.on_off import up_now
@@ -42,7 +43,8 @@ def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
     """The fractions; those of a user's own participation are checked."""
-    fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    with stage("participation"):
+        fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
     if not is_ours(participation):
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
         if len(fraction_C) != len(client_C) or bool(wrong_C.any()):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import Mistake
-from turnout.world.fleet_log import write_log
+from turnout.world.turnout_csv import write_turnout
 
 Row = tuple[int, str, float]  # round, client, share of the work finished: a row of a log
 Progress = Callable[[int, int, Row], None]  # rounds measured so far, rounds in all, the latest row
@@ -137,7 +137,7 @@ def record_log(
 
     for load in loads:
         record_trace(rounds, trial, load, seed, add)
-    write_log(path, rows)
+    write_turnout(path, rows)
     return rows
 
 

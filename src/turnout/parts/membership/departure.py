@@ -122,30 +122,13 @@ def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: flo
     return Bounds(round(share * latest, 12), fit.V, 1.0, max(0.0, latest - lowest), 1.0, noise)
 
 
-def should_drop(absence: float, J: float, C: float, gamma: float, tau0: float, T: float, E: float) -> bool:
-    """Paper 001, Corollary 1: abandon a client if y_a J > f1(T), f1(τ) = C~ / (E (τ - τ0) + γ~)², C~ = τ C and γ~ = γ.
-
-    `absence` is y_a, the share of rounds in which it was asked and did not answer; J what its absence costs, C how much
-    there is to learn again once the objective has shifted.
-
-    >>> [should_drop(y, J=1.0, C=1.0, gamma=0.0, tau0=50, T=100, E=1) for y in (0.03, 0.05)]  # f1 = 100 / 50² = 0.04
-    [False, True]
-    """
-    return absence * J > left_to_learn(C, gamma, tau0, T, E)
-
-
 def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> float:
-    """f1(T) = T C / (E (T - τ0) + γ)²: what is left to learn at the deadline if the objective shifts at τ0."""
-    return T * C / (E * (T - tau0) + gamma) ** 2
+    """Paper 001, Corollary 1: f1(T) = C~ / (E (T - τ0) + γ~)², C~ = T C and γ~ = γ.
 
+    What is left to learn at the deadline if the objective shifts at τ0. A client is abandoned if y_a J > f1(T): y_a is
+    the share of rounds in which it was asked and did not answer, J what its absence costs.
 
-def optimum_shift(L: float, mu: float, share: float, Gamma_l: float) -> float:
-    """Theorem 3.2: |w* - w~*| <= 2 √(2 L) / μ · p_l · √Γ_l, how far a join or leave can move the optimum.
-
-    `share` is p_l = n_l / (n + n_l) for a client that joins, n_l / n for one that leaves. Γ_l = F_l(w) - F_l* is taken
-    at the optimum of the objective without the client: the old one if it joins, the new one if it leaves.
-
-    >>> optimum_shift(L=2.0, mu=1.0, share=0.1, Gamma_l=4.0)
-    0.8
+    >>> left_to_learn(C=1.0, gamma=0.0, tau0=50, T=100, E=1)
+    0.04
     """
-    return 2 * math.sqrt(2 * L) / mu * share * math.sqrt(Gamma_l)
+    return T * C / (E * (T - tau0) + gamma) ** 2

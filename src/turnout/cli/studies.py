@@ -8,59 +8,19 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.destinations import check_destination
-from turnout.errors import Mistake, nearest
-from turnout.running.many import new_folder
-from turnout.studies import (
-    activations,
-    adam,
-    arrivals,
-    bias,
-    bmta,
-    bytes,
-    departures,
-    elastic,
-    friend_cost,
-    friend_discovery,
-    friends,
-    gradients,
-    labels,
-    low_participation,
-    noniid,
-    participation,
-    personal,
-    together,
-)
+from turnout.cli.screen import console
+from turnout.errors import Mistake
+from turnout.machine.files import check_destination
+from turnout.running.folder import new_folder
+from turnout.studies.catalogue import STUDIES, find_study
 from turnout.studies.running import Findings, planned, run_study
-from turnout.studies.study import Study
 from turnout.studies.tables import markdown, show
 
-PAPERS = (
-    (participation, bias, arrivals, departures),  # 000
-    (elastic, noniid, low_participation, bmta, bytes),  # 001
-    (labels,),  # 002
-    (friends, friend_discovery, friend_cost),  # 003
-    (adam, personal, gradients, activations),  # 004
-    (together,),  # all of them
-)
-STUDIES = {module.STUDY.name: module.STUDY for modules in PAPERS for module in modules}
-NARROW = 140  # columns where the output is no terminal
+WIDE = 140  # columns where the output is no terminal
 
 app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")
-
-
-def find_study(name: str) -> Study:
-    if not isinstance(name, str) or name not in STUDIES:
-        raise Mistake(f"there is no study {name!r}: {nearest(name, STUDIES)}")
-    return STUDIES[name]
-
-
-def console_for(stderr: bool) -> Console:
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=NARROW)
 
 
 @app.command("list")
@@ -74,7 +34,7 @@ def list_studies() -> None:
     for study in STUDIES.values():
         runs = sum(len(part.variants) * part.seeds for part in planned(study, "small").parts)
         table.add_row(study.name, study.reproduces, str(runs))
-    console_for(stderr=False).print(table)
+    console(width=WIDE).print(table)
 
 
 @app.command("run")
@@ -114,11 +74,11 @@ def run_command(
             study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, only=only or ()
         )
     except KeyboardInterrupt:
-        console_for(stderr=True).print(f"interrupted; the same command with --out {folder} --resume goes on")
+        console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume goes on")
         raise typer.Exit(130) from None
-    console = console_for(stderr=json == "-")
-    show(findings, plan, console)
-    console.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
+    screen = console(json == "-", WIDE)
+    show(findings, plan, screen)
+    screen.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
     if json == "-":
         sys.stdout.write(findings.to_json())
     elif json is not None:
@@ -143,4 +103,4 @@ def show_command(
     if as_markdown:
         sys.stdout.write(markdown(findings, plan))
     else:
-        show(findings, plan, console_for(stderr=False))
+        show(findings, plan, console(width=WIDE))

@@ -1,0 +1,134 @@
+"""Which runs are made together and where: variants times seeds, listed in the folder's `runs.json`.
+
+Several runs are a folder of run folders, `variant/seed-N`; a single run needs no subfolder.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from turnout.config.read import check_same, to_toml
+from turnout.errors import Mistake
+from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
+from turnout.machine.threads import cores
+from turnout.running.folder import file_name
+from turnout.runtimes.settings import InProcess
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of several."""
+
+    variant: str
+    seed: int
+    experiment: Experiment
+    path: str  # below the common folder
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What will run, and in which folder."""
+
+    title: str
+    runs: Sequence[PlannedRun]
+    out: Path
+
+    def text(self) -> str:
+        variants, seeds = len({run.variant for run in self.runs}), len({run.seed for run in self.runs})
+        counted = [f"{n} {word}s" for n, word in ((variants, "variant"), (seeds, "seed")) if n > 1]
+        return f"{self.title}: {' × '.join(counted) or 'one run'}, in {self.out}"
+
+
+def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int]) -> list[PlannedRun]:
+    """Every variant with every seed."""
+    if len(variants) == 1 and len(seeds) == 1:
+        return [PlannedRun(name, seeds[0], e.but(seed=seeds[0]), ".") for name, e in variants.items()]
+    folders = _folders(variants)
+    return [
+        PlannedRun(name, seed, experiment.but(seed=seed), f"{folders[name]}/seed-{seed}")
+        for seed in seeds
+        for name, experiment in variants.items()
+    ]
+
+
+def _folders(names: Mapping[str, object]) -> dict[str, str]:
+    """A folder for each variant; names that would share one are numbered.
+
+    >>> _folders({"a b": 0, "a/b": 0})
+    {'a b': 'a_b', 'a/b': 'a_b-2'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        base = folder = file_name(name)
+        number = 2
+        while folder in found.values():
+            folder, number = f"{base}-{number}", number + 1
+        found[name] = folder
+    return found
+
+
+def check_folder(plan: RunPlan) -> None:
+    """Refuse to mix one run and several in a folder."""
+    out, runs = plan.out, len(plan.runs)
+    if runs > 1 and (out / "experiment.toml").exists():
+        raise Mistake(f"{out} holds a single run, and this would be {runs}: choose another --out folder")
+    if runs == 1 and (out / "runs.json").exists():
+        raise Mistake(f"{out} holds several runs, and this would be one: choose another --out folder")
+
+
+def write_plan(plan: RunPlan) -> None:
+    """Write the list of runs and their experiments, so that all can be resumed from the folder alone."""
+    _refuse_to_drop(plan)
+    listed = [{"variant": run.variant, "seed": run.seed, "path": run.path} for run in plan.runs]
+    write_whole(plan.out / "runs.json", json.dumps({"title": plan.title, "runs": listed}, indent=2) + "\n")
+    for run in plan.runs:
+        path = plan.out / run.path / "experiment.toml"
+        text = check_same(path, run.experiment) if path.exists() else to_toml(run.experiment)
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+
+
+def _refuse_to_drop(plan: RunPlan) -> None:
+    """The table and the report show the runs that are listed, so none that was listed before may be missing now."""
+    paths = {run.path for run in plan.runs}
+    try:
+        listed = json.loads((plan.out / "runs.json").read_text(encoding="utf-8"))["runs"]
+        lost = [f"{run['variant']} seed {run['seed']}" for run in listed if run["path"] not in paths]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a new folder, or a damaged list that is written anew
+    if lost:
+        raise Mistake(
+            f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its "
+            "runs (and more if you like), or choose another --out folder"
+        )
+
+
+def jobs_for(runs: Sequence[PlannedRun]) -> int:
+    """How many runs side by side: one a core, but one at a time on a GPU or if an experiment cannot be pickled."""
+    runtimes = [run.experiment.runtime for run in runs]
+    on_cpu = all(isinstance(r, InProcess) and r.device in ("cpu", "auto") for r in runtimes)
+    if len(runs) == 1 or not on_cpu:
+        return 1
+    if torch.cuda.is_available() and any(isinstance(r, InProcess) and r.device == "auto" for r in runtimes):
+        return 1
+    return min(cores(), len(runs)) if _can_be_pickled(runs) else 1
+
+
+def _can_be_pickled(runs: Sequence[PlannedRun]) -> bool:
+    try:
+        pickle.dumps([run.experiment for run in runs])
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True

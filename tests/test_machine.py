@@ -1,0 +1,174 @@
+"""This computer: files in one step, the lock of a folder, ordered threads, the stopwatch."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from turnout.errors import Mistake
+from turnout.machine.clock import Stopwatch, stage
+from turnout.machine.files import replacing, write_whole
+from turnout.machine.threads import ordered_map
+from turnout.running import folder as folders
+from turnout.running.folder import contents, held, refuse_full
+
+# -- files
+
+
+def test_a_file_is_replaced_by_text_or_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content, expected in (("old ±\n", "old ±\n".encode()), (b"\x00new", b"\x00new")):
+        write_whole(path, content)
+        assert path.read_bytes() == expected
+    assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_error_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: type[BaseException], shared: bool
+) -> None:
+    path = tmp_path / "a.txt"
+    write_whole(path, "old")
+
+    def interrupted() -> None:
+        with replacing(path, shared) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert path.read_text() == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "none" / "a.txt", "text")
+
+
+# -- the lock
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from turnout.running.folder import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_holder_leaves_nothing_that_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 0.2)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Mistake, match=f"another process is running in {tmp_path}: wait for it"), held(tmp_path):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    for _ in range(2):  # and it can be taken again by who has let it go
+        with held(tmp_path):
+            pass
+
+
+def test_the_lock_waits_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "LOCK_SECONDS", 30.0)
+    entered, done = threading.Event(), []
+
+    def first() -> None:
+        with held(tmp_path):
+            entered.set()
+            time.sleep(0.3)
+            done.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with held(tmp_path):
+        done.append("second")
+    thread.join()
+    assert done == ["first", "second"]
+
+
+def test_a_folder_with_nothing_but_its_lock_is_empty(tmp_path: Path) -> None:
+    with held(tmp_path):
+        pass
+    assert contents(tmp_path) == []
+    refuse_full(tmp_path, resume=False)
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(Mistake, match="is not empty"):
+        refuse_full(tmp_path, resume=False)
+    with pytest.raises(Mistake, match=r"holds no run to go on with, but notes\.txt"):
+        refuse_full(tmp_path, resume=True)
+
+
+# -- threads
+
+
+def test_results_come_in_order_and_few_are_pending() -> None:
+    begun: list[int] = []
+
+    def work(n: int) -> int:
+        begun.append(n)
+        time.sleep(0.02 if n == 0 else 0.0)
+        return n
+
+    found = ordered_map(work, range(50), threads=3)
+    assert next(found) == 0
+    assert len(begun) <= 4  # one more than there are threads
+    assert list(found) == list(range(1, 50))
+
+
+def test_an_error_in_a_thread_is_raised_where_its_result_is_due() -> None:
+    found = ordered_map(lambda n: 1 // n, [1, 0, 1], threads=2)
+    assert next(found) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+# -- the clock
+
+
+def test_a_stage_within_another_stops_the_others_time() -> None:
+    watch, start = Stopwatch(), time.perf_counter()
+    with watch.running("rest"):
+        time.sleep(0.02)
+        with stage("outer"):
+            with stage("inner"):
+                time.sleep(0.03)
+            with stage("inner"):
+                time.sleep(0.03)
+    wall = time.perf_counter() - start
+    assert watch.seconds["rest"] >= 0.02
+    assert watch.seconds["inner"] >= 0.06
+    assert sum(watch.seconds.values()) <= wall
+
+
+def test_stages_count_only_in_the_thread_and_the_block_of_a_running_stopwatch() -> None:
+    watch = Stopwatch()
+    with stage("before"):
+        pass
+
+    def elsewhere() -> None:
+        with stage("in another thread"):
+            pass
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(1) as pool, watch.running("rest"):
+        pool.submit(elsewhere).result()
+    time.sleep(0.05)
+    with pytest.raises(ValueError), watch.running("rest"), stage("failing"):
+        raise ValueError
+    assert watch.seconds.keys() == {"rest", "failing"}
+    assert sum(watch.seconds.values()) <= time.perf_counter() - start - 0.05  # not what went by between the blocks

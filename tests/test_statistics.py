@@ -1,0 +1,74 @@
+"""The small statistics of studies against scipy's, which is the oracle here and is not needed by the library."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from turnout.studies.claims import LEVEL, above, interval, sooner
+from turnout.studies.statistics import ranks, sign_test, spearman, t_below, t_quantile
+
+seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)
+small_numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12)
+
+
+@given(t=st.floats(-50, 50), df=st.integers(1, 200))
+def test_students_distribution(t: float, df: int) -> None:
+    assert t_below(t, df) == pytest.approx(stats.t.cdf(t, df), abs=1e-12)
+
+
+@given(probability=st.floats(0.5, 0.9999), df=st.integers(1, 200))
+def test_students_quantiles(probability: float, df: int) -> None:
+    assert t_quantile(probability, df) == pytest.approx(stats.t.ppf(probability, df), rel=1e-9, abs=1e-9)
+
+
+def test_a_quantile_of_what_is_no_probability_is_refused() -> None:
+    for probability in (0.4, 1.0):
+        with pytest.raises(ValueError, match="probabilities"):
+            t_quantile(probability, 3)
+
+
+@given(wins=st.integers(0, 60), losses=st.integers(0, 60))
+def test_the_sign_test(wins: int, losses: int) -> None:
+    assume(wins + losses)
+    expected = stats.binomtest(wins, wins + losses, alternative="greater").pvalue
+    assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-12)
+
+
+@given(small_numbers)
+def test_ranks_and_their_correlation(points: list[tuple[int, int]]) -> None:
+    x, y = zip(*points, strict=True)
+    assert ranks(x) == stats.rankdata(x).tolist()
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert spearman(x, y) == 0.0  # scipy has no number here
+    else:
+        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+@given(seeds)
+def test_an_interval_over_seeds_is_that_of_the_t_test(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    found = interval(dict(enumerate(values)))
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(2 * LEVEL - 1)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-9)
+
+
+@given(seeds)
+def test_a_claim_holds_where_the_one_sided_t_test_says_so(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    p = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+    assume(not math.isclose(p, 1 - LEVEL, abs_tol=1e-6))
+    assert above("the mean is above 0", dict(enumerate(values))).holds == (p < 1 - LEVEL)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=15))
+def test_sooner_is_the_sign_test_without_ties(rounds: list[tuple[int, int]]) -> None:
+    differ = [(a, b) for a, b in rounds if a != b]
+    assume(differ)
+    p = stats.binomtest(sum(a < b for a, b in differ), len(differ), alternative="greater").pvalue
+    ours, theirs = ({seed: pair[i] for seed, pair in enumerate(rounds)} for i in (0, 1))
+    assert sooner("ours is sooner", ours, theirs, last=20).holds == (p <= 1 - LEVEL)
