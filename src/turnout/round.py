@@ -24,6 +24,7 @@ from turnout.engine.train import Trainer
 from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
+from turnout.machine.clock import stage
 from turnout.parts.aggregation import weighted_mean
 from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Dense, Sending
@@ -49,16 +50,19 @@ def run_round(
     server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
 ) -> tuple[Server, RoundRecord]:
     """One round: the next server and the record of what happened. A round without anybody changes nothing."""
-    server, opening = open_round(server, t, seed, algorithm, runtime)
+    with stage("membership"):
+        server, opening = open_round(server, t, seed, algorithm, runtime)
     clock = t - server.origin
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
     log = RoundLog(t, clock, lr, len(server.members), opening)
-    cohort = Cohort.of(server, t, seed, algorithm, runtime)
+    with stage("selection"):
+        cohort = Cohort.of(server, t, seed, algorithm, runtime)
     if not len(cohort.asked):
         return server, log.record(skipped="nobody was asked")
 
     download = download_for(cohort.asked, server, t, lr, algorithm)
-    turnout, replies = runtime.ask(cohort.asked, download)
+    with stage("client work"):
+        turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
     log.attended(turnout, cohort)
     if replies is None:
@@ -85,7 +89,8 @@ def run_round(
 def download_for(client_C: Tensor, server: Server, t: int, lr: float, algorithm: Algorithm) -> Download:
     """What the server sends to those it asks."""
     down = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
-    start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
+    with stage("mixing"):
+        start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states = sent_down(server.states, algorithm)
     return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C))
 
@@ -93,7 +98,8 @@ def download_for(client_C: Tensor, server: Server, t: int, lr: float, algorithm:
 def fetched(replies: Replies, server: Server, algorithm: Algorithm, download: Download, sending: Sending) -> Tensor:
     """The bytes each of those who replied had to download."""
     way_down = algorithm.compression if download.start_CP is None else Dense()  # nobody else has such a row
-    model_R = way_down.catch_up(server.compression, replies.message, sending)
+    with stage("broadcast"):
+        model_R = way_down.catch_up(server.compression, replies.message, sending)
     return model_R + wire_bytes(download.states) + replies.report["bytes_down"]
 
 
@@ -110,9 +116,11 @@ def client_work(
     after, seen = watch.after(trainer, job, trained) if watch else ({}, {})
 
     update_RP = trained.flat_CP[:, : layout.shared]
-    hints = algorithm.substitution.hints(update_RP, download.t, seed)  # before the encoding, which may write into it
+    with stage("similarity"):  # before the encoding, which may write into the update
+        hints = algorithm.substitution.hints(update_RP, download.t, seed)
     sending = Sending(download.t, seed, asked.client_R, layout.shared_slots)
-    message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
+    with stage("encode"):
+        message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
     kept = replace(state.after(trained, layout, algorithm.local.optimizer), residuals=residuals, seen=seen)
     states = kept.sent(trained, layout, algorithm)
 
@@ -132,24 +140,30 @@ def server_work(
     by_work_C = algorithm.weighting.client_scale(turnout)
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
     arrived = decoded(server, algorithm, cohort, turnout, replies, position_R, by_work_C, download, sending)
-    substitution = algorithm.substitution.observe(server.substitution, arrived)
+    with stage("similarity"):
+        substitution = algorithm.substitution.observe(server.substitution, arrived)
     lendable_C = algorithm.membership.lendable(server.roster, turnout.client_C, cohort.share_C)
-    lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
+    with stage("substitution"):
+        lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
     weight_C, old_P = weighed(server, algorithm, cohort, turnout, counts_C, lent, by_work_C, sending.t)
 
-    sum_P = total_P = algorithm.aggregation.combine(arrived, weight_C[position_R])
-    if old_P is not None:
-        total_P = sum_P + old_P.to(sum_P)
-    change_P, step = algorithm.server.step(total_P, server.step)
-    applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
+    with stage("aggregate"):
+        sum_P = algorithm.aggregation.combine(arrived, weight_C[position_R])
+        total_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
+    with stage("server step"):
+        change_P, step = algorithm.server.step(total_P, server.step)
+    with stage("broadcast"):
+        applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
     new_P = server.shared_P + applied_P
 
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
     share_R = cohort.share_C[position_R]
     states = {name: weighted_mean(value, share_R) for name, value in replies.states.items()}
-    mixing = algorithm.mixing.observe(server.mixing, arrived)
+    with stage("mixing"):
+        mixing = algorithm.mixing.observe(server.mixing, arrived)
     arrived = replace(arrived, weight_R=weight_C[position_R], sum_P=sum_P, new_P=new_P)
-    down, told, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
+    with stage("terms"):
+        down, told, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
     loss_C = torch.full_like(cohort.share_C, torch.inf).index_copy(
         0, position_R, replies.report["loss"].to(cohort.share_C)
     )
@@ -167,11 +181,13 @@ def decoded(
 ) -> Arrived:  # fmt: skip
     """What arrived, as the parts of the server see it."""
     at_server = algorithm.scale_at == "server"
+    with stage("decode"):
+        update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
     return Arrived(
         t=sending.t,
         seed=sending.seed,
         client_R=replies.client_C,
-        update_RP=algorithm.compression.decode(replies.message, sending, server.shared_P),
+        update_RP=update_RP,
         start_P=server.shared_P,
         turnout=turnout,
         scale_R=by_work_C[position_R] if at_server else None,

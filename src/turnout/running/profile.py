@@ -6,23 +6,19 @@ same run with a stopwatch running.
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich import box
 from rich.table import Table
 
-from turnout.machine.clock import Stopwatch, stage
+from turnout.machine.clock import Stopwatch
 from turnout.machine.files import write_whole
 from turnout.running.loop import FinishedRound, rounds_of
-from turnout.tracks.scores.track import ScoreTrack
 from turnout.tracks.track import Track
-from turnout.tracks.weights import Weights
 
 T = TypeVar("T")
 FILE = "profile.json"
@@ -47,66 +43,6 @@ STAGES = {
     "evaluate": "the global model, and clients' own",
     "records": "records and checkpoints, and the loop around the rounds",
 }
-
-
-def with_stages(track: Track) -> Track:
-    """The same track, whose parts are copies that enter a stage when they are called.
-
-    For the stages that the round and the runtimes do not name themselves yet.
-    """
-    if isinstance(track, Weights):
-        return _weights_with_stages(track)
-    return _scores_with_stages(track) if isinstance(track, ScoreTrack) else track
-
-
-def _timed(part: T, **stages: str) -> T:
-    """A copy of a part with stages around some of its functions: `_timed(friends, observe="similarity")`.
-
-    The copy is of the same class. Its timed functions are attributes of the object, found before those of the class.
-    """
-    if not hasattr(part, "__dict__"):
-        return part
-    same = copy.copy(part)
-    for name, stage_name in stages.items():
-        vars(same)[name] = _in_stage(getattr(same, name), stage_name)
-    return same
-
-
-def _in_stage(function: Any, name: str) -> Any:
-    @functools.wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        with stage(name):
-            return function(*args, **kwargs)
-
-    return timed
-
-
-def _scores_with_stages(track: ScoreTrack) -> ScoreTrack:
-    runtime = _timed(track.runtime, build="client work", learn="client work")
-    for architecture in runtime.zoo.made.values():
-        architecture.store = _timed(architecture.store, gather="client state", scatter="client state")
-    return replace(track, runtime=runtime)
-
-
-def _weights_with_stages(track: Weights) -> Weights:
-    given = track.algorithm
-    algorithm = replace(
-        given,
-        membership=_timed(given.membership, begin_round="membership", observe="membership"),
-        selection=_timed(given.selection, choose="selection"),
-        substitution=_timed(given.substitution, hints="similarity", observe="similarity", lend="substitution"),
-        mixing=_timed(given.mixing, starts="mixing", observe="mixing"),
-        compression=_timed(
-            given.compression, encode="encode", decode="decode", catch_up="broadcast", broadcast="broadcast"
-        ),
-        aggregation=_timed(given.aggregation, combine="aggregate"),
-        server=_timed(given.server, step="server step"),
-        terms=tuple(_timed(term, merge="terms") for term in given.terms),
-    )
-    runtime = _timed(track.runtime, ask="client work")
-    runtime.algorithm = algorithm
-    runtime.store = _timed(runtime.store, gather="client state", scatter="client state")
-    return replace(track, experiment=track.experiment.but(algorithm=algorithm), runtime=runtime)
 
 
 @dataclass(frozen=True)
@@ -140,7 +76,7 @@ class Profile:
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """`rounds_of` with a stopwatch; what it measured is kept in the folder, also of a run that is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
-    finished = rounds_of(with_stages(track), folder)
+    finished = rounds_of(track, folder)
     try:
         while True:
             with watch.running("records"):  # not while the caller shows the round

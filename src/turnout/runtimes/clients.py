@@ -30,6 +30,7 @@ from turnout.evaluation.metrics import Models, measure, measure_clients, measure
 from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
 from turnout.experiment import Algorithm
+from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.round import client_work
 from turnout.runtimes.settings import RuntimeSpec
@@ -87,7 +88,8 @@ class Clients:
         used_K, self._pending = torch.isin(client_K, client_R), None
         if not bool(used_K.all()):
             client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
-        self.store.scatter(client_K, rows)
+        with stage("client state"):
+            self.store.scatter(client_K, rows)
 
     def state(
         self,
@@ -98,7 +100,8 @@ class Clients:
     ) -> ClientState:
         """What these clients have of their own, after hearing what they were told; who is new begins with the average,
         where it is among the states."""
-        state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
+        with stage("client state"):
+            state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
         return state.welcome(~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
 
     def _samples(self, client_R: Tensor, t: int) -> Samples:

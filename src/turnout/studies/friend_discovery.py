@@ -23,7 +23,7 @@ from turnout.types import unflatten
 
 MATES = 4  # clients of a cluster
 COMPARED = ("Dropout", "Stale", "FDMS")
-PREFIX = "parts/substitution/"
+PREFIX = "substitution/"
 
 
 def data_sets(scale: str) -> list[str]:
