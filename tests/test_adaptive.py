@@ -76,7 +76,7 @@ def test_7_3_rule_12_with_coefficients_of_sum_one_the_model_is_the_mean_of_the_m
     p = torch.tensor(COUNTS, dtype=torch.float64) / sum(COUNTS)
     mean = sum(p[k] * after_a_round(prepared, k)[0] for k in range(4))
     torch.testing.assert_close(server.shared_P, mean, rtol=1e-8, atol=1e-10)
-    spread = ready(adam_world(substitution=to.Dropout(), weighting=to.ByShare()))
+    spread = ready(adam_world(substitution=to.Spread(), weighting=to.ByShare()))
     mean = sum(p[k] / (1 - p[2]) * after_a_round(spread, k)[0] for k in (0, 1, 3))
     torch.testing.assert_close(play(spread, 1)[0].shared_P, mean, rtol=1e-8, atol=1e-10)
 

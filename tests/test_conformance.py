@@ -26,7 +26,7 @@ def test_weightings(weighting):
     "substitution",
     [
         to.Unused(),
-        to.Dropout(),
+        to.Spread(),
         to.Stale(),
         to.Stale("weights"),
         to.Friends(),
@@ -104,7 +104,7 @@ def test_aggregations():
 
 
 def test_old_updates_can_only_be_added_to_a_sum():
-    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Dropout"):
+    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
         to.Algorithm(substitution=to.Stale(), aggregation=TheLast())
 
 

@@ -1,7 +1,7 @@
 """An experiment has three sections: the world, the algorithm, the runtime. Plus model, task, and when to stop.
 
-These are values only: what they mean is in the parts, how they run in round.py and experiment.py, how they are written
-as TOML in config.py.
+These are values only: what they mean is in the parts, how they run in round.py and running/, how they are written as
+TOML in config/.
 """
 
 from __future__ import annotations
@@ -261,3 +261,6 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
         raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
+
+
+KINDS = {"weights": Algorithm}

@@ -243,3 +243,6 @@ def _check_per_sample(name: str, function: PerSample, output: Tensor, target: Te
             f"the task's {name} gives {shape} for {target.shape[0]} samples: return one number per sample, "
             f"shape ({target.shape[0]},), without averaging over the batch (in torch, reduction='none')"
         )
+
+
+KINDS = {"classification": Classification, "next-character": NextCharacter, "regression": Regression, "task": Task}

@@ -7,7 +7,8 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.config.kinds import KINDS, ROLE_NAMES, Maker, role_in, settable
+from turnout.config.hints import role_in, settable
+from turnout.config.kinds import KINDS, ROLE_NAMES, Maker
 from turnout.config.write import scalar, to_table, to_toml
 from turnout.experiment import Experiment
 

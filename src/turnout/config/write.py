@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from turnout.config.kinds import name_of, role_in, settable
+from turnout.config.hints import role_in, settable
+from turnout.config.kinds import name_of
 from turnout.experiment import Experiment
 
 OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has

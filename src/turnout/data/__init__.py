@@ -4,6 +4,7 @@ A data set is a small frozen object whose `load(seed, data_dir)` gives a `Federa
 gets what, sizes say how much.
 """
 
+from turnout import kinds_in
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
@@ -60,3 +61,6 @@ __all__ = [
     "find_data_dir",
     "partition",
 ]
+
+# Kinds of modules that are not listed above, so that a new data set is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__, leave_out=["turnout.data.partition"]).values()})

@@ -239,3 +239,6 @@ def _arrays(path: Path) -> Samples:
             return arrays["x"], arrays["y"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
         raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+
+
+KINDS = {"client-files": ClientFiles, "loader": Loader, "stream": Stream}

@@ -266,3 +266,14 @@ def _promised(
     count_CL = _counts(weight_CL, pool_L, want_C)
     dealing.check_held(count_CL, weight_CL, pool_L, name)
     return dealing.deal(code_S, count_CL, seed)
+
+
+KINDS = {
+    "iid": IID,
+    "one-label": OneLabel,
+    "classes": Classes,
+    "shards": Shards,
+    "dirichlet": Dirichlet,
+    "clustered": Clustered,
+    "natural": Natural,
+}

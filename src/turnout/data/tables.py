@@ -136,3 +136,6 @@ class Table(Dealt):
             return Pool(x.float(), y, 1, owner_S=owner_S, owners=owners)
         y, names = coded(target)
         return Pool(x.float(), y, len(names), names, owner_S=owner_S, owners=owners)
+
+
+KINDS = {"table": Table}

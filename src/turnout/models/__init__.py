@@ -1,5 +1,6 @@
 """The papers' models: small specs that build plain modules."""
 
+from turnout import kinds_in
 from turnout.models.convolutional import (
     CNN,
     animals_cnn,
@@ -35,3 +36,6 @@ __all__ = [
     "resnet50",
     "vgg11",
 ]
+
+# Kinds of modules that are not listed above, so that a new model is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__).values()})

@@ -43,7 +43,7 @@ def _check_substitution(algorithm: Algorithm) -> None:
     if substitution.adds_rows and not algorithm.aggregation.linear:
         raise Mistake(
             f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
-            f"{type(algorithm.aggregation).__name__} is none: use Friends or Dropout"
+            f"{type(algorithm.aggregation).__name__} is none: use Friends or Spread"
         )
 
 
