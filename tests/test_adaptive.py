@@ -174,21 +174,6 @@ def test_server_steps_follow_reddi_et_al(kind):
     torch.testing.assert_close(server.shared_P, w)
 
 
-@pytest.mark.parametrize(
-    "step", [to.Apply(0.5), to.ServerAdam(), to.ServerYogi(), to.ServerAdagrad()], ids=lambda s: type(s).__name__
-)
-def test_server_steps_keep_their_promises(step):
-    testing.check_server_step(step)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [to.SGD(), to.SGD(momentum=0.9, weight_decay=0.1), to.Adam(), to.Adam(moments="local", count="none")],
-)
-def test_optimizers_keep_their_promises(optimizer):
-    testing.check_optimizer(optimizer)
-
-
 @dataclasses.dataclass(frozen=True)
 class Averaging(to.SGD):
     def step(self, x_cP, grad_cP, slots, count_c, lr):

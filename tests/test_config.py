@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,57 @@ def test_the_catalogue_says_what_is_in_the_code() -> None:
     found = {kind.names[0]: kind for kind in kinds()["optimizer"]}
     assert found["sgd"].settings == {"lr": "0.1", "momentum": "0.0", "weight_decay": "0.0"}
     assert all(kind.about.endswith(".") for role in kinds().values() for kind in role)
+
+
+NEW_TERM = """
+from dataclasses import dataclass
+from turnout.parts.terms.base import Stateless
+
+@dataclass(frozen=True)
+class Halved(Stateless):
+    "Half of the gradient."
+
+    name: str = "halved"
+
+    def correct(self, grad_cP, at, down, mine):
+        return grad_cP / 2
+
+KINDS = {"halved": Halved}
+"""
+NEW_DATA = """
+from turnout.data.synthetic import Synthetic
+
+class Squares(Synthetic):
+    "Squares."
+
+KINDS = {"squares": Squares}
+"""
+WITH_BOTH = """
+import importlib.util, sys
+
+for package in ("turnout.parts.terms", "turnout.data"):
+    spec = importlib.util.find_spec(package)
+    spec.submodule_search_locations.append(f"{sys.argv[1]}/{package}")
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
+
+import turnout as to
+from turnout.config.catalogue import markdown
+from turnout.config.read import with_setting
+from turnout.config.write import to_toml
+from turnout.testing import CHECKS
+
+made = with_setting(to.Experiment(), "algorithm.terms=[{kind='halved'}]").but(**{"world.data": to.data.Squares()})
+assert made.algorithm.terms == (to.Halved(),) and "Halved" in dir(to)
+assert 'kind = "halved"' in to_toml(made) and 'kind = "squares"' in to_toml(made)
+assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.Halved()) is None
+"""
+
+
+def test_a_new_part_is_one_file(tmp_path: Path) -> None:
+    for package, name, text in [("turnout.parts.terms", "halved", NEW_TERM), ("turnout.data", "squares", NEW_DATA)]:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / f"{name}.py").write_text(text)
+    command = [sys.executable, "-c", WITH_BOTH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
