@@ -62,6 +62,10 @@ target = 0.9
 """
 
 
+def per_sample(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "experiment.toml"
     path.write_text(text)
@@ -212,6 +216,19 @@ def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> 
         load(tmp_path / "experiment.toml")
     with pytest.raises(to.Mistake, match="cannot read the experiment file"):
         load(tmp_path / "nowhere.toml")
+
+
+def test_metrics_may_have_any_name(tmp_path: Path) -> None:
+    named = dict.fromkeys(("top 5", "a.b", "", 'say "x"', "kind", "größe"), per_sample)
+    experiment = to.Experiment(
+        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.Task(per_sample, named), rounds=1
+    )
+    text = to_toml(experiment)
+    assert '"top 5" = "test_config:per_sample"' in text
+    assert load(written(tmp_path, text)) == load(written(tmp_path, commented(experiment, "any name"))) == experiment
+    to.run(experiment, tmp_path / "run", quiet=True)
+    again = to.run(experiment.but(rounds=2), tmp_path / "run", quiet=True, resume=True)
+    assert list(again.curve("global_top 5")[0]) == [0, 1, 2]
 
 
 def test_ones_own_objects_are_named_by_their_content() -> None:
