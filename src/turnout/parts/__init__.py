@@ -16,6 +16,7 @@ weighting.py      how much each reply counts
 aggregation.py    how the updates become one
 server.py         how the server applies it
 
+arrived.py        what the server knows of a round's replies: the record that its parts are given
 compatibility.py  what makes no sense together, refused before the first round
 
 A new method is an object of one of these roles: a class in the role's module, or in a new module of the role's package,
