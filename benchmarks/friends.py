@@ -112,7 +112,7 @@ class Timed:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Rounds in this process: seconds of training and of bookkeeping in each, and the process's peak memory."""
-    part: Any = to.Dropout()
+    part: Any = to.Spread()
     if args.part != "dropout":
         part = to.Friends()
     prepared = prepare(experiment(args, part))
@@ -154,7 +154,7 @@ def elsewhere(args: argparse.Namespace, part: str) -> dict[str, Any]:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Friends beside Dropout: time within the rounds, memory between the processes."""
+    """Friends beside Spread: time within the rounds, memory between the processes."""
     base, found = elsewhere(args, "dropout"), elsewhere(args, "friends")
     print(f"{found['parameters']:,} parameters, {args.clients:,} clients")
     print("round answered  pairs compared  training s  bookkeeping s  ratio  friends of the own cluster")
@@ -208,8 +208,8 @@ def projection(args: argparse.Namespace) -> None:
     lost: dict[str, list[float]] = {name: [] for name in parts}
 
     @dataclass(frozen=True)
-    class All(to.Dropout):
-        """Dropout that shows every round to all of them."""
+    class All(to.Spread):
+        """Spread that shows every round to all of them."""
 
         def observe(self, state: State, arrived: Arrived) -> State:
             for name, part in parts.items():

@@ -388,7 +388,7 @@ class Draws:
             "client_sketch": self.one("client sketch", 0, 0, 16),
         }
         friends = functools.partial(to.Friends, similarity=similarity, candidates=candidates, **more)
-        others = (functools.partial(kind) for kind in (to.Unused, to.Dropout, to.Stale))
+        others = (functools.partial(kind) for kind in (to.Unused, to.Spread, to.Stale))
         return self.one("substitution", *others, functools.partial(to.Stale, "weights"), friends, friends)
 
     def weighting(self) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,10 @@ schedule = "inverse-clock"
 [stop]
 target = 0.9
 """
+
+
+def per_sample(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -212,6 +218,19 @@ def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> 
         load(tmp_path / "nowhere.toml")
 
 
+def test_metrics_may_have_any_name(tmp_path: Path) -> None:
+    named = dict.fromkeys(("top 5", "a.b", "", 'say "x"', "kind", "größe"), per_sample)
+    experiment = to.Experiment(
+        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.Task(per_sample, named), rounds=1
+    )
+    text = to_toml(experiment)
+    assert '"top 5" = "test_config:per_sample"' in text
+    assert load(written(tmp_path, text)) == load(written(tmp_path, commented(experiment, "any name"))) == experiment
+    to.run(experiment, tmp_path / "run", quiet=True)
+    again = to.run(experiment.but(rounds=2), tmp_path / "run", quiet=True, resume=True)
+    assert list(again.curve("global_top 5")[0]) == [-1, 0, 1]  # -1: before the first round
+
+
 def test_ones_own_objects_are_named_by_their_content() -> None:
     x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
     net = nn.Linear(2, 2)
@@ -256,3 +275,57 @@ def test_the_catalogue_says_what_is_in_the_code() -> None:
     found = {kind.names[0]: kind for kind in kinds()["optimizer"]}
     assert found["sgd"].settings == {"lr": "0.1", "momentum": "0.0", "weight_decay": "0.0"}
     assert all(kind.about.endswith(".") for role in kinds().values() for kind in role)
+
+
+NEW_TERM = """
+from dataclasses import dataclass
+from turnout.parts.terms.base import Stateless
+
+@dataclass(frozen=True)
+class Halved(Stateless):
+    "Half of the gradient."
+
+    name: str = "halved"
+
+    def correct(self, grad_cP, at, down, mine):
+        return grad_cP / 2
+
+KINDS = {"halved": Halved}
+"""
+NEW_DATA = """
+from turnout.data.synthetic import Synthetic
+
+class Squares(Synthetic):
+    "Squares."
+
+KINDS = {"squares": Squares}
+"""
+WITH_BOTH = """
+import importlib.util, sys
+
+for package in ("turnout.parts.terms", "turnout.data"):
+    spec = importlib.util.find_spec(package)
+    spec.submodule_search_locations.append(f"{sys.argv[1]}/{package}")
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
+
+import turnout as to
+from turnout.config.catalogue import markdown
+from turnout.config.read import with_setting
+from turnout.config.write import to_toml
+from turnout.testing import CHECKS
+
+made = with_setting(to.Experiment(), "algorithm.terms=[{kind='halved'}]").but(**{"world.data": to.data.Squares()})
+assert made.algorithm.terms == (to.Halved(),) and "Halved" in dir(to)
+assert 'kind = "halved"' in to_toml(made) and 'kind = "squares"' in to_toml(made)
+assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.Halved()) is None
+"""
+
+
+def test_a_new_part_is_one_file(tmp_path: Path) -> None:
+    for package, name, text in [("turnout.parts.terms", "halved", NEW_TERM), ("turnout.data", "squares", NEW_DATA)]:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / f"{name}.py").write_text(text)
+    command = [sys.executable, "-c", WITH_BOTH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

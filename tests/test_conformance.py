@@ -5,58 +5,87 @@ from __future__ import annotations
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import turnout as to
 from turnout import testing
+from turnout.config.hints import required
+from turnout.config.kinds import KINDS, ROLE_NAMES
 from turnout.errors import Mistake
 from turnout.parts import selection
 from turnout.types import Turnout
 from turnout.world import participation
 
+LOG = "round,client,work\n" + "".join(f"{t},{c},{c % 3 / 2}\n" for t in range(4) for c in range(40) if (c + t) % 5)
+EVENTS = "round,client,event\n5,3,leave\n9,3,join\n7,39,join\n"
 
-@pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()])
-def test_weightings(weighting):
-    testing.check_weighting(weighting)
+# Parts with other settings than their defaults, and one of every kind that needs settings; files are in FILES.
+FILES = {"log.csv": LOG, "events.csv": EVENTS}
+EXAMPLES: list[Any] = [
+    to.Stale("weights"),
+    to.Friends("distance"),
+    to.Friends(client_sketch=3),
+    participation.Traces(first=8),
+    participation.Homogeneous("T50"),
+    participation.Dropout(0.4),
+    participation.Stratified(0.5),
+    participation.OnOff(4, 2),
+    participation.FleetLog("log.csv"),
+    selection.Fraction(0.3),
+    selection.Count(7),
+    selection.AsLogged("log.csv"),
+    to.Join(3, 5),
+    to.Leave(39, 0),
+    to.EventLog("events.csv"),
+    to.RandomEvents(0.5, 0.5, 0.2, waiting=4),
+    to.Proximal(0.5),
+    to.Scaffold(1),
+    to.SparseTernary(0.2),
+    to.SparseTernary(0.2, 0.5, "model", residual_decay=0.5, reset_after=2),
+    to.SparseTernary(0.2, directions="up"),
+    to.TopK(0.2),
+    to.TopK(0.2, feedback=False),
+    to.Quantise("nearest", feedback=True),
+    to.LiteralTernary(0.2),
+    to.SGD(momentum=0.9, weight_decay=0.1),
+    to.Adam(moments="local", count="none"),
+    to.Apply(0.5),
+]
+# Roles whose kinds have tests of their own: data, models and tasks (test_data_*, test_models, test_task), and so on.
+ELSEWHERE = {"data", "partition", "sizes", "model", "task", "algorithm", "schedule", "personal", "runtime"}
 
 
-@pytest.mark.parametrize(
-    "substitution",
-    [
-        to.Unused(),
-        to.Dropout(),
-        to.Stale(),
-        to.Stale("weights"),
-        to.Friends(),
-        to.Friends("distance"),
-        to.Friends(client_sketch=3),
-    ],
-)
-def test_substitutions(substitution):
-    testing.check_substitution(substitution)
+def cases() -> list[Any]:
+    """Every kind of every role that turnout.testing can check, as it is by default, and the examples."""
+    found = []
+    for role, check in testing.CHECKS.items():
+        makers = list(dict.fromkeys(KINDS[role].values()))
+        parts = [maker() for maker in makers if not required(maker)]
+        parts += [part for part in EXAMPLES if type(part) in makers]
+        found += [pytest.param(check, part, id=f"{ROLE_NAMES[role]} {part}") for part in parts]
+    return found
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        participation.Always(), participation.Traces(first=8), participation.Homogeneous("T50"),
-        participation.Dropout(0.4), participation.Stratified(0.5), participation.OnOff(4, 2),
-    ],
-)  # fmt: skip
-def test_participations(kind):
-    testing.check_participation(kind)
+@pytest.mark.parametrize(("check", "part"), cases())
+def test_every_kind_keeps_its_promises(check, part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    check(part)
 
 
-@pytest.mark.parametrize("kind", [selection.Everyone(), selection.Fraction(0.3), selection.Count(7)])
-def test_selections(kind):
-    testing.check_selection(kind)
-
-
-@pytest.mark.parametrize("entry", [to.Join(3, 5), to.Leave(39, 0), to.RandomEvents(0.5, 0.5, 0.2, waiting=4)])
-def test_events(entry):
-    testing.check_events(entry)
+def test_no_kind_is_left_out():
+    assert {ROLE_NAMES[role] for role in testing.CHECKS} | ELSEWHERE == set(ROLE_NAMES.values()), (
+        "a role has neither a check in turnout.testing.CHECKS nor tests elsewhere"
+    )
+    for role in testing.CHECKS:
+        for kind, maker in KINDS[role].items():
+            assert not required(maker) or maker in map(type, EXAMPLES), (
+                f"{ROLE_NAMES[role]} {kind!r} cannot be made without settings: give one to EXAMPLES"
+            )
 
 
 @dataclass(frozen=True)
@@ -70,13 +99,6 @@ class DependsOnTheEnd:
 def test_events_that_depend_on_what_follows_are_caught():
     with pytest.raises(AssertionError, match="how many rounds follow"):
         testing.check_events(DependsOnTheEnd())
-
-
-@pytest.mark.parametrize(
-    "term", [to.Proximal(0.5), to.Scaffold(), to.Scaffold(1), to.FedGATE(), to.VRLSGD(), to.APFL(), to.MimeLite()]
-)
-def test_terms(term):
-    testing.check_term(term)
 
 
 @dataclass(frozen=True)
@@ -97,28 +119,14 @@ class TheLast:
         return arrived.update_RP[-1]
 
 
-def test_aggregations():
-    testing.check_aggregation(to.WeightedSum())
+def test_an_aggregation_that_depends_on_the_order_is_caught():
     with pytest.raises(AssertionError, match="order"):
         testing.check_aggregation(TheLast())
 
 
 def test_old_updates_can_only_be_added_to_a_sum():
-    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Dropout"):
+    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
         to.Algorithm(substitution=to.Stale(), aggregation=TheLast())
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        to.Dense(), to.SparseTernary(0.2), to.SparseTernary(0.2, 0.5, "model", residual_decay=0.5, reset_after=2),
-        to.SparseTernary(0.2, directions="up"), to.TopK(0.2), to.TopK(0.2, feedback=False), to.Quantise(),
-        to.Quantise("nearest", feedback=True), to.LiteralTernary(0.2),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_compressions(kind):
-    testing.check_compression(kind)
 
 
 @dataclass(frozen=True)

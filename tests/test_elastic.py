@@ -293,7 +293,7 @@ def test_rule_17_shared_parameters_only_and_statistics_stay_where_they_are():
     torch.testing.assert_close(mine["state/1.running_mean"][3], dict(module.named_buffers())["1.running_mean"])
 
 
-@pytest.mark.parametrize("substitution", [to.Dropout(), to.Stale(), to.Friends()])
+@pytest.mark.parametrize("substitution", [to.Spread(), to.Stale(), to.Friends()])
 def test_rule_20_u_and_v_are_not_substituted(substitution):
     """Whoever stands in for the absent client's update does not stand in for its Fisher information."""
     prepared, plain = ready(elastic_world(substitution=substitution)), ready(elastic_world())

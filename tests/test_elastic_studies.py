@@ -127,7 +127,7 @@ def test_the_paper_s_settings() -> None:
 def test_fedavg_of_low_participation_averages_the_complete() -> None:
     size = low_participation.SIZES["smoke"]
     made = low_participation.experiment(efl.SMALL, 0.2, "FedAvg", size)
-    assert (made.algorithm.weighting, made.algorithm.substitution) == (to.CompleteOnly(), to.Dropout())
+    assert (made.algorithm.weighting, made.algorithm.substitution) == (to.CompleteOnly(), to.Spread())
     assert made.algorithm.selection == to.selection.Fraction(0.2)
     uses = low_participation.experiment(efl.SMALL, 1.0, "FedAvg + C", size).algorithm
     assert (uses.weighting, uses.terms, uses.selection) == (to.ByWork(), (), to.selection.Everyone())

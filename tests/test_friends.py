@@ -189,9 +189,9 @@ def test_without_dropout_friends_are_fedavg_and_without_history_they_are_dropout
     everyone, one_away = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0)
     plain = {name: days(everyone, substitution=part) for name, part in (("f", to.Friends()), ("u", to.Unused()))}
     assert torch.equal(moved(plain["f"], 3), moved(plain["u"], 3))
-    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Dropout(), to.Unused())}
-    assert torch.equal(away[to.Friends()], away[to.Dropout()])
-    assert not torch.allclose(away[to.Dropout()], away[to.Unused()])
+    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Spread(), to.Unused())}
+    assert torch.equal(away[to.Friends()], away[to.Spread()])
+    assert not torch.allclose(away[to.Spread()], away[to.Unused()])
 
 
 def second_round(experiment: to.Experiment) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -362,7 +362,7 @@ def test_identical_friends_give_the_full_update_exactly() -> None:
     experiment = clusters(identical=True)
     full = experiment.but(**{"world.participation": to.participation.Always()})
     torch.testing.assert_close(moved(experiment, 4), moved(full, 4), rtol=1e-12, atol=1e-14)
-    dropout = experiment.but(**{"algorithm.substitution": to.Dropout()})
+    dropout = experiment.but(**{"algorithm.substitution": to.Spread()})
     assert (moved(dropout, 4) - moved(full, 4)).norm() > 1e-3
 
 
@@ -399,7 +399,7 @@ def test_hindsight_measures_the_substitution_error_and_leaves_no_trace() -> None
 
 @pytest.mark.parametrize(
     ("part", "own"),
-    [(to.Friends(), 1.0), (to.Dropout(), 0.25), (to.Stale(), 1.0), (to.Unused(), None)],
+    [(to.Friends(), 1.0), (to.Spread(), 0.25), (to.Stale(), 1.0), (to.Unused(), None)],
     ids=lambda v: type(v).__name__,
 )
 def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, own: float | None) -> None:

@@ -93,7 +93,7 @@ def test_rule_24_scheme_a_boosts_a_newcomer_only_if_it_is_complete():
 
 def test_rules_6_and_29_a_boost_is_for_ones_own_share_not_for_what_is_borrowed():
     """weight_c = boost_c share_c + borrowed_c, then the scheme's scale."""
-    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.Dropout())
+    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.Spread())
     present = P[0] + P[1] + P[3]
     lent = [p / present * P[2] for p in P]
     torch.testing.assert_close(
@@ -209,7 +209,7 @@ def test_rule_5_a_friend_in_the_place_of_one_who_left_only_where_asked():
         experiment = town(
             to.Leave(1, 0),
             fractions=FRACTIONS,
-            substitution=to.Dropout(),
+            substitution=to.Spread(),
             membership=to.Membership(leave="include", stand_in=stand_in),
         )
         missing, present = P[2] + (P[1] if stand_in else 0), P[0] + P[3]

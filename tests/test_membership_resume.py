@@ -48,7 +48,7 @@ def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        {"membership": to.Membership(leave="include", stand_in=True), "substitution": to.Dropout()},
+        {"membership": to.Membership(leave="include", stand_in=True), "substitution": to.Spread()},
         {"membership": to.Membership(join="vanilla"), "terms": (Control(),), "weighting": to.FedNova()},
         {
             "membership": to.Membership(leave="decide", rule="sqrt", drop=to.DropInactive(C=10.0, rejoin_after=3)),

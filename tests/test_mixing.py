@@ -160,7 +160,7 @@ def test_mistakes_are_said():
     with pytest.raises(Mistake, match="sigma"):
         to.FedAMP(sigma=0.0)
     with pytest.raises(Mistake, match="no effect"):
-        to.Algorithm(mixing=AMP, substitution=to.Dropout())
+        to.Algorithm(mixing=AMP, substitution=to.Spread())
     many = to.Experiment(
         to.World(to.data.Synthetic(clients=100_000)), to.models.MLP(200, 200), to.Algorithm(mixing=AMP), rounds=1
     )

@@ -132,7 +132,7 @@ HOMES = [{}, {"personal": to.personal.batch_norm}, {"personal": to.personal.batc
 
 
 @pytest.mark.parametrize("weighting", SCHEMES, ids=lambda w: type(w).__name__)
-@pytest.mark.parametrize("substitution", [to.Unused(), to.Dropout()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("substitution", [to.Unused(), to.Spread()], ids=lambda s: type(s).__name__)
 def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, substitution):
     """Whatever is boosted or scaled, variances are means: at the server, at home, and shared (rules 16, 18)."""
     for i, (home, optimizer) in enumerate(itertools.product(HOMES, (to.SGD(lr=0.3), ADAM))):

@@ -111,7 +111,7 @@ def test_scaling_at_the_server_is_the_same_without_compression():
 
 def test_dropout_spreads_the_missing_share_in_proportion():
     p = shares()
-    b = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Dropout())
+    b = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread())
     present = 1 - p[2]
     torch.testing.assert_close(moved(b), expected([p[0] / present, p[1] / present, 0, p[3] / present], b))
 
@@ -119,7 +119,7 @@ def test_dropout_spreads_the_missing_share_in_proportion():
 def test_scheme_a_with_a_substitution_drops_its_factor():
     """SPEC §7.3 item 1: complete clients get p_k and what is missing is spread over them; no N/K."""
     p = shares()
-    a = world(COUNTS, *FRACTIONS, weighting=to.CompleteOnly(), substitution=to.Dropout())
+    a = world(COUNTS, *FRACTIONS, weighting=to.CompleteOnly(), substitution=to.Spread())
     present = p[0] + p[3]
     torch.testing.assert_close(moved(a), expected([p[0] / present, 0, 0, p[3] / present], a))
 
@@ -183,7 +183,7 @@ def test_a_participation_that_does_not_fit_the_work_is_refused_before_the_first_
 
 
 @pytest.mark.parametrize(
-    ("part", "value"), [("substitution", to.Dropout()), ("terms", (to.Proximal(),))], ids=["substitution", "terms"]
+    ("part", "value"), [("substitution", to.Spread()), ("terms", (to.Proximal(),))], ids=["substitution", "terms"]
 )
 def test_a_part_that_is_about_shared_parameters_needs_some(part, value):
     experiment = world([8, 8], personal=to.personal.everything, **{part: value})

@@ -275,7 +275,7 @@ def test_7_4_without_any_member_the_round_is_skipped():
 
 def test_7_4_round_0_has_no_history_and_friends_are_dropout():
     """R = N = 0: the mean fallback (SPEC §8 item 5)."""
-    results = [play(ready(world(COUNTS, *FRACTIONS, substitution=s)))[0].shared_P for s in (to.Friends(), to.Dropout())]
+    results = [play(ready(world(COUNTS, *FRACTIONS, substitution=s)))[0].shared_P for s in (to.Friends(), to.Spread())]
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
 
 

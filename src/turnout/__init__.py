@@ -1,13 +1,16 @@
-"""Turnout: federated learning when clients do not all turn up. Its public names are those of public.py.
+"""Turnout: federated learning when clients do not all turn up.
 
-They are loaded when first used: the command line answers `--help` without waiting for torch. They are found before the
-packages, so that a room of the house never shadows a name such as `to.run`.
+Its public names are those of public.py, and every kind of a part that is public here (config/kinds.py). They are loaded
+when first used: the command line answers `--help` without waiting for torch. They are found before the packages, so
+that a room of the house never shadows a name such as `to.run`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -23,8 +26,32 @@ def __getattr__(name: str) -> Any:
             return getattr(public, name)
         if importlib.util.find_spec(f"turnout.{name}") is not None:
             return importlib.import_module(f"turnout.{name}")
+        kinds = importlib.import_module("turnout.config.kinds").public_kinds()
+        if name in kinds:
+            return kinds[name]
     raise AttributeError(f"module 'turnout' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return list(importlib.import_module("turnout.public").__all__)
+    names = importlib.import_module("turnout.public").__all__
+    return sorted({*names, *importlib.import_module("turnout.config.kinds").public_kinds()})
+
+
+def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """The kinds that a module announces in its `KINDS`; of a package, those that its modules announce, `base` first.
+
+    >>> list(kinds_in("turnout.parts.optimizers")), list(kinds_in("turnout.parts.substitution"))[0]
+    (['sgd', 'adam'], 'unused')
+    """
+    module = importlib.import_module(place)
+    if not hasattr(module, "__path__"):
+        return dict(module.KINDS)
+    names = sorted(
+        (info.name for info in pkgutil.iter_modules(module.__path__)), key=lambda name: (name != "base", name)
+    )
+    found: dict[str, Any] = {}
+    for inside in (f"{place}.{name}" for name in names if f"{place}.{name}" not in leave_out):
+        for kind, maker in getattr(importlib.import_module(inside), "KINDS", {}).items():
+            if found.setdefault(kind, maker) is not maker:
+                raise ValueError(f"two kinds of {place} are called {kind!r}: {found[kind]} and {maker}")
+    return found

@@ -37,20 +37,23 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
         raise Mistake(f"{where} is the text {part!r}: in Python give an object, such as {example}")
     if isinstance(part, type):
         raise Mistake(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
-    lacking = [name for name in _names(role) if not hasattr(part, name)]
-    if lacking or not (_is_protocol(role) or isinstance(part, role)):
-        what = f" (it has no {', '.join(lacking)})" if lacking else ""
+    protocol = getattr(role, "_is_protocol", False)
+    missing = lacking(part, role) if protocol else []
+    if missing or not (protocol or isinstance(part, role)):
+        what = f" (it has no {', '.join(missing)})" if missing else ""
         raise Mistake(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
+
+
+def lacking(part: Any, role: Any) -> list[str]:
+    """The names that a role's class has and this object has not; a role that is no class asks for none.
+
+    >>> lacking([], Iterable), lacking({}, list)[:3]
+    ([], ['append', 'insert', 'extend'])
+    """
+    names = [*vars(role), *getattr(role, "__annotations__", ())] if isinstance(role, type) else []
+    return [name for name in names if not name.startswith("_") and not hasattr(part, name)]
 
 
 def is_ours(part: Any) -> bool:
     """Whether a part comes with the library, where tests hold it to its promises."""
     return type(part).__module__.split(".")[0] == "turnout"
-
-
-def _is_protocol(role: type) -> bool:
-    return getattr(role, "_is_protocol", False)
-
-
-def _names(role: type) -> list[str]:
-    return [name for name in vars(role) if not name.startswith("_")] if _is_protocol(role) else []

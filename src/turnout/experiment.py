@@ -1,7 +1,7 @@
 """An experiment has three sections: the world, the algorithm, the runtime. Plus model, task, and when to stop.
 
-These are values only: what they mean is in the parts, how they run in round.py and experiment.py, how they are written
-as TOML in config.py.
+These are values only: what they mean is in the parts, how they run in round.py and running/, how they are written as
+TOML in config/.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
 from turnout.errors import Mistake, check_part, nearest
+from turnout.evaluation.settings import Evaluate as Evaluate
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -158,40 +159,6 @@ def check_parts(algorithm: Algorithm) -> None:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
-
-    per_client    also the global model on each member's own test data (`client_...`)
-    personal      also each member's own model, what it has of its own included, on its own test data (`personal_...`):
-                  after download, before training; by default where something is personal
-    clients       how many members are measured one by one, a fixed sample where there are more
-    substitution  train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
-                  how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the
-                  same cluster
-    recovery      participants measure their own models before and after local training, every round: the drop at
-                  aggregation and what training makes of it (`before_...`, `after_...`)
-    gradients     participants report the mean magnitude of their gradients, by parameter (`gradient_...`)
-    activations   participants compare their neurons before and after aggregation, with their own BatchNorm and with
-                  the averaged one: paper 004, (10) (`neurons_...`)
-    """
-
-    every: int = 1
-    per_client: bool = False
-    personal: bool | None = None
-    clients: int = 1000
-    substitution: bool = False
-    recovery: bool = False
-    gradients: bool = False
-    activations: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or self.clients < 1:
-            raise Mistake(
-                f"evaluate.every and evaluate.clients must be at least 1, not {self.every} and {self.clients}"
-            )
-
-
-@dataclass(frozen=True)
 class Stop:
     """When to stop before the last round: a target reached, no gain for some rounds, or a budget spent.
 
@@ -261,3 +228,6 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
         raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
+
+
+KINDS = {"weights": Algorithm}

@@ -17,7 +17,7 @@ from turnout.parts.mixing import Common, FedAMP
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.schedules import Constant, Custom, InverseClock, TheoryRate
 from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.parts.substitution.base import Dropout, Unused
+from turnout.parts.substitution.base import Spread, Unused
 from turnout.parts.substitution.friends import Candidates, Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.apfl import APFL
@@ -55,7 +55,6 @@ __all__ = [
     "Dense",
     "Distil",
     "DropInactive",
-    "Dropout",
     "EarlyStopping",
     "Elastic",
     "Evaluate",
@@ -88,6 +87,7 @@ __all__ = [
     "ServerYogi",
     "Shares",
     "SparseTernary",
+    "Spread",
     "Stale",
     "Stop",
     "Task",

@@ -3,13 +3,15 @@
     from turnout.testing import check_weighting
     check_weighting(MyWeighting())
 
-A check raises AssertionError with a sentence that says which promise is broken, and on which numbers.
+A check raises AssertionError with a sentence that says which promise is broken, and on which numbers. `CHECKS`, at the
+end, has the check of each role.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -351,3 +353,19 @@ def _check_numbers(name: str, value: Tensor, like: Tensor) -> None:
 def _expect(holds: bool, promise: str) -> None:
     if not holds:
         raise AssertionError(promise)
+
+
+# Which check a part of a role must pass.
+CHECKS: dict[type, Callable[[Any], None]] = {
+    Participation: check_participation,
+    Events: check_events,
+    Selection: check_selection,
+    Optimizer: check_optimizer,
+    Term: check_term,
+    Mixing: check_mixing,
+    Compression: check_compression,
+    Substitution: check_substitution,
+    Weighting: check_weighting,
+    Aggregation: check_aggregation,
+    ServerStep: check_server_step,
+}

@@ -7,8 +7,9 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.config.kinds import KINDS, ROLE_NAMES, Maker, role_in, settable
-from turnout.config.write import scalar, to_table, to_toml
+from turnout.config.hints import role_in, settable
+from turnout.config.kinds import KINDS, ROLE_NAMES, Maker
+from turnout.config.write import scalar, table_to_toml, to_table
 from turnout.experiment import Experiment
 
 REQUIRED = "..."
@@ -99,23 +100,20 @@ def markdown() -> str:
 
 def commented(experiment: Experiment, heading: str) -> str:
     """An experiment file that says what else each part could be."""
-    lines = [f"# {line}".rstrip() for line in heading.splitlines()] + [""]
-    section = ""
-    for line in to_toml(experiment).splitlines():
-        section = line.strip("[]") if line.startswith("[") else section
-        others = _others(experiment, section, line)
-        lines.append(f"{line}  # or {', '.join(others)}" if others else line)
-    return "\n".join(lines) + "\n"
+
+    def remark(path: tuple[str, ...], name: str, value: Any) -> str:
+        others = [kind for kind in _kinds_at(experiment, path) if kind != value] if name == "kind" else []
+        return f"  # or {', '.join(others)}" if others else ""
+
+    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
+    return "\n".join(lines) + "\n\n" + table_to_toml(to_table(experiment), remark)
 
 
-def _others(experiment: Experiment, section: str, line: str) -> list[str]:
-    """What else could stand in the line `kind = ...` of a section."""
-    if not line.startswith("kind = "):
-        return []
+def _kinds_at(experiment: Experiment, path: tuple[str, ...]) -> list[str]:
+    """The kinds of the part that this path leads to; none where it leads to no part."""
     part: Any = experiment
-    for name in section.split("."):
-        hint = settable(type(part))[name]
-        part = getattr(part, name)
+    role = None
+    for name in path:
+        role, part = role_in(settable(type(part))[name]), getattr(part, name)
         part = part[0] if isinstance(part, tuple) else part
-    names = [kind.names[0] for kind in kinds()[ROLE_NAMES[role_in(hint)]]]
-    return [name for name in names if f'"{name}"' not in line]
+    return [] if role is None else [kind.names[0] for kind in kinds()[ROLE_NAMES[role]]]

@@ -1,130 +1,106 @@
-"""The short names of parts in experiment files: one table per role, made of the public classes.
+"""The roles of an experiment, and the short names of the parts that play them.
 
-A role is the type a setting is annotated with. Where a part is not in its table, a dotted path `package.module:Name`
-stands for the user's own.
+A role is the type a setting is annotated with. The modules that hold its parts say what they are called in files, each
+in a dictionary `KINDS` at its end; here is only where to look. Where a part is nobody's kind, a dotted path
+`package.module:Name` stands for the user's own.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import inspect
-import re
-import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import turnout.data as data
-import turnout.models as models
-import turnout.task as task
-from turnout.data import partition
+from turnout import kinds_in
+from turnout.data.federation import DataSpec
+from turnout.data.partition import Partition
+from turnout.data.sizes import Sizes
 from turnout.errors import Mistake, nearest
-from turnout.experiment import Algorithm, AlgorithmSpec, DataSpec
+from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
-from turnout.parts import optimizers, personal, schedules, selection, weighting
-from turnout.parts.aggregation import Aggregation, WeightedSum
-from turnout.parts.compression.base import Compression, Dense
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
-from turnout.parts.mixing import Common, FedAMP, Mixing
-from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerStep, ServerYogi
-from turnout.parts.substitution import base as substitution
-from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
-from turnout.parts.terms import base as terms
-from turnout.parts.terms.apfl import APFL
-from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
-from turnout.parts.terms.elastic import Elastic
-from turnout.parts.terms.mime import MimeLite
-from turnout.parts.terms.proximal import Proximal
-from turnout.runtimes.settings import InProcess, RuntimeSpec
-from turnout.tracks.scores.settings import Scores, paper_literal
-from turnout.world import participation
-from turnout.world.events import EventLog, Events, Join, Leave
-from turnout.world.random_events import RandomEvents
+from turnout.models.layers import ModelSpec
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.compression.base import Compression
+from turnout.parts.mixing import Mixing
+from turnout.parts.optimizers import Optimizer
+from turnout.parts.schedules import Schedule
+from turnout.parts.selection import Selection
+from turnout.parts.server import ServerStep
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import Term
+from turnout.parts.weighting import Weighting
+from turnout.runtimes.settings import RuntimeSpec
+from turnout.task import TaskSpec
+from turnout.world.events import Events
+from turnout.world.participation import Participation
 
 Maker = Callable[..., Any]
 
 
-def kind_name(maker: Maker) -> str:
-    """The short name of a class or function.
+@dataclass(frozen=True)
+class Role:
+    """Where the kinds of a role are found, and where people find them.
 
-    >>> kind_name(weighting.ByWork), kind_name(partition.IID), kind_name(models.digits_cnn)
-    ('by-work', 'iid', 'digits-cnn')
+    name      what files, sentences and lists call the role
+    protocol  the type its settings are annotated with
+    places    the modules that announce its kinds; of a package, all its modules that are no other role's place
+    public    the namespace its kinds are public in, such as `turnout.participation`; "" for `turnout` itself
+    first     the kind that is listed first and given as an example, where it would not be the first anyway
     """
-    name = getattr(maker, "__name__", type(maker).__name__)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
+
+    name: str
+    protocol: Any
+    places: tuple[str, ...]
+    public: str = ""
+    first: str | None = None
 
 
-def _table(*makers: Maker, **others: Maker) -> dict[str, Maker]:
-    return {kind_name(maker): maker for maker in makers} | others
+ROLES = (
+    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
+    Role("partition", Partition, ("turnout.data.partition",), public="partition"),
+    Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
+    Role("participation", Participation, ("turnout.world.participation",), public="participation"),
+    Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
+    Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
+    Role("task", TaskSpec, ("turnout.task",)),
+    Role("algorithm", AlgorithmSpec, ("turnout.experiment", "turnout.tracks.scores.settings")),
+    Role("optimizer", Optimizer, ("turnout.parts.optimizers",)),
+    Role("schedule", Schedule, ("turnout.parts.schedules",)),
+    Role("term", Term, ("turnout.parts.terms",), first="proximal"),
+    Role("mixing", Mixing, ("turnout.parts.mixing",)),
+    Role("personal", Predicate, ("turnout.parts.personal",), public="personal"),
+    Role("compression", Compression, ("turnout.parts.compression",)),
+    Role("substitution", Substitution, ("turnout.parts.substitution",)),
+    Role("weighting", Weighting, ("turnout.parts.weighting",)),
+    Role("aggregation", Aggregation, ("turnout.parts.aggregation",)),
+    Role("server", ServerStep, ("turnout.parts.server",)),
+    Role("event", Events, ("turnout.world.events", "turnout.world.random_events")),
+    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings",)),
+)
 
 
-KINDS: dict[Any, dict[str, Maker]] = {
-    DataSpec: _table(
-        data.Synthetic, data.Digits, data.MNIST, data.FashionMNIST, data.EMNIST, data.CIFAR10, data.CIFAR100,
-        data.ImageFolder, data.Characters, data.Sentences, data.Table, data.ClientFiles, data.Own, data.Loader,
-        data.Stream, data.Noisy, data.Arriving, data.WithPublic,
-    ),
-    partition.Partition: _table(
-        partition.IID, partition.OneLabel, partition.Classes, partition.Shards, partition.Dirichlet,
-        partition.Clustered, partition.Natural,
-    ),
-    data.Sizes: _table(data.Equal, data.Pareto, data.LogNormal),
-    participation.Participation: _table(
-        participation.Always, participation.Traces, participation.Homogeneous, participation.Dropout,
-        participation.Stratified, participation.OnOff, participation.FleetLog,
-    ),
-    selection.Selection: _table(selection.Everyone, selection.Fraction, selection.Count, selection.AsLogged),
-    models.ModelSpec: _table(
-        models.Logistic, models.MLP, models.CNN, models.ResNet, models.CharacterLSTM, models.SentenceLSTM,
-        models.digits_cnn, models.mcmahan_cnn, models.fdms_mnist_cnn, models.fdms_cifar_cnn, models.pfl_cifar_cnn,
-        models.mtfl_cifar_cnn, models.vgg11, models.resnet50,
-    ),
-    task.TaskSpec: _table(task.Classification, task.NextCharacter, task.Regression, task.Task),
-    AlgorithmSpec: {"weights": Algorithm} | _table(Scores, paper_literal),
-    optimizers.Optimizer: _table(optimizers.SGD, optimizers.Adam),
-    schedules.Schedule: _table(schedules.Constant, schedules.InverseClock, schedules.TheoryRate, schedules.Custom),
-    terms.Term: _table(Proximal, Elastic, Scaffold, APFL, MimeLite, **{"vrl-sgd": VRLSGD}, fedgate=FedGATE),
-    Mixing: _table(Common, fedamp=FedAMP),
-    Predicate: _table(personal.batch_norm, personal.everything, personal.Named),
-    Compression: _table(Dense, SparseTernary, TopK, Quantise, LiteralTernary, none=Dense),
-    substitution.Substitution: _table(substitution.Unused, substitution.Dropout, Stale, Friends),
-    weighting.Weighting: _table(
-        weighting.CompleteOnly, weighting.ByShare, weighting.ByWork, fednova=weighting.FedNova,
-        A=weighting.CompleteOnly, B=weighting.ByShare, C=weighting.ByWork,
-    ),
-    Aggregation: _table(WeightedSum),
-    ServerStep: _table(Apply, ServerAdam, ServerYogi, ServerAdagrad),
-    Events: _table(Join, Leave, EventLog, RandomEvents),
-    RuntimeSpec: _table(InProcess),
-}  # fmt: skip
-
-ROLE_NAMES = {
-    DataSpec: "data",
-    partition.Partition: "partition",
-    data.Sizes: "sizes",
-    participation.Participation: "participation",
-    selection.Selection: "selection",
-    models.ModelSpec: "model",
-    task.TaskSpec: "task",
-    AlgorithmSpec: "algorithm",
-    optimizers.Optimizer: "optimizer",
-    schedules.Schedule: "schedule",
-    terms.Term: "term",
-    Mixing: "mixing",
-    Predicate: "personal",
-    Compression: "compression",
-    substitution.Substitution: "substitution",
-    weighting.Weighting: "weighting",
-    Aggregation: "aggregation",
-    ServerStep: "server",
-    Events: "event",
-    RuntimeSpec: "runtime",
-}
+def _kinds_of(role: Role) -> dict[str, Maker]:
+    others = {place for other in ROLES for place in other.places if other is not role}
+    found: dict[str, Maker] = {}
+    for place in role.places:
+        found |= kinds_in(place, leave_out=others)
+    return found if role.first is None else {role.first: found[role.first], **found}
 
 
+KINDS: dict[Any, dict[str, Maker]] = {role.protocol: _kinds_of(role) for role in ROLES}
+ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
 UNSAID = {AlgorithmSpec: "weights"}  # the kind of a table that names none
+
+
+def public_kinds(namespace: str = "") -> dict[str, Maker]:
+    """The kinds that are public in a namespace of `turnout`, by the name they have in Python.
+
+    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__, "SGD" in public_kinds()
+    ({}, 'IID', True)
+    """
+    roles = [role for role in ROLES if role.public == namespace]
+    return {maker.__name__: maker for role in roles for maker in KINDS[role.protocol].values()}
 
 
 def find(role: Any, kind: str, path: str) -> Maker:
@@ -153,7 +129,7 @@ def imported(dotted: str, path: str) -> Any:
 
 
 def name_of(role: Any, thing: Any) -> str:
-    """How a part is written in a file: its short name, else its dotted path."""
+    """How a part is written in a file: its first name of more than one letter, else its dotted path."""
     maker = thing if callable(thing) and not _is_instance_of_kind(role, thing) else type(thing)
     for kind, known in KINDS.get(role, {}).items():
         if known is maker and len(kind) > 1:
@@ -163,23 +139,3 @@ def name_of(role: Any, thing: Any) -> str:
 
 def _is_instance_of_kind(role: Any, thing: Any) -> bool:
     return any(isinstance(known, type) and isinstance(thing, known) for known in KINDS.get(role, {}).values())
-
-
-def settable(maker: Any) -> dict[str, Any]:
-    """The settings of a class or function with their type hints."""
-    if dataclasses.is_dataclass(maker):
-        hints = typing.get_type_hints(maker)
-        return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
-    function = maker.__init__ if inspect.isclass(maker) else maker
-    hints = typing.get_type_hints(function)
-    names = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind != p.VAR_POSITIONAL]
-    return {name: hints.get(name, Any) for name in names}
-
-
-def role_in(hint: Any) -> Any:
-    """The role a hint names, through optionals and tuples."""
-    if isinstance(hint, list):  # the arguments of a function
-        return None
-    if hint in KINDS:
-        return hint
-    return next((found for a in typing.get_args(hint) if (found := role_in(a)) is not None), None)

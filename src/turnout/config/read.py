@@ -1,7 +1,8 @@
-"""Experiments from TOML, and single settings from the command line; clear errors. (spelling.py is the way back.)
+"""Experiments from TOML, and single settings from the command line; write.py is the way back.
 
-Everything is driven by the dataclasses' own type hints: a table becomes the object its field is annotated with, a role
-(a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest names.
+Everything is driven by the dataclasses' own type hints (hints.py): a table becomes the object its field is annotated
+with, a role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the
+nearest names.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ import dataclasses
 import inspect
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported, settable
+from turnout.config.hints import Shape, fits, in_words, parsed, required, settable
+from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported
 from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
-from turnout.errors import Mistake, nearest
+from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
 from turnout.models import ModelSpec
 
@@ -53,20 +53,27 @@ def build(hint: Any, value: Any, path: str) -> Any:
             f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
             "Python, to.run(experiment, out, resume=True) or to.open_run(folder, experiment=experiment)"
         )
-    if hint in KINDS:
-        return _build_role(hint, value, path)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _build_union(arguments, value, path)
-    if origin in (tuple, list, Sequence) and isinstance(value, list | tuple):
-        return tuple(build(arguments[0], item, f"{path}.{i}") for i, item in enumerate(value))
-    if origin in (dict, Mapping) and isinstance(value, dict):
-        return {name: build(arguments[1], item, f"{path}.{name}") for name, item in value.items()}
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _build_fields(hint, value, path)
-    if origin is Callable and isinstance(value, str) and ":" in value:
-        return imported(value, path)
-    return _build_plain(hint, value, path)
+    found = parsed(hint)
+    match found.shape:
+        case Shape.ROLE:
+            return _build_role(hint, value, path)
+        case Shape.CHOICE:
+            return _build_choice(found.inside, value, path)
+        case Shape.LIST if isinstance(value, list | tuple):
+            return tuple(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
+        case Shape.TABLE if isinstance(value, dict):
+            return {name: build(found.inside[0], item, f"{path}.{name}") for name, item in value.items()}
+        case Shape.SETTINGS:
+            return _build_fields(hint, value, path)
+        case Shape.FUNCTION if isinstance(value, str) and ":" in value:
+            return imported(value, path)
+        case Shape.FUNCTION if callable(value):
+            return value
+        case Shape.PLAIN if fits(hint, value):
+            return hint(value) if hint in (float, Path) else value
+        case Shape.OTHER if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+            return value
+    raise Mistake(f"{path} must be {in_words(hint)}, not {value!r}")
 
 
 def _build_role(role: Any, value: Any, path: str) -> Any:
@@ -88,15 +95,10 @@ def _build_role(role: Any, value: Any, path: str) -> Any:
         if rest:
             raise Mistake(f"{path}: {value['kind']} is a function, which has no settings: leave out {', '.join(rest)}")
         return maker
-    return _complete(role, _build_fields(maker, rest, path), value["kind"], path)
-
-
-def _complete(role: Any, part: Any, kind: str, path: str) -> Any:
-    """The part, unless it lacks something its role needs."""
-    needed = [*vars(role), *role.__annotations__] if inspect.isclass(role) else []
-    lacking = [name for name in needed if not name.startswith("_") and not hasattr(part, name)]
-    if lacking:
-        raise Mistake(f"{path}: {kind} is no {ROLE_NAMES[role]}, it lacks {', '.join(lacking)}")
+    part = _build_fields(maker, rest, path)
+    missing = lacking(part, role)
+    if missing:
+        raise Mistake(f"{path}: {value['kind']} is no {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
     return part
 
 
@@ -104,10 +106,10 @@ def _is_part(role: Any, maker: Any) -> bool:
     """Whether a function is itself the part (a predicate, a function that makes a module) rather than making one."""
     if role is ModelSpec and maker not in KINDS[role].values():
         return not hasattr(maker, "build")
-    return not inspect.isclass(maker) and bool(_required(maker))
+    return not inspect.isclass(maker) and bool(required(maker))
 
 
-def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
+def _build_choice(options: Sequence[Any], value: Any, path: str) -> Any:
     wanted = [o for o in options if o is not type(None)]
     if len(wanted) < len(options) and (value is None or (value == "none" and str not in wanted)):
         return None  # a file leaves it out, a command line says none
@@ -117,7 +119,7 @@ def _build_union(options: Sequence[Any], value: Any, path: str) -> Any:
             return build(option, value, path)
         except Mistake as mistake:
             mistakes.append(mistake)
-    if len(mistakes) > 1 and not any(option in KINDS or dataclasses.is_dataclass(option) for option in wanted):
+    if len(mistakes) > 1 and not any(parsed(option).shape in (Shape.ROLE, Shape.SETTINGS) for option in wanted):
         raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
     raise mistakes[0]
 
@@ -134,40 +136,10 @@ def _build_fields(maker: Any, value: Any, path: str) -> Any:
         if name not in hints:
             raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
         arguments[name] = build(hints[name], item, here)
-    missing = [name for name in _required(maker) if name not in arguments]
+    missing = [name for name in required(maker) if name not in arguments]
     if missing:
         raise Mistake(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
     return maker(**arguments)
-
-
-def _required(maker: Any) -> list[str]:
-    """The settings that have no default."""
-    parameters = inspect.signature(maker).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-
-
-def _build_plain(hint: Any, value: Any, path: str) -> Any:
-    if hint is Any or hint is None:
-        return value
-    origin = typing.get_origin(hint) or hint
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is Path and isinstance(value, str):
-        return Path(value)
-    ok = callable(value) if origin is Callable else isinstance(origin, type) and isinstance(value, origin)
-    if ok and not (isinstance(value, bool) and hint is not bool):
-        return value
-    raise Mistake(f"{path} must be {in_words(hint)}, not {value!r}")
-
-
-def in_words(hint: Any) -> str:
-    """A type in a person's words."""
-    origin = typing.get_origin(hint) or hint
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
-    words |= {tuple: "a list", list: "a list", Sequence: "a list", Mapping: "a table", dict: "a table"}
-    if origin is Callable:
-        return 'a function, as its path "package.module:name"'
-    return words.get(origin, getattr(origin, "__name__", str(origin)))
 
 
 def with_setting(experiment: Experiment, setting: str) -> Experiment:

@@ -1,20 +1,26 @@
-"""Experiments as TOML text: exact, and with a user's own objects as their dotted path or the hash of their source."""
+"""Experiments as TOML text; read.py is the way back.
+
+The text is exact: every setting is in it. A user's own object is written as its dotted path, or as the hash of its
+source where it has none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import inspect
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from torch import Tensor, nn
 
-from turnout.config.kinds import name_of, role_in, settable
+from turnout.config.hints import role_in, settable
+from turnout.config.kinds import name_of
 from turnout.experiment import Experiment
 
+Remark = Callable[[tuple[str, ...], str, Any], str]  # (the tables around a setting, its name, its value) -> a comment
 OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has
 
 
@@ -67,20 +73,34 @@ def to_toml(experiment: Experiment) -> str:
     return table_to_toml(to_table(experiment))
 
 
-def table_to_toml(table: Mapping[str, Any]) -> str:
-    return "\n".join(_lines(table, "")) + "\n"
+def table_to_toml(table: Mapping[str, Any], remark: Remark | None = None) -> str:
+    """Nested tables as text, every table under a heading of its own; `remark` may say something after a setting.
+
+    tomli-w writes names and values. Where the headings go is ours: it would write short tables and lists of them into
+    one line, and plain lists over several.
+
+    >>> print(table_to_toml({"a": {"top 5": [1, 2], "b": [{"c": "x"}]}}), end="")
+    <BLANKLINE>
+    [a]
+    "top 5" = [1, 2]
+    <BLANKLINE>
+    [[a.b]]
+    c = "x"
+    """
+    return "\n".join(_lines(table, (), remark or (lambda path, name, value: ""))) + "\n"
 
 
-def _lines(table: Mapping[str, Any], path: str) -> list[str]:
-    plain = {k: v for k, v in table.items() if not _is_table(v)}
-    lines = [f"{k} = {scalar(v)}" for k, v in plain.items()]
+def _lines(table: Mapping[str, Any], path: tuple[str, ...], remark: Remark) -> list[str]:
+    plain = {name: value for name, value in table.items() if not _is_table(value)}
+    lines = [f"{key(name)} = {scalar(value)}{remark(path, name, value)}" for name, value in plain.items()]
     for name, value in table.items():
-        here = f"{path}.{name}" if path else name
+        here = (*path, name)
+        heading = ".".join(map(key, here))
         if isinstance(value, dict):
-            lines += ["", f"[{here}]", *_lines(value, here)]
+            lines += ["", f"[{heading}]", *_lines(value, here, remark)]
         elif _is_table(value):
             for item in value:
-                lines += ["", f"[[{here}]]", *_lines(item, here)]
+                lines += ["", f"[[{heading}]]", *_lines(item, here, remark)]
     return lines
 
 
@@ -90,11 +110,19 @@ def _is_table(value: Any) -> bool:
     )
 
 
+def key(name: str) -> str:
+    """A name as TOML: bare where it can be, else in quotes."""
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+
+
 def scalar(value: Any) -> str:
+    """A value as TOML, in one line.
+
+    >>> scalar([1, 0.5, True, "a", {"b": []}])
+    '[1, 0.5, true, "a", {b = []}]'
+    """
     if isinstance(value, list):
-        return "[" + ", ".join(scalar(item) for item in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value) if value == value and abs(value) != float("inf") else str(value).replace("infinity", "inf")
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows it plain, TOML does not
+        return "[" + ", ".join(map(scalar, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key(name)} = {scalar(item)}" for name, item in value.items()) + "}"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")

@@ -34,6 +34,7 @@ arriving.py       new samples in every round, beside a public set
 May import the root's values, machine and world.members.
 """
 
+from turnout import kinds_in
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
@@ -91,3 +92,6 @@ __all__ = [
     "find_data_dir",
     "partition",
 ]
+
+# Kinds of modules that are not listed above, so that a new data set is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__, leave_out=["turnout.data.partition"]).values()})

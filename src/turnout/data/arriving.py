@@ -220,3 +220,6 @@ class Arrivals:
         sampled = torch.linspace(0, len(self.x) - 1, min(len(self.x), 256)).long().to(self.x.device)
         rows = [self.private[cell] for cell in sorted(self.private)]
         return digest(repr((self.clients, tuple(self.x.shape), self.labels)), self.x[sampled], self.y[sampled], *rows)
+
+
+KINDS = {"arriving": Arriving}

@@ -120,3 +120,6 @@ def _members(archive: Path, names: Sequence[str]) -> list[bytes]:
     if missing := wanted - set(found):
         raise Mistake(f"{archive} does not hold {', '.join(sorted(missing))}: delete it and download it again")
     return [found[name] for name in names]
+
+
+KINDS = {"cifar10": CIFAR10, "cifar100": CIFAR100}

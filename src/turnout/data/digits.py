@@ -34,3 +34,6 @@ class Digits(Partitioned):
         test, train = order[:TEST_SAMPLES].sort().values, order[TEST_SAMPLES:].sort().values
         names = tuple(str(digit) for digit in range(10))
         return Pool(x[train], y[train], 10, names, test=(x[test], y[test]))
+
+
+KINDS = {"digits": Digits}

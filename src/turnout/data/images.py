@@ -112,3 +112,6 @@ def _pillow() -> Any:
     except ImportError as error:
         raise Mistake("reading pictures needs Pillow: pip install 'turnout[images]'") from error
     return Image
+
+
+KINDS = {"image-folder": ImageFolder}

@@ -237,3 +237,6 @@ def _arrays(path: Path) -> Arrays:
             return arrays["x"], arrays["y"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
         raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+
+
+KINDS = {"client-files": ClientFiles, "loader": Loader, "stream": Stream}

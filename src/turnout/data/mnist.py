@@ -189,3 +189,6 @@ def _pool(spec: Images, paths: list[Path], labels: tuple[str, ...], first: int =
 
     x, y = pictures(*paths[:2])
     return Pool(x, y, len(labels), labels, test=pictures(*paths[2:]))
+
+
+KINDS = {"mnist": MNIST, "fashion-mnist": FashionMNIST, "emnist": EMNIST}

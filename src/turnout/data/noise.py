@@ -53,3 +53,6 @@ class Noisy:
         """Which clients are noisy, sorted."""
         count = round(self.share * clients)
         return torch.randperm(clients, generator=rng(seed, "noise", "who"))[:count].sort().values
+
+
+KINDS = {"noisy": Noisy}

@@ -71,3 +71,6 @@ class Own(Partitioned):
 
 def _place(row: int, owner_S: Tensor | None, owners: Sequence[str]) -> str:
     return f"row {row}" if owner_S is None else f"row {row} (client {owners[int(owner_S[row])]!r})"
+
+
+KINDS = {"own": Own}

@@ -128,3 +128,6 @@ def train_count(size_C: Tensor, test_share: float) -> Tensor:
 def check_test_share(test_share: float) -> None:
     if not 0 <= test_share < 1:
         raise Mistake(f"test_share={test_share}: the share of a client's samples kept for testing is in [0, 1)")
+
+
+KINDS = {"equal": Equal, "pareto": Pareto, "log-normal": LogNormal}

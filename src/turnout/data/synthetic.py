@@ -195,3 +195,6 @@ class _Maker:
         u_C.mul_(spec.alpha)
         mean_CD.add_(centre_C.mul_(spec.beta)[:, None])
         return mean_CD, weight_CDL.add_(u_C[:, None, None]), bias_CL.add_(u_C[:, None])
+
+
+KINDS = {"synthetic": Synthetic}

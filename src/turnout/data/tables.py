@@ -136,3 +136,6 @@ class Table(Partitioned):
             return Pool(x.float(), y, 1, owner_S=owner_S, owners=owners)
         y, names = number_values(target)
         return Pool(x.float(), y, len(names), names, owner_S=owner_S, owners=owners)
+
+
+KINDS = {"table": Table}

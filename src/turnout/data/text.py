@@ -120,3 +120,6 @@ class Sentences(Partitioned):
             if used := [number.get(word, UNKNOWN) for word in words[-self.length :]]:
                 x[i, -len(used) :] = used
         return Pool(torch.from_numpy(x), y, len(labels), labels, owner_S=owner_S, owners=owners)
+
+
+KINDS = {"characters": Characters, "sentences": Sentences}

@@ -70,3 +70,6 @@ class _Held:
     def __call__(self, client: int, t: int) -> Tensor:
         held_l = self.y[self.rows.take(torch.tensor([client]))[0]].unique()
         return self.known.label_set([self.known.labels[i] for i in held_l.tolist()], client)
+
+
+KINDS = {"with-public": WithPublic}

@@ -15,7 +15,7 @@ from turnout.engine.job import Job, Trained
 from turnout.engine.train import Trainer
 from turnout.evaluation.activations import distributions, own_values, shares
 from turnout.evaluation.metrics import Models, measure_own
-from turnout.experiment import Evaluate
+from turnout.evaluation.settings import Evaluate
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 

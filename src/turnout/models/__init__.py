@@ -9,6 +9,7 @@ recurrent.py       LSTMs for text
 May import the root's values only.
 """
 
+from turnout import kinds_in
 from turnout.models.convolutional import (
     CNN,
     animals_cnn,
@@ -44,3 +45,6 @@ __all__ = [
     "resnet50",
     "vgg11",
 ]
+
+# Kinds of modules that are not listed above, so that a new model is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__).values()})

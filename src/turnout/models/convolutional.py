@@ -206,3 +206,15 @@ def vgg11() -> CNN:
     """
     channels = (32, 64, 128, 128, 128, 128, 128, 128)
     return CNN(channels=channels, kernel=3, padding=1, pool=(1, 2, 4, 6, 8), hidden=(128, 128))
+
+
+KINDS = {
+    "cnn": CNN,
+    "digits-cnn": digits_cnn,
+    "mcmahan-cnn": mcmahan_cnn,
+    "fdms-mnist-cnn": fdms_mnist_cnn,
+    "fdms-cifar-cnn": fdms_cifar_cnn,
+    "pfl-cifar-cnn": pfl_cifar_cnn,
+    "mtfl-cifar-cnn": mtfl_cifar_cnn,
+    "vgg11": vgg11,
+}

@@ -78,3 +78,6 @@ class MLP:
         norm = placed(self.batch_norm, len(self.hidden))
         layers: Layers = [("flatten", nn.Flatten())]
         return sequential(layers + dense(features(input_shape), self.hidden, classes, self.activation, norm))
+
+
+KINDS = {"logistic": Logistic, "mlp": MLP}

@@ -146,3 +146,6 @@ def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> Mistake:
         f"{model} takes {takes}, but a sample here has shape {tuple(input_shape)}: "
         "choose a model for such data (MLP, CNN), or bring text"
     )
+
+
+KINDS = {"character-lstm": CharacterLSTM, "sentence-lstm": SentenceLSTM}

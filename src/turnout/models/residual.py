@@ -98,3 +98,6 @@ def _conv_norm(number: int, inputs: int, outputs: int, kernel: int, stride: int 
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return [(f"conv{number}", conv), (f"norm{number}", nn.BatchNorm2d(outputs))]
+
+
+KINDS = {"res-net": ResNet, "resnet50": resnet50}

@@ -69,3 +69,6 @@ class WeightedSum:
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
         return weighted_sum(arrived.update_RP, weight_R)
+
+
+KINDS = {"weighted-sum": WeightedSum}

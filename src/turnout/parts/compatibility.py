@@ -7,31 +7,76 @@ together is the round's business (docs/which-part-when.md).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from turnout.errors import Mistake
-from turnout.layout import Layout
-from turnout.parts.compression.base import Dense
+from turnout.evaluation.settings import Evaluate
+from turnout.layout import Layout, Predicate
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.compression.base import Compression, Dense
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Membership
+from turnout.parts.mixing import Mixing
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import Term
 
-if TYPE_CHECKING:
-    from turnout.experiment import Algorithm, Experiment
+
+class AlgorithmParts(Protocol):
+    """What is looked at of an algorithm. (`turnout.Algorithm` itself is made of parts and checked by this module.)"""
+
+    @property
+    def local(self) -> Local: ...
+
+    @property
+    def terms(self) -> tuple[Term, ...]: ...
+
+    @property
+    def personal(self) -> Predicate | None: ...
+
+    @property
+    def share_personal(self) -> bool: ...
+
+    @property
+    def newcomers(self) -> str: ...
+
+    @property
+    def mixing(self) -> Mixing: ...
+
+    @property
+    def compression(self) -> Compression: ...
+
+    @property
+    def substitution(self) -> Substitution: ...
+
+    @property
+    def aggregation(self) -> Aggregation: ...
+
+    @property
+    def membership(self) -> Membership: ...
 
 
-def check_algorithm(algorithm: Algorithm) -> None:
+class Measuring(Protocol):
+    """What is looked at of an experiment."""
+
+    @property
+    def evaluate(self) -> Evaluate: ...
+
+
+def check_algorithm(algorithm: AlgorithmParts) -> None:
     """Refuse parts that cannot be combined, or of which one would have no effect."""
     _check_personal(algorithm)
     _check_substitution(algorithm)
     _check_terms(algorithm)
 
 
-def _check_personal(algorithm: Algorithm) -> None:
+def _check_personal(algorithm: AlgorithmParts) -> None:
     if algorithm.share_personal and algorithm.personal is None:
         raise Mistake("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
     if algorithm.newcomers == "average" and not algorithm.share_personal:
         raise Mistake("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
 
 
-def _check_substitution(algorithm: Algorithm) -> None:
+def _check_substitution(algorithm: AlgorithmParts) -> None:
     name, substitution = type(algorithm.substitution).__name__, algorithm.substitution
     if algorithm.mixing.personal and substitution.lends:
         mixing = type(algorithm.mixing).__name__
@@ -43,11 +88,11 @@ def _check_substitution(algorithm: Algorithm) -> None:
     if substitution.adds_rows and not algorithm.aggregation.linear:
         raise Mistake(
             f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
-            f"{type(algorithm.aggregation).__name__} is none: use Friends or Dropout"
+            f"{type(algorithm.aggregation).__name__} is none: use Friends or Spread"
         )
 
 
-def _check_terms(algorithm: Algorithm) -> None:
+def _check_terms(algorithm: AlgorithmParts) -> None:
     names = [term.name for term in algorithm.terms]
     if any("/" in name for name in names):
         raise Mistake(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
@@ -62,7 +107,7 @@ def _check_terms(algorithm: Algorithm) -> None:
             )
 
 
-def check_experiment(experiment: Experiment, algorithm: Algorithm, layout: Layout) -> None:
+def check_experiment(experiment: Measuring, algorithm: AlgorithmParts, layout: Layout) -> None:
     """Refuse what does not fit the model: layers that are not there, parts that would have nothing to act on."""
     if algorithm.personal is not None and layout.personal == 0:
         name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
@@ -76,7 +121,7 @@ def check_experiment(experiment: Experiment, algorithm: Algorithm, layout: Layou
         _check_independent(algorithm)
 
 
-def _check_activations(algorithm: Algorithm, layout: Layout) -> None:
+def _check_activations(algorithm: AlgorithmParts, layout: Layout) -> None:
     if not any(name.endswith("running_mean") for name in layout.states):
         raise Mistake("evaluate.activations looks at BatchNorm layers, and this model has none")
     if layout.personal_states and algorithm.newcomers != "average":
@@ -86,7 +131,7 @@ def _check_activations(algorithm: Algorithm, layout: Layout) -> None:
         )
 
 
-def _check_independent(algorithm: Algorithm) -> None:
+def _check_independent(algorithm: AlgorithmParts) -> None:
     """Where everything is personal, a part that is about what is shared would do nothing."""
     if algorithm.local.optimizer.moments == "federated":
         raise Mistake("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")

@@ -163,3 +163,6 @@ def distances(rows_SP: Tensor, slot_C: Tensor, near_P: Tensor) -> Tensor:
         product_CS += (apart_Sb[slot_C.to(apart_Sb.device)] @ apart_Sb.T).double().cpu()
         square_S += apart_Sb.square().sum(1).double().cpu()
     return (square_S[slot_C, None] + square_S - 2 * product_CS).clamp(min=0)
+
+
+KINDS = {"common": Common, "fedamp": FedAMP}

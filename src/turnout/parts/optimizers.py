@@ -169,3 +169,6 @@ def _check(where: str, lr: float, beta1: float, beta2: float, small: float) -> N
         raise Mistake(f"{where}: the rate and the small number below the fraction are above 0, not {lr} and {small}")
     if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
         raise Mistake(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
+
+
+KINDS = {"sgd": SGD, "adam": Adam}

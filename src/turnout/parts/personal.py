@@ -37,3 +37,6 @@ class Named:
 
     def __call__(self, name: str, module: nn.Module) -> bool:
         return fnmatch.fnmatchcase(name, self.pattern)
+
+
+KINDS = {"batch-norm": batch_norm, "everything": everything, "named": Named}

@@ -69,3 +69,6 @@ class Custom:
 
     def rate(self, lr: float, clock: int) -> float:
         return float(self.function(lr, clock))
+
+
+KINDS = {"constant": Constant, "inverse-clock": InverseClock, "theory-rate": TheoryRate, "custom": Custom}

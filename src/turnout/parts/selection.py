@@ -117,3 +117,6 @@ class AsLogged:
     def choose(self, members: Members, t: int, seed: int) -> Tensor:
         asked_I = self.log.asked(t)
         return asked_I[members.which(asked_I)]
+
+
+KINDS = {"everyone": Everyone, "fraction": Fraction, "count": Count, "as-logged": AsLogged}

@@ -102,3 +102,11 @@ class ServerAdagrad(Adaptive):
 
     def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
         return v_P + square_P
+
+
+KINDS = {
+    "apply": Apply,
+    "server-adam": ServerAdam,
+    "server-yogi": ServerYogi,
+    "server-adagrad": ServerAdagrad,
+}

@@ -140,3 +140,14 @@ class Shares:
     def _sizes(self, examples_C: Tensor) -> Tensor:
         size_C = examples_C.to(torch.float64)
         return torch.ones_like(size_C) if self.by == "uniform" else size_C
+
+
+KINDS = {
+    "complete-only": CompleteOnly,
+    "by-share": ByShare,
+    "by-work": ByWork,
+    "fednova": FedNova,
+    "A": CompleteOnly,
+    "B": ByShare,
+    "C": ByWork,
+}

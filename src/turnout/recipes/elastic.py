@@ -13,7 +13,7 @@ from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.compression.ternary import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.base import Dropout
+from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import CompleteOnly
 from turnout.world.participation import Traces
@@ -41,7 +41,7 @@ def _parts(
     """EFL part by part."""
     world, local = World(data, Traces(first=5)), Local(SGD(lr=0.1), epochs=epochs, batch_size=batch_size)
     algorithms = {
-        "FedAvg": Algorithm(local, weighting=CompleteOnly(), substitution=Dropout()),
+        "FedAvg": Algorithm(local, weighting=CompleteOnly(), substitution=Spread()),
         "scheme C": Algorithm(local),
         "elastic": Algorithm(local, terms=(term,)),
         "EFL": Algorithm(local, terms=(term,), compression=SparseTernary(keep)),

@@ -13,7 +13,7 @@ from turnout.data.partition import Clustered
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.base import Dropout, Substitution, Unused
+from turnout.parts.substitution.base import Spread, Substitution, Unused
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.weighting import Shares
@@ -37,7 +37,7 @@ def _methods(data: DataSpec, model: Model, alpha: float, local: Local, rounds: i
     away: Participation = Stratified(alpha, full_first_round=True)
     methods: dict[str, tuple[Participation, Substitution]] = {
         "Full": (Always(), Unused()),
-        "Dropout": (away, Dropout()),
+        "Dropout": (away, Spread()),
         "Stale": (away, Stale()),
         "Friends": (away, Friends()),
     }

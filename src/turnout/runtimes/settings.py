@@ -92,3 +92,6 @@ def has_gpu() -> bool:
     import torch  # slow to load, and settings are read by programs that never train
 
     return torch.cuda.is_available()
+
+
+KINDS = {"in-process": InProcess}

@@ -16,8 +16,7 @@ from turnout.data.partition import Clustered, Partition, Shards
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.base import Dropout as Spread
-from turnout.parts.substitution.base import Substitution, Unused
+from turnout.parts.substitution.base import Spread, Substitution, Unused
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.proximal import Proximal

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout.experiment import Experiment
 from turnout.parts.selection import Everyone, Fraction, Selection
-from turnout.parts.substitution.base import Dropout
+from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import CompleteOnly
 from turnout.studies.claims import Claim, better, difference
 from turnout.studies.drawing import Chart, band, over_rounds, picture
@@ -54,7 +54,7 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
 
 def algorithm(setting: Setting, method: str) -> dict[str, Any]:
     if method == DROPS:
-        return {"weighting": CompleteOnly(), "substitution": Dropout()}
+        return {"weighting": CompleteOnly(), "substitution": Spread()}
     return {"terms": efl(setting)} if method == EFL else {}
 
 

@@ -178,3 +178,6 @@ def _errors(output: Tensor, target: Tensor) -> Tensor:
     """Output - target as [B, K]; a target [B] against an output [B, 1] must not spread to [B, B]."""
     error = output - target.reshape(output.shape)
     return error[:, None] if error.ndim == 1 else error.flatten(1)
+
+
+KINDS = {"classification": Classification, "next-character": NextCharacter, "regression": Regression, "task": Task}

@@ -207,3 +207,6 @@ def _check_pair(before: Event, after: Event) -> None:
 
 def _other(event: Event) -> str:
     return "leave" if isinstance(event, Join) else "join"
+
+
+KINDS = {"join": Join, "leave": Leave, "event-log": EventLog}

@@ -168,3 +168,14 @@ class OnOff:
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = up_now(client_C, t, seed, rise=1 / self.mean_down, fall=1 / self.mean_up)
         return _work_of_present(up_C, self.when_up, client_C, t, full_work, seed, groups)
+
+
+KINDS = {
+    "always": Always,
+    "traces": Traces,
+    "homogeneous": Homogeneous,
+    "dropout": Dropout,
+    "stratified": Stratified,
+    "on-off": OnOff,
+    "fleet-log": FleetLog,
+}

@@ -136,3 +136,6 @@ def _searched(u: float, rate: float, most: int) -> int:
         below = torch.special.gammaincc(torch.tensor(middle + 1.0, dtype=torch.float64), mean)
         low, high = (low, middle) if float(below) > u else (middle + 1, high)
     return low
+
+
+KINDS = {"random-events": RandomEvents}

@@ -185,3 +185,6 @@ def _split(
     count_CL = _counts(weight_CL, pool_L, want_C)
     check_labels_held(count_CL, weight_CL, pool_L, name)
     return pick_rows(code_S, count_CL, seed)
+
+
+KINDS = {"iid": IID, "one-label": OneLabel, "classes": Classes, "dirichlet": Dirichlet, "clustered": Clustered}

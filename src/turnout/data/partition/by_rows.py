@@ -82,3 +82,6 @@ class Natural:
         """The owners with enough samples."""
         owner_O, count_O = owner_S.unique(return_counts=True)
         return owner_O[count_O >= self.min_size]
+
+
+KINDS = {"shards": Shards, "natural": Natural}

@@ -86,3 +86,6 @@ class Dense:
 
     def forget(self, state: State, client_I: Tensor) -> State:
         return state
+
+
+KINDS = {"dense": Dense, "none": Dense}

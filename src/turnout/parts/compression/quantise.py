@@ -40,3 +40,6 @@ class Quantise(Lossy):
         address, width = (sending.seed, "dither", way, sending.t), dense_bytes(sending.slots) // 4
         client_C = sending.client_C if way == "up" else torch.zeros(1, dtype=torch.int64)
         return Byte(Dither(torch.rand(width, generator=rng(*address)), uniform(*address, ids=client_C)))
+
+
+KINDS = {"quantise": Quantise}

@@ -97,3 +97,6 @@ class LiteralTernary:
 
     def forget(self, state: State, client_I: Tensor) -> State:
         return state
+
+
+KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "literal-ternary": LiteralTernary}

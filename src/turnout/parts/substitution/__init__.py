@@ -1,1 +1,13 @@
-"""."""
+"""Who stands in for those whose work does not count: what becomes of their shares.
+
+base.py               the promise of a substitution; `Unused` leaves the shares unused, `Spread` spreads them over the
+                      others: read this first
+stale.py              the last update a client sent stands in for it
+friends.py            paper 003: the share goes to the client present whose updates have been most alike
+similarity_table.py   how alike any two clients' updates have been, and how often they met
+random_projection.py  short rows to compare instead of whole updates
+"""
+
+from turnout.parts.substitution.base import Lent, Spread, Substitution, Unused
+
+__all__ = ["Lent", "Spread", "Substitution", "Unused"]

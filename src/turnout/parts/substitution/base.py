@@ -109,8 +109,8 @@ class Unused:
 
 
 @dataclass(frozen=True)
-class Dropout(Unused):
-    """Missing shares are spread over those who count, in proportion to their own."""
+class Spread(Unused):
+    """Missing shares are spread over those who count, in proportion to their own (paper 003's Dropout)."""
 
     lends: ClassVar[bool] = True
 
@@ -135,3 +135,6 @@ def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
     tensor([0.6000, 0.0000, 0.0000])
     """
     return torch.zeros_like(share_C).index_add(0, friend_C[missing_C], share_C[missing_C])
+
+
+KINDS = {"unused": Unused, "dropout": Spread, "spread": Spread}

@@ -272,3 +272,6 @@ def similarity(state: State) -> tuple[Tensor, Tensor]:
     slots = slots[pairs.client_K[slots].argsort()]
     met = pairs.count_KK[slots][:, slots] != 0
     return pairs.client_K[slots], torch.where(met, pairs.mean_KK[slots][:, slots], torch.nan)
+
+
+KINDS = {"friends": Friends}

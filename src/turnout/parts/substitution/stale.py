@@ -69,3 +69,6 @@ class Stale(Unused):
     def forget(self, state: State, client_L: Tensor) -> State:
         gone_S = torch.isin(state["client"], client_L)
         return state | {"client": state["client"].masked_fill(gone_S, -1)}
+
+
+KINDS = {"stale": Stale}

@@ -60,3 +60,6 @@ class APFL(Stateless):
     def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
         mixed_cP = torch.lerp(x_cP, mine["v"].to(x_cP), mine["alpha"].to(x_cP))
         return torch.where(mine["begun"] > 0, mixed_cP, x_cP)
+
+
+KINDS = {"apfl": APFL}

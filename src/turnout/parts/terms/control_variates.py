@@ -179,3 +179,6 @@ def summed_steps(arrived: Arrived) -> float:
 def gone(said: Tensors, name: str, reform: Reform, like_P: Tensor) -> Tensor:
     """Σ_l p_l of what those who left have said."""
     return reform.part_I.to(like_P) @ said[name].to(like_P) if name in said else torch.zeros_like(like_P)
+
+
+KINDS = {"scaffold": Scaffold, "vrl-sgd": VRLSGD, "fedgate": FedGATE}

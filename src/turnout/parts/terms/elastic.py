@@ -227,3 +227,6 @@ def _approach(x_cP: Tensor, down: Tensors, rate: float) -> None:
         return
     index_n = down["index"].long()
     x_cP.index_copy_(1, index_n, x_cP.index_select(1, index_n).add_(shift_n).div_(stiff_n))
+
+
+KINDS = {"elastic": Elastic}

@@ -52,3 +52,6 @@ class MimeLite(Stateless):
     def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         share_R = (arrived.part_R / arrived.part_R.sum()).to(down["m"])
         return {"m": self.beta * down["m"] + (1 - self.beta) * (share_R @ up["gradient"])}, {}
+
+
+KINDS = {"mime-lite": MimeLite}

@@ -33,3 +33,6 @@ class Proximal(Stateless):
 
     def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
         return (torch.full_like(start_cP[0], self.mu), self.mu * start_cP[0]) if len(start_cP) == 1 else None
+
+
+KINDS = {"proximal": Proximal}

@@ -169,3 +169,6 @@ def paper_literal(local: Local | None = None, models: tuple[Uses, ...] = ()) -> 
     """
     plain = Scores() if local is None else Scores(local=local)
     return replace(plain, models=models, rows="labelled", combine="sum", held_out=0.0)
+
+
+KINDS = {"scores": Scores, "paper-literal": paper_literal}
