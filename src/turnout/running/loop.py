@@ -30,7 +30,6 @@ from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
-from turnout.runtimes.settings import InProcess
 from turnout.task import metric_infos
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
@@ -185,23 +184,16 @@ def _write_environment(track: Track, folder: Path) -> None:
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count that its folder was begun with, so that sums are rounded alike.
-
-    On a CPU the chunk follows from the model and the threads; on a GPU it depended on the memory that was free then.
-    """
+    """The experiment with the chunk and thread count that its folder was begun with, so that sums are rounded alike."""
     path, runtime = folder / "environment.json", experiment.runtime
-    if not path.exists() or not isinstance(runtime, InProcess):
+    if not path.exists():
         return experiment
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         threads, chunk, device = before["threads"], before["chunk"], before["device"]
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
-    if runtime.threads is None:
-        runtime = replace(runtime, threads=threads)
-    if runtime.chunk is None and device.startswith("cuda"):
-        runtime = replace(runtime, chunk=chunk)
-    return experiment.but(runtime=runtime)
+    return experiment.but(runtime=runtime.as_begun(threads, chunk, device))
 
 
 def begin(experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None) -> Track:

@@ -11,15 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from turnout.config.read import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.machine.threads import cores
 from turnout.running.folder import file_name
-from turnout.runtimes.settings import InProcess
 
 
 @dataclass(frozen=True)
@@ -117,11 +114,7 @@ def _refuse_to_drop(plan: RunPlan) -> None:
 
 def jobs_for(runs: Sequence[PlannedRun]) -> int:
     """How many runs side by side: one a core, but one at a time on a GPU or if an experiment cannot be pickled."""
-    runtimes = [run.experiment.runtime for run in runs]
-    on_cpu = all(isinstance(r, InProcess) and r.device in ("cpu", "auto") for r in runtimes)
-    if len(runs) == 1 or not on_cpu:
-        return 1
-    if torch.cuda.is_available() and any(isinstance(r, InProcess) and r.device == "auto" for r in runtimes):
+    if len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs):
         return 1
     return min(cores(), len(runs)) if _can_be_pickled(runs) else 1
 

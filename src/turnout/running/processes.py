@@ -16,7 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,7 +36,6 @@ from turnout.running.loop import begin, rounds_of
 from turnout.running.memory import check_fits
 from turnout.running.profile import profiled_rounds
 from turnout.running.stop_rules import metric_of
-from turnout.runtimes.settings import InProcess
 from turnout.tracks.track import Track
 
 ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
@@ -80,9 +79,9 @@ def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[M
 def _on_threads(experiment: Experiment, place: Place) -> Experiment:
     """The experiment on its share of the cores; a resumed one keeps its thread count (`loop.as_before`)."""
     runtime, begun = experiment.runtime, (place.folder / "environment.json").exists()
-    if place.threads is None or begun or not isinstance(runtime, InProcess) or runtime.threads is not None:
+    if place.threads is None or begun:
         return experiment
-    return experiment.but(runtime=replace(runtime, threads=place.threads))
+    return experiment.but(runtime=runtime.on_threads(place.threads))
 
 
 @contextmanager
