@@ -31,7 +31,7 @@ labels.py         labels by name, and public samples
 with_public.py    some test samples made public
 arriving.py       new samples in every round, beside a public set
 
-May import the root's values, machine and world.members.
+May import the root's values, machine, world.members and world.client_names.
 """
 
 from turnout import kinds_in

@@ -95,7 +95,7 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
 
 
 def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
-    """Download one file; it takes its name once it is whole and its checksum is right."""
+    """Download one file. It gets its name only when it is complete and its checksum is right."""
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
     path = folder / file.name

@@ -103,7 +103,7 @@ class Vocabulary:
         return torch.tensor(known, dtype=torch.int64)[torch.from_numpy(place_S.reshape(-1))]
 
     def _means(self, means: Means, client: int) -> bool:
-        """Whether an entry is for this client alone."""
+        """Whether a translation is for this client only."""
         return means.client is not None and self._clients.number(means.client) == client
 
     def _who(self, client: int) -> str:

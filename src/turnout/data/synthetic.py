@@ -84,7 +84,7 @@ class Synthetic:
 
 
 def consecutive(clients: int, parts: int) -> list[range]:
-    """Clients 0 to clients - 1 in (at most) so many parts.
+    """Clients 0 to clients - 1 as at most `parts` consecutive ranges.
 
     >>> consecutive(7, 3)
     [range(0, 3), range(3, 6), range(6, 7)]

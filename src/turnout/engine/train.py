@@ -82,7 +82,7 @@ class Trainer:
         assert isinstance(job.optimizer, SGD)
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
-            start_cP = start_cP.expand(2, -1)  # rows of their own, whatever company a client has
+            start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         if len(known) < len(springs):

@@ -5,6 +5,8 @@ traces.py          the eight traces of paper 000, from their published means and
 on_off.py          clients that go up and down as Markov chains
 stratified.py      dropping an exact number of clients, spread over groups
 fleet_log.py       the log of a real fleet (`round,client,work`) as participation
+turnout_csv.py     reading and writing such a log
+client_names.py    clients by name or by number
 
 members.py         the set of enrolled clients
 events.py          who joins and leaves when: a list or a file, checked, as one calendar

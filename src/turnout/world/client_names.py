@@ -1,4 +1,4 @@
-"""How clients are written in files and settings: by name where the data has names, else by number from 0."""
+"""How clients are written in files and settings: by name if the data has names, else by number from 0."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from functools import cached_property
 
 from turnout.errors import nearest
 
-LISTED_NAMES = 200  # a hint that lists more names than this helps nobody
+LISTED_NAMES = 200  # a hint with more names would not help
 
 
 @dataclass(frozen=True)
 class ClientNames:
-    """The clients of some data: their names (None: they have none) and how many there are (None: not known yet)."""
+    """The clients of a data set: their names (None: it has no names) and their number (None: not known yet)."""
 
     names: tuple[str, ...] | None
     clients: int | None = None
 
     def number(self, client: int | str) -> int | None:
-        """The number of a client given by number or name; None where there is no such client.
+        """The number of a client given by number or name; None if there is no such client.
 
-        Text is a name where the data has names, and the digits of a number where it has none.
+        A text is a name if the data has names, else the digits of a number.
 
         >>> ClientNames(("ada", "bob")).number("bob"), ClientNames(None, 3).number("2"), ClientNames(None, 3).number(3)
         (1, 2, None)
@@ -33,7 +33,7 @@ class ClientNames:
         return int(client) if 0 <= int(client) < limit else None
 
     def hint(self, name: str) -> str:
-        """The names that are nearest to an unknown one; nothing where there are no names, or too many to list."""
+        """The names nearest to an unknown one; empty if there are no names, or too many to list."""
         return nearest(name, self.names) if self.names is not None and len(self.names) <= LISTED_NAMES else ""
 
     @cached_property

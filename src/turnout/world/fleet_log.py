@@ -1,4 +1,4 @@
-"""A fleet's own log as a source of participation: a CSV of `round,client,work` (turnout_csv.py).
+"""Participation from a fleet's log: a CSV of `round,client,work` (turnout_csv.py).
 
 Every run exports the turnout it observed in this form, so a deployment can be replayed in-process; the log of a real
 fleet, or of a measurement, can be resampled for any number of clients.
@@ -30,8 +30,8 @@ class FleetLog:
     mode="resample"  every simulated client has one of the logged clients for good, at random, and draws one
                      of its rows each round (by="client"); or draws from all rows of the log (by="fleet")
 
-    For a replay, clients in the log are the client names of the data where it has names, else their
-    numbers; give the names by `bound`. A resampled log may name its clients as it likes.
+    For a replay, the log has the client names of the data, or their numbers if the data has no names; give the names by
+    `bound`. A resampled log may have any client names.
     """
 
     path: str

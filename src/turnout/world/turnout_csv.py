@@ -1,7 +1,7 @@
 """The turnout as a CSV file of `round,client,work`: what runs export and what `FleetLog` replays.
 
 `work` is the fraction finished, in [0, 1]; 0 means asked and absent; no row means not asked. A client is written by its
-number, or by its name where the data has names.
+number, or by its name if the data has names.
 
 Shape letters: N rows of the file.
 """
@@ -22,7 +22,7 @@ HEADER = ["round", "client", "work"]
 
 @dataclass(frozen=True)
 class TurnoutLog:
-    """The rows of a log, in the order of the file: `label[code_N]` are the clients as written there."""
+    """The rows of a log, in the order of the file; row n is about client `labels[code_N[n]]`, as written there."""
 
     path: str
     round_N: np.ndarray
@@ -52,7 +52,7 @@ def write_turnout(path: str | Path, rows: Iterable[tuple[int, int | str, float]]
 
 
 def read_turnout(path: str | Path) -> TurnoutLog:
-    """Read and check a log; what is wrong is named with its line."""
+    """Read and check a log; a mistake names its line."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rounds, clients, works = _columns(path, csv.reader(file))
@@ -69,7 +69,7 @@ def read_turnout(path: str | Path) -> TurnoutLog:
 
 
 def _columns(path: str | Path, rows: Iterator[list[str]]) -> tuple[list[str], list[str], list[str]]:
-    """The texts of the three columns. Rows are not kept: a million small lists are slow."""
+    """The texts of the three columns. Rows are not kept, because a million small lists are slow."""
     header = next(rows, [])
     if [name.strip() for name in header] != HEADER:
         raise Mistake(f"{path}, line 1: the header must be `round,client,work`, got `{','.join(header)}`")
@@ -101,7 +101,7 @@ def _numbers(path: str | Path, column: str, texts: Sequence[str], kind: type) ->
 
 
 def _check_rows(log: TurnoutLog) -> None:
-    bad_N = ~((log.work_N >= 0) & (log.work_N <= 1))  # so that a NaN is bad too
+    bad_N = ~((log.work_N >= 0) & (log.work_N <= 1))  # written so that NaN is bad too
     if bad_N.any():
         row = int(bad_N.argmax())
         raise log.mistake(row, f"work is the fraction finished, 0 to 1, got {log.work_N[row]:g}")
