@@ -3,61 +3,23 @@
     python benchmarks/compression.py            # each compression: its part of a round, its messages
     python benchmarks/compression.py --keep 0.1
 
-Training is the time inside the trainer alone; compression is everything that `encode`, `decode`, `catch_up` and
-`broadcast` do, and fetching and storing residuals. All are taken in the same rounds, so that a busy machine slows them
-alike.
+Training is the time inside the trainer alone; compression is encoding, decoding and broadcasting, and fetching and
+storing residuals. All are taken in the same rounds, so that a busy machine slows them alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 import turnout as to
+from turnout.machine.clock import Stopwatch
 from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 
-TIMED = ("encode", "decode", "catch_up", "broadcast")
-
-
-class Watch:
-    """Seconds spent in some functions."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.seconds, self.device = 0.0, device
-
-    def on(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            self._wait()
-            start = time.perf_counter()
-            result = function(*arguments)
-            self._wait()
-            self.seconds += time.perf_counter() - start
-            return result
-
-        return timed
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-
-class Timed:
-    """A compression with a watch on it."""
-
-    def __init__(self, inner: Any, watch: Watch) -> None:
-        self.inner = inner
-        for name in TIMED:
-            setattr(self, name, watch.on(getattr(inner, name)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+COMPRESSION = ("encode", "decode", "broadcast", "client state")  # stages of the round (turnout run --profile)
 
 
 def experiment(args: argparse.Namespace, compression: Any) -> to.Experiment:
@@ -72,34 +34,22 @@ def experiment(args: argparse.Namespace, compression: Any) -> to.Experiment:
     return to.Experiment(to.World(data), to.models.fdms_mnist_cnn(), algorithm, rounds=args.rounds, runtime=runtime)
 
 
-def watched(args: argparse.Namespace, compression: Any) -> tuple[Weights, Watch, Watch]:
-    prepared = prepare(experiment(args, compression))
-    runtime = prepared.runtime
-    training, compressing = Watch(runtime.device), Watch(runtime.device)
-    runtime.trainer.train = training.on(runtime.trainer.train)  # type: ignore[method-assign]
-    runtime.store.gather = compressing.on(runtime.store.gather)  # type: ignore[method-assign]
-    runtime.store.scatter = compressing.on(runtime.store.scatter)  # type: ignore[method-assign]
-    timed = Timed(prepared.experiment.algorithm.compression, compressing)
-    algorithm = replace(prepared.experiment.algorithm, compression=timed)  # type: ignore[arg-type]
-    runtime.algorithm = algorithm
-    return replace(prepared, experiment=replace(prepared.experiment, algorithm=algorithm)), training, compressing
-
-
 def measure(args: argparse.Namespace, compression: Any) -> dict[str, float]:
     """Medians over the rounds after the first two."""
-    prepared, training, compressing = watched(args, compression)
+    prepared = prepare(experiment(args, compression))
     state, rows = prepared.begin(), []
     for t in range(args.rounds):
-        training.seconds = compressing.seconds = 0.0
-        start = time.perf_counter()
-        state, record = prepared.round(state, t)
-        whole = time.perf_counter() - start
+        watch = Stopwatch(prepared.device)
+        with watch.running("the rest"):
+            state, record = prepared.round(state, t)
+        training = watch.seconds["local training"]
+        compressing = sum(watch.seconds.get(stage, 0.0) for stage in COMPRESSION)
         rows.append(
             {
-                "training": training.seconds,
-                "compression": compressing.seconds,
-                "ratio": compressing.seconds / training.seconds,
-                "part": compressing.seconds / whole,
+                "training": training,
+                "compression": compressing,
+                "ratio": compressing / training,
+                "part": compressing / sum(watch.seconds.values()),
                 "up": record.bytes_up / record.counted,
                 "down": record.bytes_down / record.counted,
             }

@@ -18,13 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import turnout as to
 from turnout.data.federation import Federation
+from turnout.machine.clock import Stopwatch
 from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
 from turnout.parts.substitution.base import Lent
@@ -65,78 +66,26 @@ def experiment(args: argparse.Namespace, substitution: Any) -> to.Experiment:
     )
 
 
-class Watch:
-    """Seconds spent in some of an object's functions."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def on(self, function: Any, device: torch.device) -> Any:
-        def timed(*arguments: Any) -> Any:
-            wait(device)
-            start = time.perf_counter()
-            result = function(*arguments)
-            wait(device)
-            self.seconds += time.perf_counter() - start
-            return result
-
-        return timed
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A substitution with a watch on it."""
-
-    inner: Any
-    watch: Watch
-    device: torch.device
-
-    @property
-    def lends(self) -> bool:
-        return self.inner.lends
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def observe(self, state: State, arrived: Arrived) -> State:
-        return self.watch.on(self.inner.observe, self.device)(state, arrived)
-
-    def lend(self, *arguments: Any) -> Lent:
-        return self.watch.on(self.inner.lend, self.device)(*arguments)
-
-
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Rounds in this process: seconds of training and of bookkeeping in each, and the process's peak memory."""
-    part: Any = to.Spread()
-    if args.part != "dropout":
-        part = to.Friends()
-    prepared = prepare(experiment(args, part))
-    training, keeping = Watch(), Watch()
-    device = prepared.runtime.device
-    prepared.runtime.clients.trainer.train = training.on(prepared.runtime.clients.trainer.train, device)  # type: ignore[method-assign]
-    timed = Timed(part, keeping, device)
-    prepared.runtime.algorithm = replace(prepared.algorithm, substitution=timed)
-    rows = list(rounds_of(prepared, training, keeping, args.rounds))
+    prepared = prepare(experiment(args, to.Spread() if args.part == "dropout" else to.Friends()))
+    rows = list(rounds_of(prepared, args.rounds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"rows": rows, "peak": peak, "parameters": prepared.model.layout.shared}
 
 
-def rounds_of(prepared: Weights, training: Watch, keeping: Watch, rounds: int) -> Any:
+def rounds_of(prepared: Weights, rounds: int) -> Any:
     state = prepared.begin()
     for t in range(rounds):
-        training.seconds = keeping.seconds = 0.0
-        state, record = prepared.round(state, t)
+        watch = Stopwatch(prepared.device)
+        with watch.running("the rest"):
+            state, record = prepared.round(state, t)
         client, friend = record.clients["client"], record.clients.get("friend", torch.tensor([]))
         lent = friend >= 0
         mates = (client[lent] % (CLASSES // 2) == friend[lent] % (CLASSES // 2)) if len(friend) else torch.tensor([])
         yield {
-            "training": training.seconds,
-            "bookkeeping": keeping.seconds,
+            "training": watch.seconds["local training"],
+            "bookkeeping": watch.seconds["similarity"] + watch.seconds["substitution"],
             "answered": record.answered,
             "pairs": record.extra.get("pairs_compared", 0),
             "mates": float(mates.double().mean()) if len(mates) else None,

@@ -20,7 +20,7 @@ from rich.console import Console
 import turnout as to
 from turnout.machine.clock import Stopwatch
 from turnout.rng import rng
-from turnout.running.profile import Profile, profile_table, with_stages
+from turnout.running.profile import Profile, profile_table
 from turnout.tracks.prepare import prepare
 
 ALLOWED = 2.0
@@ -70,9 +70,8 @@ def main() -> None:
     torch.set_num_threads(1)
     tracks, watches = {}, {}
     for name, experiment in experiments(given.clients, given.samples, given.rounds, given.device).items():
-        track = prepare(experiment)
-        watches[name] = Stopwatch(track.runtime.device)
-        tracks[name] = with_stages(track)
+        tracks[name] = prepare(experiment)
+        watches[name] = Stopwatch(tracks[name].device)
     states = {name: track.begin() for name, track in tracks.items()}
     seconds: dict[str, list[float]] = {name: [] for name in tracks}
     for t in range(given.rounds):

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from rich import box
 from rich.table import Table
@@ -20,7 +19,6 @@ from turnout.machine.files import write_whole
 from turnout.running.loop import FinishedRound, rounds_of
 from turnout.tracks.track import Track
 
-T = TypeVar("T")
 FILE = "profile.json"
 
 STAGES = {
