@@ -13,7 +13,7 @@ from turnout.cli import main
 from turnout.errors import Mistake
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.broadcast_log import Downlink
+from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import friends
@@ -118,7 +118,7 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
     held: dict[int, tuple[int, torch.Tensor]] = {}
     replayed = 0
     for t in range(14):
-        log, shared_P = Downlink.from_state(server.compression), server.shared_P
+        log, shared_P = BroadcastLog.from_state(server.compression), server.shared_P
         server, record = prepared.round(server, t)
         for k in (AWAY.fractions[t % 7] > 0).nonzero().squeeze(1).tolist():
             since, weights_P = held.get(k, (-1, torch.zeros_like(shared_P)))
@@ -140,7 +140,7 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
 def test_the_log_is_cut_at_the_size_of_the_model():
     prepared = ready(away(to.SparseTernary(0.5)))
     server, _ = play(prepared, 12)
-    log, dense = Downlink.from_state(server.compression), dense_bytes(prepared.model.layout.shared_slots)
+    log, dense = BroadcastLog.from_state(server.compression), dense_bytes(prepared.model.layout.shared_slots)
     assert 0 < len(log.byte_B) == int(log.length_M.sum()) <= dense
     assert len(log.round_M) < 10
     assert log.since == int(log.round_M[0]) or log.since == int(log.round_M[0]) - 1  # round 2 sent nothing

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turnout as to
 from turnout.errors import Mistake
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records, export_turnout, same
@@ -291,3 +292,20 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             records.client_evaluation("accuracy")
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             records.cut(0)
+
+
+def test_a_run_of_named_clients_replays_its_own_turnout(tmp_path: Path) -> None:
+    """What a run exports names clients as its data does, so that the log can be read back for the same data."""
+    owner = [name for name in ("anna", "ben", "7", "dora") for _ in range(6)]
+    x, y = torch.arange(48.0).view(24, 2), torch.arange(24) % 2
+    data = to.data.Own(x, y, owner, test_share=0.0, test=(x, y))
+    world = to.World(data, to.participation.Dropout(0.5))
+    first = to.Experiment(world, rounds=4, runtime=to.InProcess(device="cpu", threads=1))
+    one_run = to.run(first, tmp_path / "first", quiet=True)
+    log = to.participation.FleetLog(str(tmp_path / "first" / "turnout.csv"))
+    assert "\n0,7," in (tmp_path / "first" / "turnout.csv").read_text()
+    again = to.run(first.but(**{"world.participation": log}), tmp_path / "again", quiet=True)
+    columns = ["round", "answered", "counted", "work", "weight_sum", "train_loss"]
+    with one_run.records() as one, again.records() as two:
+        for name in columns:
+            assert one.rounds()[name].tolist() == two.rounds()[name].tolist()

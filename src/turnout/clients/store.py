@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from turnout.machine.files import replacing
 from turnout.types import Tensors
 
 
@@ -120,7 +121,8 @@ class ClientStore:
         name = f"clients-{mark}.safetensors"
         ids = torch.tensor(clients, dtype=torch.int64)
         about = {"client": ids, "forgotten": torch.tensor(sorted(self._forgotten), dtype=torch.int64)}
-        save_file(about | {n: v.contiguous() for n, v in self.gather(ids).items()}, folder / name)
+        with replacing(folder / name) as temporary:
+            save_file(about | {n: v.contiguous() for n, v in self.gather(ids).items()}, temporary)
         self._touched.clear()
         self._forgotten.clear()
         return [name] if whole else [*files, name]

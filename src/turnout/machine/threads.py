@@ -51,6 +51,3 @@ def map_in(
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
-
-
-ahead = ordered_map  # the name that parts/substitution still uses

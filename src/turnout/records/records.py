@@ -240,11 +240,15 @@ def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str,
     return {name: as_column(values) for name, values in columns.items()}
 
 
-def export_turnout(records: Records, path: str | Path) -> Path:
-    """Write the observed turnout as the CSV `round,client,work` that `participation` can replay."""
-    path = Path(path)
+def export_turnout(records: Records, path: str | Path, names: Sequence[str] | None = None) -> Path:
+    """Write the observed turnout as the CSV `round,client,work` that `participation` can replay.
+
+    `names`: what clients are called, where the data says; a log of named clients is read by name.
+    """
+    path, rows = Path(path), records.turnout_rows()
+    named = ((t, names[int(client)], work) for t, client, work in rows) if names else rows
     with replacing(path) as temporary:
-        write_turnout(temporary, records.turnout_rows())
+        write_turnout(temporary, named)
     return path
 
 

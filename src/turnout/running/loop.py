@@ -58,7 +58,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
         yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
-        export_turnout(records, folder / "turnout.csv")
+        export_turnout(records, folder / "turnout.csv", track.names)
 
 
 def _rounds(

@@ -39,6 +39,11 @@ class Track(Protocol):
         ...
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """What the clients are called, where the data says."""
+        ...
+
+    @property
     def device(self) -> torch.device: ...
 
     def headline(self) -> str:

@@ -46,6 +46,10 @@ class Weights:
         return self.enrolment.clients
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.enrolment.names
+
+    @property
     def device(self) -> torch.device:
         return self.server.shared_P.device
 

@@ -20,7 +20,7 @@ NEVER = -1  # the round of a client that has not downloaded anything yet
 
 
 @dataclass(frozen=True)
-class Downlink:
+class BroadcastLog:
     """The server's state of a compression.
 
     left_P    R_G: what was left out of the messages so far (empty without error feedback)
@@ -37,12 +37,12 @@ class Downlink:
     since: int = 0
 
     @classmethod
-    def begin(cls, width: int) -> Downlink:
+    def begin(cls, width: int) -> BroadcastLog:
         none = torch.empty(0, dtype=torch.int64)
         return cls(torch.zeros(width), none.to(torch.uint8), none, none)
 
     @classmethod
-    def from_state(cls, state: State) -> Downlink:
+    def from_state(cls, state: State) -> BroadcastLog:
         beside = {name: state[name].cpu() for name in ("byte_B", "length_M", "round_M")}
         return cls(**state | beside)
 
@@ -52,7 +52,7 @@ class Downlink:
     def owed(self, round_C: Tensor, dense: int) -> Tensor:
         """Bytes that bring clients up to date that hold the model as of the beginning of round `round_C`.
 
-        >>> log = Downlink(torch.empty(0), torch.empty(0), torch.tensor([30, 40]), torch.tensor([5, 7]), since=5)
+        >>> log = BroadcastLog(torch.empty(0), torch.empty(0), torch.tensor([30, 40]), torch.tensor([5, 7]), since=5)
         >>> log.owed(torch.tensor([8, 7, 6, 5, 4, -1]), dense=60)
         tensor([ 0, 40, 40, 60, 60, 60])
         """
@@ -68,7 +68,7 @@ class Downlink:
         messages = self.byte_B.split(self.length_M.tolist())
         return [m.numpy().tobytes() for m, t in zip(messages, self.round_M.tolist(), strict=True) if t >= round]
 
-    def sent(self, message_B: Tensor, round: int, left_P: Tensor, dense: int) -> Downlink:
+    def sent(self, message_B: Tensor, round: int, left_P: Tensor, dense: int) -> BroadcastLog:
         """One message on; the oldest go where the log would be larger than the model."""
         length_M = torch.cat([self.length_M, torch.tensor([len(message_B)])])
         round_M = torch.cat([self.round_M, torch.tensor([round])])

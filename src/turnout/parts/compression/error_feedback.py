@@ -21,7 +21,7 @@ from torch import Tensor
 from turnout.errors import Mistake, nearest
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.broadcast_log import NEVER, Downlink
+from turnout.parts.compression.broadcast_log import NEVER, BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
 from turnout.types import Message, State, Tensors
 
@@ -45,7 +45,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lossy(ABC):
+class ErrorFeedback(ABC):
     """A compression made of a codec for each direction.
 
     feedback        what is left out is kept and goes with the next message
@@ -78,7 +78,7 @@ class Lossy(ABC):
         return rows | ({"left": torch.zeros(_width(slots))} if self.feedback else {})
 
     def begin(self, slots: tuple[Slot, ...]) -> State:
-        return Downlink.begin(_width(slots) if self.feedback else 0).to_state() if self.directions == "both" else {}
+        return BroadcastLog.begin(_width(slots) if self.feedback else 0).to_state() if self.directions == "both" else {}
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         left_CP, round_C = update_CP, kept["round"]
@@ -105,12 +105,12 @@ class Lossy(ABC):
         dense = dense_bytes(sending.slots)
         if self.directions == "up":
             return torch.full_like(message.bytes_C, dense)
-        return Downlink.from_state(state).owed(message.tensors["since"].cpu(), dense)
+        return BroadcastLog.from_state(state).owed(message.tensors["since"].cpu(), dense)
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         if self.directions == "up":
             return change_P, state
-        log = Downlink.from_state(state)
+        log = BroadcastLog.from_state(state)
         left_P = log.left_P + change_P if self.feedback else change_P.clone()
         codec = self.codec("down", sending)
         coded = codec.write(left_P[None], sending.slots)

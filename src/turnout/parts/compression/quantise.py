@@ -9,21 +9,21 @@ import torch
 from turnout.errors import Mistake, nearest
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.codec.byte import Byte, Dither
-from turnout.parts.compression.error_feedback import Codec, Lossy
+from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
 from turnout.rng import rng, uniform
 
 ROUNDINGS = ("stochastic", "nearest")
 
 
 @dataclass(frozen=True)
-class Quantise(Lossy):
+class Quantise(ErrorFeedback):
     """Eight bits an entry: whole multiples of 1/127 of the largest entry of its tensor.
 
     rounding    "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
                 "nearest"
     feedback    keep what was rounded away for the next message; stochastic rounding does without, and then clients
                 keep nothing
-    and the other settings of `Lossy`
+    and the other settings of `ErrorFeedback`
     """
 
     rounding: str = "stochastic"

@@ -15,17 +15,17 @@ from turnout.parts.compression.base import Dense, Sending, dense_bytes
 from turnout.parts.compression.codec.picks import check_keep
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.compression.codec.values import Values
-from turnout.parts.compression.error_feedback import Codec, Lossy
+from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
 from turnout.types import Message, State, Tensors
 
 
 @dataclass(frozen=True)
-class TopK(Lossy):
+class TopK(ErrorFeedback):
     """The largest entries of each tensor with their values, and what is left out goes with the next message.
 
     keep, keep_down  the share of the entries that is sent up, and down (the same where none is given)
     scope            the largest of each "tensor", or of the whole "model"
-    and the settings of `Lossy`
+    and the settings of `ErrorFeedback`
     """
 
     keep: float = 0.01

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.machine.threads import ahead
+from turnout.machine.threads import ordered_map
 from turnout.parts.substitution.base import Arrived, Lent, Unused, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
 from turnout.parts.substitution.similarity_table import Pairs
@@ -182,7 +182,7 @@ class Friends(Unused):
             pairs.met(slot_R[row_b][b_N], slot_R[row_c][c_N], score_N, weight_N, candidates)
             return len(b_N)
 
-        return sum(ahead(learn, blocks, threads=1 if x_RD.is_cuda else None))
+        return sum(ordered_map(learn, blocks, threads=1 if x_RD.is_cuda else None))
 
     def score(self, product_N: Tensor, length_N: Tensor, other_N: Tensor) -> Tensor:
         """r(Δ_i, Δ_j) from their inner product and lengths (eq. 14, or the negative distance).

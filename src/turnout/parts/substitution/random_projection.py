@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.machine.threads import ahead
+from turnout.machine.threads import ordered_map
 from turnout.rng import rng
 
 _ROWS = 64  # rows folded together, so that they stay in the cache
@@ -40,6 +40,6 @@ def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
             out[:, turn : turn + cut - start].addcmul_(x[:, start:cut], sign_P[start:cut])
             out[:, : end - cut].addcmul_(x[:, cut:end], sign_P[cut:end])
 
-    for _ in ahead(fold_rows, range(0, rows, step)):
+    for _ in ordered_map(fold_rows, range(0, rows, step)):
         pass
     return sketch_RD

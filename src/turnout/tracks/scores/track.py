@@ -44,6 +44,10 @@ class ScoreTrack:
         return self.federation.clients
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.federation.names
+
+    @property
     def device(self) -> torch.device:
         return self.sheet.x.device
 
