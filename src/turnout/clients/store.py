@@ -1,9 +1,9 @@
 """Clients' own state by id: gather(ids), scatter(ids). Only clients that have some take room.
 
-What a client keeps between rounds (personal parameters, residuals, control variates) is one row per name. Rows live in
-memory, or in a file mapped into memory where they would be too large. Checkpoints are incremental: each writes the
-rows that changed since the last one, and now and then all of them, so that a round with a small cohort never rewrites
-a large population.
+What a client keeps between rounds (personal parameters, residuals, control variates) is one row per name. Rows live on
+the device that trains while they fit its share, then in the processor's memory, then in a file mapped into memory.
+Checkpoints are incremental: each writes the rows that changed since the last one, and now and then all of them, so that
+a round with a small cohort never rewrites a large population.
 
 Shape letters: C clients asked for.
 """
@@ -25,9 +25,18 @@ from turnout.types import Tensors
 class ClientStore:
     """Rows per client, starting from `initial` (one client's state) for those never seen."""
 
-    def __init__(self, initial: Tensors, memory_limit: int = 4 << 30, folder: Path | None = None):
+    def __init__(
+        self,
+        initial: Tensors,
+        memory_limit: int = 4 << 30,
+        folder: Path | None = None,
+        device: torch.device | None = None,
+        device_limit: int = 0,
+    ):
+        """`device_limit`: bytes that rows may take on `device`; beyond it all of them move to memory."""
         self.initial = {name: value.detach().cpu() for name, value in initial.items()}
         self.memory_limit, self.folder = memory_limit, folder
+        self.device, self.device_limit = device or torch.device("cpu"), device_limit
         self.clear()
 
     def clear(self) -> None:
@@ -36,7 +45,7 @@ class ClientStore:
         self._free: list[int] = []  # slots of clients that were forgotten
         self._touched: set[int] = set()
         self._forgotten: set[int] = set()
-        self._rows: Tensors = {name: value.new_empty(0, *value.shape) for name, value in self.initial.items()}
+        self._rows: Tensors = {name: self._allocate(name, 0) for name in self.initial}
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -57,11 +66,12 @@ class ClientStore:
         where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)
         result = {}
         for name, value in ((n, v) for n, v in self.initial.items() if wanted(n)):
+            kept = self._rows[name]
             if len(known) == len(slots):
-                result[name] = self._rows[name].index_select(0, where)
+                result[name] = kept.index_select(0, where.to(kept.device))
                 continue
-            rows = value.expand(len(slots), *value.shape).clone()
-            rows[known] = self._rows[name][where]
+            rows = value.to(kept.device).expand(len(slots), *value.shape).clone()
+            rows[known.to(kept.device)] = kept[where.to(kept.device)]
             result[name] = rows
         return result
 
@@ -76,10 +86,12 @@ class ClientStore:
         self._grow(len(self._slot) + len(self._free))
         fresh = torch.tensor([self._slot[c] for c in new], dtype=torch.int64)
         for name in self.initial.keys() - rows.keys():
-            self._rows[name][fresh] = self.initial[name]
+            kept = self._rows[name]
+            kept[fresh.to(kept.device)] = self.initial[name].to(kept.device)
         where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
         for name, value in rows.items():
-            self._rows[name].index_copy_(0, where, value.detach().to("cpu", self.initial[name].dtype))
+            kept = self._rows[name]
+            kept.index_copy_(0, where.to(kept.device), value.detach().to(kept))
         self._touched.update(clients)
 
     def forget(self, client: int) -> None:
@@ -99,6 +111,8 @@ class ClientStore:
     def _allocate(self, name: str, rows: int) -> Tensor:
         like = self.initial[name]
         shape = (rows, *like.shape)
+        if self.device.type != "cpu" and rows * self.row_bytes <= self.device_limit:
+            return torch.empty(shape, dtype=like.dtype, device=self.device)
         if rows * self.row_bytes <= self.memory_limit:
             return torch.empty(shape, dtype=like.dtype)
         folder = self.folder or Path(tempfile.mkdtemp(prefix="turnout-store-"))
@@ -122,7 +136,7 @@ class ClientStore:
         ids = torch.tensor(clients, dtype=torch.int64)
         about = {"client": ids, "forgotten": torch.tensor(sorted(self._forgotten), dtype=torch.int64)}
         with replacing(folder / name) as temporary:
-            save_file(about | {n: v.contiguous() for n, v in self.gather(ids).items()}, temporary)
+            save_file(about | {n: v.cpu().contiguous() for n, v in self.gather(ids).items()}, temporary)
         self._touched.clear()
         self._forgotten.clear()
         return [name] if whole else [*files, name]

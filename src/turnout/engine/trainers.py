@@ -73,6 +73,10 @@ class Place:
         tensors, plain = flatten(tree)
         return unflatten(self.put_all(tensors), plain)
 
+    def share(self) -> int:
+        """Bytes of a GPU that clients' own rows may take: a third of what is free; none where there is no GPU."""
+        return torch.cuda.mem_get_info(self.device)[0] // 3 if self.device.type == "cuda" else 0
+
     def describe(self) -> dict[str, str]:
         """The device and its name, for the run's records."""
         cuda = self.device.type == "cuda"

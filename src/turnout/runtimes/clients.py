@@ -49,7 +49,7 @@ class Clients:
         self.federation = setup.federation.to(self.place.device)
         self.model = _placed(setup)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
-        self.store = ClientStore(self._first_rows())
+        self.store = ClientStore(self._first_rows(), device=self.place.device, device_limit=self.place.share())
         self.trainer = _trainer(self, experiment.runtime)
         self._pending: tuple[Tensor, Tensors] | None = None
 

@@ -1,0 +1,115 @@
+"""What each part costs on a GPU: milliseconds a round of 50 clients of the CIFAR CNN, 5 steps of 10 samples, and the
+ratio to the plain round. Beside it `central`: one model trained on the same samples in one large batch.
+
+    python benchmarks/gpu_parts.py [--device cuda] [--clients 50] [--rounds 30] [--parts plain,scaffold,...]
+
+Medians over rounds after a warm-up; the sides are measured one after another in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import turnout as to
+from turnout.tracks.prepare import prepare
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": dict,
+    "elastic": lambda: {"terms": [to.Elastic()]},
+    "proximal": lambda: {"terms": [to.Proximal()]},
+    "scaffold": lambda: {"terms": [to.Scaffold()]},
+    "fedgate": lambda: {"terms": [to.FedGATE()]},
+    "ternary": lambda: {"compression": to.SparseTernary(0.01)},
+    "8 bit": lambda: {"compression": to.Quantise()},
+    "friends": lambda: {"substitution": to.Friends()},
+    "stale": lambda: {"substitution": to.Stale()},
+    "head at home": lambda: {"personal": to.personal.Named("output.*")},
+    "independent": lambda: {"personal": to.personal.everything},
+    "momentum": lambda: {"local": local(to.SGD(0.05, momentum=0.9))},
+    "adam": lambda: {"local": local(to.Adam(0.001))},
+}
+
+
+def local(optimizer: Any) -> to.Local:
+    return to.Local(optimizer, steps=5, batch_size=10)
+
+
+def data(clients: int, each: int = 50) -> to.data.Own:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(clients * each, 3, 32, 32, generator=generator)
+    y = torch.randint(0, 10, (len(x),), generator=generator)
+    return to.data.Own(x, y, torch.arange(clients).repeat_interleave(each), test=(x[:10], y[:10]), test_share=0.0)
+
+
+def experiment(settings: dict[str, Any], clients: int, device: str, rounds: int) -> to.Experiment:
+    algorithm = to.Algorithm(**{"local": local(to.SGD(0.05)), **settings})
+    world = to.World(data(clients), to.participation.Always())
+    runtime = to.InProcess(device=device, precision="tf32" if device == "cuda" else "float32")
+    return to.Experiment(world, to.models.pfl_cifar_cnn(), algorithm, rounds=rounds, runtime=runtime)
+
+
+def milliseconds(one: Callable[[int], None], rounds: int, warm_up: int, cuda: bool) -> float:
+    times = []
+    for t in range(warm_up + rounds):
+        start = time.perf_counter()
+        one(t)
+        if cuda:
+            torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times[warm_up:])
+
+
+def part_time(name: str, args: argparse.Namespace) -> float:
+    track = prepare(experiment(PARTS[name](), args.clients, args.device, args.rounds + args.warm_up))
+    state = track.begin()
+
+    def one(t: int) -> None:
+        nonlocal state
+        state, _ = track.round(state, t)
+
+    return milliseconds(one, args.rounds, args.warm_up, args.device == "cuda")
+
+
+def central_time(args: argparse.Namespace) -> float:
+    """One model, five steps on a batch of everybody's ten samples each."""
+    model = to.models.pfl_cifar_cnn().build((3, 32, 32), 10).to(args.device)
+    optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.05), nn.CrossEntropyLoss()
+    x = torch.randn(args.clients * 10, 3, 32, 32, device=args.device)
+    y = torch.randint(0, 10, (len(x),), device=args.device)
+
+    def one(t: int) -> None:
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+
+    return milliseconds(one, args.rounds, args.warm_up, args.device == "cuda")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=15)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    central = central_time(args)
+    print(f"{'central':14} {central:9.1f} ms", flush=True)
+    plain = None
+    for name in args.parts.split(","):
+        found = part_time(name, args)
+        plain = plain or found
+        print(f"{name:14} {found:9.1f} ms  {found / plain:5.2f} x  {found / central:5.2f} x central", flush=True)
+
+
+if __name__ == "__main__":
+    main()
