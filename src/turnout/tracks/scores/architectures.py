@@ -23,6 +23,7 @@ from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import Place, make_trainer
 from turnout.layout import lay_out
+from turnout.machine.clock import stage
 from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key
@@ -123,7 +124,13 @@ class Architecture:
 
     def kept(self, client_C: Tensor) -> Tensors:
         """What these clients have of their own here, on the device."""
-        return self.conditions.place.put_all(self.store.gather(client_C))
+        with stage("client state"):
+            return self.conditions.place.put_all(self.store.gather(client_C))
+
+    def keep(self, client_C: Tensor, rows: Tensors) -> None:
+        """These rows are theirs from now on."""
+        with stage("client state"):
+            self.store.scatter(client_C, rows)
 
 
 def against_probabilities(output: Tensor, target: Tensor) -> Tensor:

@@ -98,8 +98,8 @@ class Group:
         return replace(self, built=replace(self.built, models=taught))
 
     def keep(self, moments: bool) -> None:
-        """Write the models to the store."""
-        self.architecture.store.scatter(self.client_c, self.built.models.to_rows(self.work.t, moments))
+        """The models are their clients' own from now on."""
+        self.architecture.keep(self.client_c, self.built.models.to_rows(self.work.t, moments))
 
     def answers(self, request: LearnRequest, algorithm: Scores, x: Tensor) -> list[LearnReply]:
         """What everybody's model says after learning, and its weights where they are averaged."""

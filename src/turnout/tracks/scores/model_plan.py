@@ -10,6 +10,7 @@ from torch import nn
 from turnout.errors import Mistake, nearest
 from turnout.models import Model
 from turnout.tracks.scores.settings import Uses
+from turnout.world.client_names import ClientNames
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +24,10 @@ class ModelPlan:
     changes: dict[int, list[tuple[int, int]]]
 
     @staticmethod
-    def of(default: Model, uses: Sequence[Uses], names: tuple[str, ...] | None, clients: int) -> ModelPlan:
+    def of(default: Model, uses: Sequence[Uses], known: ClientNames) -> ModelPlan:
         models, changes = [default], dict[int, list[tuple[int, int]]]()
         for entry in uses:
-            client = _number(entry.client, names, clients)
+            client = _number(entry.client, known)
             changes.setdefault(client, []).append((entry.since, _place_among(models, entry.model)))
         for client, own in changes.items():
             own.sort(key=lambda change: change[0])
@@ -51,11 +52,13 @@ def _place_among(models: list[Model], model: Model) -> int:
     return len(models) - 1
 
 
-def _number(client: int | str, names: tuple[str, ...] | None, clients: int) -> int:
-    if isinstance(client, str) and names is not None and client in names:
-        return names.index(client)
-    if isinstance(client, str) and not client.isdecimal():
-        raise Mistake(f"algorithm.models speaks of client {client!r}: {nearest(client, names or ())}")
-    if not 0 <= int(client) < clients:
-        raise Mistake(f"algorithm.models speaks of client {client}, and there is none: they are 0 to {clients - 1}")
-    return int(client)
+def _number(client: int | str, known: ClientNames) -> int:
+    """A client's number; digits that are nobody's name are a number too."""
+    digits = isinstance(client, str) and client.isdecimal() and client not in (known.names or ())
+    found = known.number(int(client) if digits else client)
+    if found is not None:
+        return found
+    if isinstance(client, str) and not digits:
+        raise Mistake(f"algorithm.models speaks of client {client!r}: {nearest(client, known.names or ())}")
+    last = (known.clients or 0) - 1
+    raise Mistake(f"algorithm.models speaks of client {client}, and there is none: they are 0 to {last}")

@@ -24,6 +24,7 @@ from turnout.tracks.scores.setup import ScoreFactory, ScoreSetup
 from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.scores.track import ScoreTrack
 from turnout.tracks.track import fingerprint
+from turnout.world.client_names import ClientNames
 from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
@@ -56,7 +57,7 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
             "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
             "Stream or Loader public and label_sets"
         )
-    plan = ModelPlan.of(experiment.model, algorithm.models, enrolment.names, enrolment.clients)
+    plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
     setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
     calendar, place = calendar_of(experiment.world.events, setting), place_of(experiment.runtime.compute)
     return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)

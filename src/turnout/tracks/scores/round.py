@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from turnout.machine.clock import stage
 from turnout.parts.selection import chosen
 from turnout.round_log import RoundLog, RoundRecord
 from turnout.server.finite import not_finite
@@ -39,14 +40,17 @@ def run_round(
     server: ScoreServer, t: int, seed: int, algorithm: Scores, public: PublicLabels, runtime: ScoreRuntime
 ) -> tuple[ScoreServer, RoundRecord]:
     """One round: the next server and the record of what happened. A round without anybody changes nothing."""
-    server, opening = open_round(server, t, public, runtime)
+    with stage("membership"):
+        server, opening = open_round(server, t, public, runtime)
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
     log = RoundLog(t, t, lr, len(server.members), opening)
-    client_C = cohort(server.members, t, seed, algorithm)
+    with stage("selection"):
+        client_C = cohort(server.members, t, seed, algorithm)
     if not len(client_C):
         return server, log.record(skipped="nobody was asked")
 
-    answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
+    with stage("client work"):
+        answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
     examples_C = examples_of(answer, runtime.examples(client_C))
     share_C = examples_C / examples_C.sum().clamp(min=1)
     log.turned_up(answer.turnout, torch.ones_like(client_C, dtype=torch.bool), share_C, examples_C)
@@ -58,7 +62,8 @@ def run_round(
     updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
     table = global_update(server.table, updates, algorithm.combine)
     mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
-    learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
+    with stage("client work"):
+        learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
     examples = {reply.client: float(reply.examples) for reply in replies}
     averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
     write_down(log, answer, replies, updates, learnt, table, algorithm, public)

@@ -28,7 +28,8 @@ def write_down(
         numbers_of(reply, update, outputs.get(reply.client), table, algorithm, public)
         for reply, update in zip(replies, updates, strict=True)
     ]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name, float("nan")) for row in rows] for name in names}
     position_R = torch.searchsorted(log.columns["client"], torch.tensor([reply.client for reply in replies]))
     log.reported({name: _exact(values) for name, values in columns.items()}, position_R)
     log.counted = len(replies)
