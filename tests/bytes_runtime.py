@@ -59,8 +59,8 @@ class BytesOnly:
 class Process:
     """One process with some clients: a message goes there, its answer comes back."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, __file__]
+    def __init__(self, script: str = __file__) -> None:
+        command = [sys.executable, script]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.sent = self.received = 0
 
@@ -275,9 +275,10 @@ def read(stream: BinaryIO) -> bytes | None:
     return stream.read(int.from_bytes(head, "little")) if len(head) == 8 else None
 
 
-def main() -> None:
+def serve(home: Any) -> None:
+    """Answer messages, each by the function of that name, until there are no more."""
     torch.set_num_threads(1)
-    home, source, sink = Home(), sys.stdin.buffer, sys.stdout.buffer
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (message := read(source)) is not None:
         tree = wire.unpack(message)
         what = tree.pop("what").replace(" ", "_")
@@ -285,4 +286,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Home())
