@@ -85,6 +85,13 @@ class Process:
         self.popen.stdout.close()
 
 
+def living_at(processes: Sequence[Process], client_I: Tensor) -> list[tuple[Process, Tensor]]:
+    """Which of these clients live where: their places in the list."""
+    home_I = client_I % len(processes)
+    found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(processes)]
+    return [(process, place) for process, place in found if len(place)]
+
+
 class BytesRuntime(Simulated):
     """The server's side: it draws the turnout and knows sample counts, and has neither data nor rows of clients."""
 
@@ -100,10 +107,7 @@ class BytesRuntime(Simulated):
         return self
 
     def _at(self, client_I: Tensor) -> list[tuple[Process, Tensor]]:
-        """Which of these clients live where: their places in the list."""
-        home_I = client_I % len(self.processes)
-        found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(self.processes)]
-        return [(process, place) for process, place in found if len(place)]
+        return living_at(self.processes, client_I)
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         plan = self.plan(client_C, download.t)

@@ -12,12 +12,12 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 import turnout as to
-from bytes_runtime import Process, serve
+from bytes_runtime import BytesOnly, Process, living_at, serve
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.tracks.building import enrolment_of
@@ -35,19 +35,8 @@ def score_process() -> Process:
 
 
 @dataclass(frozen=True)
-class ScoresByBytes:
+class ScoresByBytes(BytesOnly):
     """Clients in other processes, reached by bytes."""
-
-    kind: ClassVar[str] = "scores-by-bytes"
-    processes: tuple[Process, ...]
-    compute: to.InProcess
-    shares_the_machine: ClassVar[bool] = False
-
-    def on_threads(self, threads: int) -> ScoresByBytes:
-        return self
-
-    def as_begun(self, threads: int, chunk: int, device: str) -> ScoresByBytes:
-        return self
 
     def open_scores(self, setup: ScoreSetup) -> BytesScores:
         return BytesScores(setup, self.processes, self.compute)
@@ -65,14 +54,8 @@ class BytesScores(SimulatedScores):
         for i, process in enumerate(processes):
             process.ask("open", experiment=text, residue=i, processes=len(processes))
 
-    def _at(self, client_I: Tensor) -> list[tuple[Process, Tensor]]:
-        """Which of these clients live where: their places in the list."""
-        home_I = client_I % len(self.processes)
-        found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(self.processes)]
-        return [(process, place) for process, place in found if len(place)]
-
     def build(self, request: BuildRequest) -> BuildAnswer:
-        fraction_C, parts = self.fractions(request.client_C, request.t), self._at(request.client_C)
+        fraction_C, parts = self.fractions(request.client_C, request.t), living_at(self.processes, request.client_C)
         for process, place in parts:
             own = wire.build_request_tree(request.among(request.client_C[place]))
             process.send("build", request=own, fraction=fraction_C[place])
@@ -82,18 +65,21 @@ class BytesScores(SimulatedScores):
         return answer.among(request.client_C)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
-        parts = self._at(request.client_C)
+        parts = living_at(self.processes, request.client_C)
         for process, place in parts:
             process.send("learn", request=wire.learn_request_tree(request.among(request.client_C[place])))
         replies = [reply for process, _ in parts for reply in wire.learn_replies_of(process.answer()["replies"])]
         return sorted(replies, key=lambda reply: reply.client)
 
     def forget(self, client_I: Tensor) -> None:
-        for process, place in self._at(client_I):
+        for process, place in living_at(self.processes, client_I):
             process.ask("forget", client=client_I[place])
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
-        asks = [p.ask("measure", client=client_C[place], tested=tested_R) for p, place in self._at(client_C)]
+        asks = [
+            p.ask("measure", client=client_C[place], tested=tested_R)
+            for p, place in living_at(self.processes, client_C)
+        ]
         return [own for answer in asks for own in wire.own_outputs_of(answer["outputs"])]
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:

@@ -88,8 +88,7 @@ class ScoreClients:
         at = (steps_c > 0).nonzero().squeeze(1)
         if not len(at):
             return BuildAnswer(turnout)
-        own_check = None if check is None else check.take(at)
-        work = Work(client_c[at], steps_c[at], samples.take(at), own_check, request.lr, t, self.seed)
+        work = Work(client_c, steps_c, samples, check, request.lr, t, self.seed).take(at)
         sets = [sets[i] for i in at.tolist()]
         start = self._start(architecture, request, work.client_C, sets)
         group = Group.of(architecture, algorithm, work, start, sets, examples_c[at])

@@ -54,11 +54,9 @@ class Group:
         """Some of the participants."""
         if len(place_c) == len(self.client_c):
             return self
-        work, samples = self.work, self.work.samples.take(place_c)
-        work = replace(work, client_C=work.client_C[place_c], steps_C=work.steps_C[place_c], samples=samples)
-        built = replace(self.built, models=self.built.models.take(place_c))
-        sets = [self.sets[i] for i in place_c.tolist()]
-        return replace(self, work=work, built=built, sets=sets, examples_c=self.examples_c[place_c])
+        sets, examples_c = [self.sets[i] for i in place_c.tolist()], self.examples_c[place_c]
+        work, built = self.work.take(place_c), self.built.take(place_c)
+        return Group(self.architecture, work, built, sets, examples_c, self.seconds)
 
     # -- the first half
 

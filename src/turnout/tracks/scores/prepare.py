@@ -35,14 +35,13 @@ def prepare_scores(given: Experiment, federation: Federation) -> ScoreTrack:
     """The score track, ready for its first round."""
     enrolment = enrolment_of(federation)
     setup = set_up(given, federation, enrolment)
-    experiment, algorithm, given_public = setup.experiment, setup.algorithm, setup.public
+    experiment, algorithm, samples = setup.experiment, setup.algorithm, setup.public
     runtime = factory_of(experiment.runtime)(setup)
-    public = PublicLabels.of(
-        given_public.y_R, federation.labels, algorithm.held_out, algorithm.permuted, experiment.seed
-    )
+    how = algorithm.held_out, algorithm.permuted, experiment.seed
+    public = PublicLabels.of(samples.y_R, federation.labels, *how)
     members = Members(enrolment.clients, setup.calendar.outside_L)
     server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
-    mark = fingerprint(enrolment.fingerprint, digest(given_public.x, given_public.y_R), lasting(given))
+    mark = fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))
     models, device = len(setup.plan.models), setup.place.device
     return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark)
 

@@ -7,7 +7,7 @@ Shape letters: C clients, P parameters, R public samples, l labels of a client.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,12 @@ class Work:
     t: int
     seed: int
 
+    def take(self, place_c: Tensor) -> Work:
+        """The work of some of them."""
+        check = None if self.check is None else self.check.take(place_c)
+        own = replace(self, client_C=self.client_C[place_c], steps_C=self.steps_C[place_c], check=check)
+        return replace(own, samples=self.samples.take(place_c))
+
 
 @dataclass(frozen=True)
 class Built:
@@ -44,6 +50,10 @@ class Built:
     loss_C: Tensor
     epochs_C: Tensor
     finite_C: Tensor
+
+    def take(self, place_c: Tensor) -> Built:
+        """The outcome for some of them."""
+        return Built(self.models.take(place_c), self.loss_C[place_c], self.epochs_C[place_c], self.finite_C[place_c])
 
 
 def build(architecture: Architecture, local: Local, work: Work, start: ClientModels) -> Built:
