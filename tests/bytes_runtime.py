@@ -59,8 +59,8 @@ class BytesOnly:
 class Process:
     """One process with some clients: a message goes there, its answer comes back."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, __file__]
+    def __init__(self, script: str = __file__) -> None:
+        command = [sys.executable, script]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.sent = self.received = 0
 
@@ -85,6 +85,13 @@ class Process:
         self.popen.stdout.close()
 
 
+def living_at(processes: Sequence[Process], client_I: Tensor) -> list[tuple[Process, Tensor]]:
+    """Which of these clients live where: their places in the list."""
+    home_I = client_I % len(processes)
+    found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(processes)]
+    return [(process, place) for process, place in found if len(place)]
+
+
 class BytesRuntime(Simulated):
     """The server's side: it draws the turnout and knows sample counts, and has neither data nor rows of clients."""
 
@@ -100,10 +107,7 @@ class BytesRuntime(Simulated):
         return self
 
     def _at(self, client_I: Tensor) -> list[tuple[Process, Tensor]]:
-        """Which of these clients live where: their places in the list."""
-        home_I = client_I % len(self.processes)
-        found = [(process, (home_I == i).nonzero().squeeze(1)) for i, process in enumerate(self.processes)]
-        return [(process, place) for process, place in found if len(place)]
+        return living_at(self.processes, client_I)
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         plan = self.plan(client_C, download.t)
@@ -275,9 +279,10 @@ def read(stream: BinaryIO) -> bytes | None:
     return stream.read(int.from_bytes(head, "little")) if len(head) == 8 else None
 
 
-def main() -> None:
+def serve(home: Any) -> None:
+    """Answer messages, each by the function of that name, until there are no more."""
     torch.set_num_threads(1)
-    home, source, sink = Home(), sys.stdin.buffer, sys.stdout.buffer
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (message := read(source)) is not None:
         tree = wire.unpack(message)
         what = tree.pop("what").replace(" ", "_")
@@ -285,4 +290,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Home())

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import turnout as to
 from turnout.round_log import RoundRecord
-from turnout.tracks.scores.round import ScoreServer
+from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest
+from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.scores.track import ScoreTrack
 from worlds import EXACT, Given
 
@@ -71,3 +72,9 @@ def play(track: ScoreTrack, rounds: int = 1, state: ScoreServer | None = None) -
         state, record = track.round(state, t)
         records.append(record)
     return state, records
+
+
+def ask(track: ScoreTrack, client_C: Tensor, t: int) -> BuildAnswer:
+    """What clients answer to the first question of a round, without averages."""
+    local = track.algorithm.local
+    return track.runtime.build(BuildRequest(t, local.schedule.rate(local.optimizer.lr, t), client_C))

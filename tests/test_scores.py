@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import turnout as to
-from score_worlds import COUNTS, LABELS, SETS, Arrive, play, public, score_world, stream
+from score_worlds import COUNTS, LABELS, SETS, Arrive, ask, play, public, score_world, stream
 from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
+from turnout.tracks.scores.public_labels import PublicLabels, accuracy
+from turnout.tracks.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
 from worlds import Given
 
 FOUR = (("ant", "bee"), ("bee", "cow"), ("cow", "dog"), ("ant", "bee", "dog"))
@@ -25,9 +26,9 @@ def best(own: dict[int, list[float]], r: int) -> int:
 
 def formula(track, state, t: int) -> Tensor:
     """SPEC 4.2, row by row and label by label, from the scores that clients would send in this round."""
-    algorithm, sheet, G = track.algorithm, track.sheet, state.table.score_RL
-    replies = track.runtime.build(state.members.ids(), t, {}).replies
-    y, n0, new = sheet.shown_R.tolist(), len(sheet.shown_R), G.clone()
+    algorithm, answers, G = track.algorithm, track.public, state.table.score_RL
+    replies = ask(track, state.members.ids(), t).replies
+    y, n0, new = answers.shown_R.tolist(), len(answers.shown_R), G.clone()
     h, beta = {}, {}
     for reply in replies:
         labels, alpha = reply.set_l.tolist(), COUNTS[reply.client] / n0
@@ -36,12 +37,12 @@ def formula(track, state, t: int) -> Tensor:
         h[reply.client] = own
 
         right = [best(own, r) == y[r] for r in range(n0)]
-        rows = {c: [r for r in range(n0) if y[r] == c and sheet.open_R[r]] for c in labels}
+        rows = {c: [r for r in range(n0) if y[r] == c and answers.open_R[r]] for c in labels}
         every = [r for c in labels for r in rows[c]]
         for c in labels:
             used = rows[c] if algorithm.beta == "label" else every
             beta[reply.client, c] = sum(right[r] for r in used) / len(used)
-    for c in range(len(sheet.labels)):
+    for c in range(len(answers.names)):
         holders = [m for m in h if c in h[m]]
         for r in range(n0):
             here = [m for m in holders if algorithm.rows == "all" or y[r] in h[m]]
@@ -76,28 +77,28 @@ def test_4_2_beta_and_alpha_of_an_example():
     """Two users share b: β 1 and ½ there, 1 for what each has alone; α = |D| / n0."""
     y = torch.tensor([0, 1, 1, 2])
     every = torch.ones(4, dtype=torch.bool)
-    sheet = Sheet(y, y, y, every, every, ("a", "b", "c"))
+    labels = PublicLabels(y, y, every, every, ("a", "b", "c"))
     first, second = torch.tensor([0, 1]), torch.tensor([1, 2])
     f1 = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
     f2 = torch.tensor([[0.5, 0.5], [0.7, 0.3], [0.1, 0.9], [0.3, 0.7]], dtype=torch.float64)
-    old = Table.blank(4, 3)
+    old = ScoreTable.blank(4, 3)
     h1 = local_update(old, first, f1, 0.5, "plain", 1.0)
     h2 = local_update(old, second, f2, 1.0, "plain", 1.0)
-    b1, b2 = beta_of(h1.read("plain"), first, sheet, "label"), beta_of(h2.read("plain"), second, sheet, "label")
+    b1, b2 = beta_of(h1.read("plain"), first, labels, "label"), beta_of(h2.read("plain"), second, labels, "label")
     assert b1.tolist() == [1.0, 1.0]
     assert b2.tolist() == [0.5, 1.0]
     G = global_update(old, [Update(first, h1, b1), Update(second, h2, b2)], "average").score_RL
     torch.testing.assert_close(G[:, 0], 0.5 * f1[:, 0])
     torch.testing.assert_close(G[:, 1], (1.0 * 0.5 * f1[:, 1] + 0.5 * f2[:, 0]) / 1.5)
     torch.testing.assert_close(G[:, 2], f2[:, 1])
-    assert beta_of(h2.read("plain"), second, sheet, "user").tolist() == [2 / 3, 2 / 3]
-    assert beta_of(h2.read("plain"), second, sheet, "equal").tolist() == [1.0, 1.0]
+    assert beta_of(h2.read("plain"), second, labels, "user").tolist() == [2 / 3, 2 / 3]
+    assert beta_of(h2.read("plain"), second, labels, "equal").tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("growth", "decay"), [("plain", 1.0), ("plain", 0.5), ("shrunk", 1.0)])
 def test_4_3_f_growth_and_decay(growth, decay):
     """G grows by α a round; (G + α f) / (1 + α) does not; decay forgets."""
-    f, set_l, table = torch.full((1, 2), 0.5, dtype=torch.float64), torch.tensor([0, 1]), Table.blank(1, 2)
+    f, set_l, table = torch.full((1, 2), 0.5, dtype=torch.float64), torch.tensor([0, 1]), ScoreTable.blank(1, 2)
     wanted = 0.0
     for _ in range(5):
         h = local_update(table, set_l, f, 0.5, growth, decay)
@@ -109,8 +110,8 @@ def test_4_3_f_growth_and_decay(growth, decay):
 
 def test_all_beta_zero_is_a_plain_mean():
     """SPEC 4.3 d."""
-    set_l, old = torch.tensor([0, 1]), Table.blank(1, 2)
-    hs = [Table(torch.tensor([[v, v]], dtype=torch.float64), torch.ones(1, 2).double()) for v in (0.2, 0.6)]
+    set_l, old = torch.tensor([0, 1]), ScoreTable.blank(1, 2)
+    hs = [ScoreTable(torch.tensor([[v, v]], dtype=torch.float64), torch.ones(1, 2).double()) for v in (0.2, 0.6)]
     updates = [Update(set_l, h, torch.zeros(2)) for h in hs]
     torch.testing.assert_close(global_update(old, updates, "average").score_RL, torch.full((1, 2), 0.4).double())
     torch.testing.assert_close(global_update(old, updates, "sum").score_RL, torch.full((1, 2), 0.8).double())
@@ -127,8 +128,8 @@ def test_an_average_stays_between_what_is_averaged_and_has_no_order(data):
         set_l = torch.tensor(sorted(own))
         h = torch.rand(6, len(own), generator=g, dtype=torch.float64)
         rows = torch.rand(6, generator=g) < 0.7 if data.draw(st.booleans()) else None
-        updates.append(Update(set_l, Table(h, torch.ones_like(h)), torch.rand(len(own), generator=g), rows))
-    old = Table(torch.rand(6, labels, generator=g, dtype=torch.float64), torch.ones(6, labels).double())
+        updates.append(Update(set_l, ScoreTable(h, torch.ones_like(h)), torch.rand(len(own), generator=g), rows))
+    old = ScoreTable(torch.rand(6, labels, generator=g, dtype=torch.float64), torch.ones(6, labels).double())
     new, turned = (global_update(old, some, "average") for some in (updates, updates[::-1]))
     torch.testing.assert_close(new.score_RL, turned.score_RL)
     for r in range(6):
@@ -192,7 +193,7 @@ def test_4_4_a_label_may_become_unique_or_nobodys():
     track = prepare(score_world().but(**{"world.participation": Turns()}))
     state = track.begin()
     for t in range(3):
-        replies = {r.client: r for r in track.runtime.build(torch.arange(3), t, {}).replies}
+        replies = {r.client: r for r in ask(track, torch.arange(3), t).replies}
         before, (state, _) = state.table.score_RL, track.round(state, t)
         if t == 1:
             alpha, f = COUNTS[0] / 40, replies[0].f_Rl
@@ -233,7 +234,7 @@ def test_nobody_there_changes_nothing():
 def test_a_label_whose_holders_were_away_is_behind_unless_scores_are_means():
     """One column has been added to twice: plain argmax prefers it, per unit of evidence it does not."""
     f = torch.tensor([[0.6, 0.4]], dtype=torch.float64)
-    table = Table.blank(1, 3)
+    table = ScoreTable.blank(1, 3)
     for own, part in (([0, 1], f), ([1, 2], torch.tensor([[0.4, 0.6]], dtype=torch.float64))):
         set_l = torch.tensor(own)
         h = local_update(table, set_l, part, 0.5, "plain", 1.0)
@@ -267,7 +268,7 @@ def test_8_15_the_literal_reading_knows_labels_that_no_model_does():
     for shown in ("true", "permuted"):
         shown_R = true_R[torch.randperm(400, generator=torch.Generator().manual_seed(1))] if shown != "true" else true_R
         for rows in ("all", "labelled"):
-            table, g = Table.blank(400, 4), torch.Generator().manual_seed(0)
+            table, g = ScoreTable.blank(400, 4), torch.Generator().manual_seed(0)
             for _ in range(10):
                 updates = []
                 for set_l in sets:
@@ -289,18 +290,18 @@ def test_paper_literal_is_the_printed_form():
         "all", "average", "label", "softmax",
     )  # fmt: skip
     track = prepare(score_world().but(algorithm=to.paper_literal()))
-    assert bool(track.sheet.tested_R.all())
+    assert bool(track.public.tested_R.all())
 
 
 def test_half_of_every_label_is_held_out_and_beta_does_not_see_it():
     track = prepare(score_world())
-    sheet = track.sheet
-    assert bool((sheet.open_R ^ sheet.tested_R).all())
-    assert sheet.true_R[sheet.tested_R].bincount().tolist() == [5, 5, 5, 5]
+    labels = track.public
+    assert bool((labels.open_R ^ labels.tested_R).all())
+    assert labels.true_R[labels.tested_R].bincount().tolist() == [5, 5, 5, 5]
     score = torch.randn(40, 2, dtype=torch.float64)
-    other = torch.where(sheet.tested_R[:, None], score.flip(1), score)
+    other = torch.where(labels.tested_R[:, None], score.flip(1), score)
     set_l = torch.tensor([1, 2])
-    assert torch.equal(beta_of(score, set_l, sheet, "label"), beta_of(other, set_l, sheet, "label"))
+    assert torch.equal(beta_of(score, set_l, labels, "label"), beta_of(other, set_l, labels, "label"))
 
 
 # -- accuracies and bytes
@@ -309,16 +310,16 @@ def test_half_of_every_label_is_held_out_and_beta_does_not_see_it():
 def test_accuracies_and_bytes_of_a_record():
     track = prepare(score_world(1.0, 0.0, 1.0))
     state, (record,) = play(track)
-    asked = track.runtime.build(torch.arange(3), 0, {})
-    sheet = track.sheet
+    asked = ask(track, torch.arange(3), 0)
+    labels = track.public
     for reply in asked.replies:
-        rows = [r for r in range(40) if sheet.tested_R[r] and int(sheet.true_R[r]) in reply.set_l.tolist()]
+        rows = [r for r in range(40) if labels.tested_R[r] and int(labels.true_R[r]) in reply.set_l.tolist()]
         guess = [int(reply.set_l[int(reply.f_Rl[r].argmax())]) for r in rows]
-        wanted = sum(a == int(sheet.true_R[r]) for a, r in zip(guess, rows, strict=True)) / len(rows)
+        wanted = sum(a == int(labels.true_R[r]) for a, r in zip(guess, rows, strict=True)) / len(rows)
         assert float(record.clients["local_accuracy"][reply.client]) == pytest.approx(wanted)
-    rows = [r for r in range(40) if sheet.tested_R[r]]
+    rows = [r for r in range(40) if labels.tested_R[r]]
     guess = [max((float(score), c) for c, score in enumerate(state.table.score_RL[r]))[1] for r in rows]
-    right = sum(a == int(sheet.true_R[r]) for a, r in zip(guess, rows, strict=True)) / len(rows)
+    right = sum(a == int(labels.true_R[r]) for a, r in zip(guess, rows, strict=True)) / len(rows)
     assert track.evaluate(state, 0).values["global_accuracy"] == pytest.approx(right)
     assert record.bytes_up == record.bytes_down == 2 * (40 * 2 * 4)
     parameters = 5 * 6 + 6 + 6 * 2 + 2

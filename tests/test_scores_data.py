@@ -46,7 +46,8 @@ def test_what_a_client_says_is_mapped_and_means_the_same():
     other = prepare(score_world(data=stream(function=Says(words), label_sets=sets, mapping=mapping)))
     assert torch.equal(plain.round(plain.begin(), 0)[0].table.score_RL, other.round(other.begin(), 0)[0].table.score_RL)
     for t in range(2):
-        assert torch.equal(plain.federation.train(torch.arange(3), t).y, other.federation.train(torch.arange(3), t).y)
+        mine, theirs = (track.runtime.federation.train(torch.arange(3), t).y for track in (plain, other))
+        assert torch.equal(mine, theirs)
 
 
 def test_a_mapping_may_be_for_one_client():
@@ -194,7 +195,7 @@ def test_any_data_with_a_public_set():
         runtime=to.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     track = prepare(experiment)
-    assert len(track.runtime.zoo.made) == 1
+    assert len(track.runtime.clients.architectures.made) == 1
     state, record = track.round(track.begin(), 0)
     assert record.answered < 10
     assert len(track.evaluate(state, 0).per_client["consensus_accuracy"][0]) == 10

@@ -7,10 +7,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import turnout as to
-from score_worlds import COUNTS, SETS, Arrive, play, public, score_world, stream
+from score_worlds import COUNTS, SETS, Arrive, ask, play, public, score_world, stream
 from turnout.engine.batches import address_batches
 from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.tables import Table, targets
+from turnout.tracks.scores.exchange import BuildRequest
+from turnout.tracks.scores.score_table import ScoreTable, targets
 from turnout.types import Samples
 
 MODELS = {0: to.models.MLP(6, batch_norm=True), 1: {0: to.models.MLP(6), 2: to.models.MLP(4, activation="softmax")}}
@@ -40,7 +41,7 @@ def test_clients_of_one_architecture_train_together_and_alone_alike():
     for runtime in ({"chunk": 3}, {"chunk": 1}, {"threads": 2, "chunk": 2}):
         changes = {f"runtime.{name}": value for name, value in runtime.items()}
         track = prepare(score_world(1.0, 0.4, 1.0).but(**changes))
-        assert len(track.runtime.zoo.made) == 1
+        assert len(track.runtime.clients.architectures.made) == 1
         found.append(play(track, 2)[0].table.score_RL)
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-9, atol=1e-12)
@@ -49,12 +50,12 @@ def test_clients_of_one_architecture_train_together_and_alone_alike():
 def test_without_early_stopping_it_is_ordinary_training():
     """One client's scores by torch's own Adam on the same batches."""
     track = prepare(score_world(early=None))
-    reply = track.runtime.build(torch.arange(3), 0, {}).replies[1]
+    reply = ask(track, torch.arange(3), 0).replies[1]
     x, names = Arrive()(1, 0)
     y = torch.tensor([SETS[1].index(name) for name in names])
-    architecture = track.runtime.architecture(1, 0)
+    architecture = track.runtime.clients.architecture(1, 0)
     module = to.models.MLP(6).build((5,), 2).double()
-    flat_P, _ = architecture.fresh(0)
+    flat_P = architecture.fresh(0, clients=1).flat_CP[0]
     for name, value in architecture.layout.unpack(flat_P).items():
         module.get_parameter(name).data = value.clone()
     adam = torch.optim.Adam(module.parameters(), lr=0.02)
@@ -97,7 +98,8 @@ def test_the_best_weights_are_kept():
 
 
 def _check_loss(track) -> float:
-    (group,) = track.runtime.build(torch.arange(3), 0, {}).groups
+    ask(track, torch.arange(3), 0)
+    (group,) = track.runtime.clients._pending
     x, y = group.work.check.of(0)
     architecture, models = group.architecture, group.built.models
     output = architecture.trainer.gradients.outputs(models.flat_CP[:1], {}, x[None])[0]
@@ -126,10 +128,10 @@ def test_carried_moments_follow_the_model():
     """Adam's moments and count go on with a carried model; a fresh one has none to go on with."""
     track = prepare(score_world(start="carried", early=None))
     play(track, 2)
-    rows = track.runtime.architecture(0, 0).store.gather(torch.tensor([0]))
+    rows = track.runtime.clients.architecture(0, 0).store.gather(torch.tensor([0]))
     assert int(rows["count"]) == 2 * 3 * 3  # two rounds of three epochs of ceil(12 / 5) steps
     assert float(rows["slot/first"].abs().max()) > 0
-    assert "slot/first" not in prepare(score_world()).runtime.architecture(0, 0).store.initial
+    assert "slot/first" not in prepare(score_world()).runtime.clients.architecture(0, 0).store.initial
 
 
 def test_weights_are_averaged_among_clients_of_one_architecture():
@@ -149,19 +151,11 @@ def test_weights_are_averaged_among_clients_of_one_architecture():
     torch.testing.assert_close(alone["output.bias"], models[2]["output.bias"].double().detach(), rtol=1e-6, atol=1e-8)
     parameters = 5 * 6 + 6 + 6 * 2 + 2
     assert records[0].bytes_up == 3 * (40 * 2 * 4 + 4 * parameters)
-    start = track.runtime._start(
-        track.runtime.architecture(0, 1),
-        _work(track, 1),
-        [torch.tensor(s) for s in ([0, 1], [0, 1], [2, 3])],
-        state.averages,
-    )
+    request = BuildRequest(1, 0.02, torch.arange(3), state.averages)
+    clients, own = track.runtime.clients, [torch.tensor(labels) for labels in ([0, 1], [0, 1], [2, 3])]
+    start = clients._start(clients.architecture(0, 1), request, torch.arange(3), own)
     assert torch.equal(start.flat_CP[0], start.flat_CP[1])
     assert not torch.equal(start.flat_CP[0], start.flat_CP[2])
-
-
-def _work(track, t):
-    (group,) = track.runtime.build(torch.arange(3), t, {}).groups
-    return group.work
 
 
 def test_a_model_that_only_a_program_can_make():
@@ -175,10 +169,10 @@ def test_a_model_that_only_a_program_can_make():
 
 
 def test_targets_are_the_mean_scores_of_ones_own_labels():
-    table = Table(torch.tensor([[1.0, 3.0, 9.0]]).double(), torch.tensor([[2.0, 2.0, 1.0]]).double())
-    torch.testing.assert_close(targets(table, torch.tensor([0, 1]), "softmax"), torch.tensor([[0.25, 0.75]]).double())
-    wanted = torch.tensor([[0.5, 1.5]]).double().softmax(1)
-    torch.testing.assert_close(targets(table, torch.tensor([0, 1]), "logits"), wanted)
+    table = ScoreTable(torch.tensor([[1.0, 3.0, 9.0]]).double(), torch.tensor([[2.0, 2.0, 1.0]]).double())
+    mean = table.of(torch.tensor([0, 1])).means()
+    torch.testing.assert_close(targets(mean, "softmax"), torch.tensor([[0.25, 0.75]]).double())
+    torch.testing.assert_close(targets(mean, "logits"), torch.tensor([[0.5, 1.5]]).double().softmax(1))
 
 
 def test_distillation_teaches_the_consensus_and_does_not_see_what_is_held_out():
@@ -187,14 +181,14 @@ def test_distillation_teaches_the_consensus_and_does_not_see_what_is_held_out():
     distil = to.Distil(epochs=150, batch_size=10, lr=0.02)
     track = prepare(score_world(distil=distil, beta="equal"))
     state, (record,) = play(track)
-    sheet, module = track.sheet, track.module(state, 1).double()
-    wanted = targets(state.table, torch.tensor([1, 2]), "softmax")[sheet.open_R]
-    found = module(sheet.x[sheet.open_R]).softmax(1).detach()
+    labels, module = track.public, track.module(state, 1).double()
+    wanted = targets(state.table.of(torch.tensor([1, 2])).means(), "softmax")[labels.open_R]
+    found = module(public()[0].double()[labels.open_R]).softmax(1).detach()
     assert float((found - wanted).abs().mean()) < 0.05
     assert not torch.isnan(record.clients["distilled_accuracy"]).any()
 
     x, names = public()
-    moved = torch.where(sheet.tested_R[:, None], x.flip(0) * 2, x)
+    moved = torch.where(labels.tested_R[:, None], x.flip(0) * 2, x)
     other = prepare(score_world(distil=distil, beta="equal", data=stream(public=(moved, names))))
     state, _ = play(other)
     again = other.module(state, 1).double()
@@ -205,7 +199,7 @@ def test_distillation_teaches_the_consensus_and_does_not_see_what_is_held_out():
 @pytest.mark.parametrize("scores", ["softmax", "logits"])
 def test_logits_are_scores_before_the_softmax(scores):
     track = prepare(score_world(scores=scores, distil=to.Distil(epochs=1)))
-    replies = track.runtime.build(torch.arange(3), 0, {}).replies
+    replies = ask(track, torch.arange(3), 0).replies
     sums = replies[0].f_Rl.sum(1)
     assert torch.allclose(sums, torch.ones_like(sums)) == (scores == "softmax")
     state, records = play(track, 2)

@@ -1,7 +1,7 @@
 """What is written down of a round: who turned up, what they weighed, what it cost.
 
-`RoundRecord` and `Evaluation` are the rows that a run's records are made of; `RoundLog` is filled in while the round of
-the weight track goes on, and makes the row.
+`RoundRecord` and `Evaluation` are the rows that a run's records are made of; `RoundLog` is filled in while a round of
+either track goes on, and makes the row.
 
 Shape letters: C clients of the cohort, R replies.
 """
@@ -91,12 +91,20 @@ class RoundLog:
 
     def attended(self, turnout: Turnout, cohort: Cohort) -> None:
         """Who turned up."""
+        self.turned_up(turnout, cohort.asked_C, cohort.share_C, cohort.examples_C)
+
+    def turned_up(self, turnout: Turnout, asked_C: Tensor, share_C: Tensor, examples_C: Tensor) -> None:
+        """Who turned up of those who were asked, and what each of the cohort stands for."""
         finished_C = turnout.work_C / turnout.full_work
-        self.asked_C = cohort.asked_C
+        self.asked_C = asked_C
         self.answered = int(turnout.present_C.sum())
-        self.work = float(finished_C[cohort.asked_C].mean())
+        self.work = float(finished_C[asked_C].mean())
         self.columns |= {"client": turnout.client_C, "work": finished_C}
-        self.columns |= {"share": cohort.share_C, "examples": cohort.examples_C}
+        self.columns |= {"share": share_C, "examples": examples_C}
+
+    def reported(self, numbers: Tensors, position_R: Tensor) -> None:
+        """Numbers of those who replied, by name: each becomes a column over the cohort."""
+        self.columns |= {name: self._over_cohort(value_R, position_R) for name, value_R in numbers.items()}
 
     def travelled(self, replies: Replies, fetched_R: Tensor, position_R: Tensor) -> None:
         """What was sent and fetched, whether it could be used or not."""
@@ -104,7 +112,7 @@ class RoundLog:
         finite_R = replies.report["finite"]
         more = {name: value for name, value in replies.report.items() if name not in COUNTED}
         counted = {"loss": loss_R, "bytes_up": up_R, "bytes_down": fetched_R}
-        self.columns |= {name: self._over_cohort(value, position_R) for name, value in (counted | more).items()}
+        self.reported(counted | more, position_R)
         self.bytes_up, self.bytes_down = int(up_R.sum()), int(fetched_R.sum())
         self.train_loss = mean_of(loss_R, self.columns["share"][position_R], finite_R)
         self.extra |= noticed(more, finite_R)

@@ -15,14 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.data import Federation
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
+from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
 from turnout.runtimes.clients import Clients, with_first_values
 from turnout.runtimes.setup import Setup
 from turnout.types import Replies, Tensors, Turnout
-from turnout.world.events import Event
+from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
 from turnout.world.participation import finished
 
@@ -35,18 +37,13 @@ class Plan:
     asked: Assignment | None
 
 
-class Simulated:
-    """What every simulated runtime draws and counts: turnout, sample counts, events."""
+class SimulatedWorld:
+    """What every simulation draws and counts, whatever it federates: sample counts, events, who turns up."""
 
-    def __init__(self, setup: Setup):
-        self.setup, self.federation, self.algorithm = setup, setup.federation, setup.algorithm
-        self.seed, self.groups = setup.experiment.seed, setup.federation.groups()
-        self.drop_single = setup.model.batch_statistics
+    def __init__(self, experiment: Experiment, federation: Federation, calendar: Calendar):
+        self.experiment, self.federation, self.calendar = experiment, federation, calendar
+        self.seed, self.groups = experiment.seed, federation.groups()
         self._total: int | None = None
-
-    @property
-    def layout(self) -> Layout:
-        return self.setup.model.layout
 
     def examples(self, client_C: Tensor) -> Tensor:
         return self.federation.examples(client_C).cpu()
@@ -59,7 +56,25 @@ class Simulated:
         return (self._total + moved) / max(1, len(members))
 
     def events(self, t: int) -> Sequence[Event]:
-        return self.setup.calendar.at(t)
+        return self.calendar.at(t)
+
+    def fractions(self, client_C: Tensor, t: int) -> Tensor:
+        """What part of the work asked for each client has time for; 0: it does not turn up."""
+        participation, full_work = self.experiment.world.participation, self.experiment.algorithm.local.full_work
+        return finished(participation, client_C, t, full_work, self.seed, self.groups)
+
+
+class Simulated(SimulatedWorld):
+    """What every simulated runtime of the weight track draws: turnout, and the work of those who count."""
+
+    def __init__(self, setup: Setup):
+        super().__init__(setup.experiment, setup.federation, setup.calendar)
+        self.setup, self.algorithm = setup, setup.algorithm
+        self.drop_single = setup.model.batch_statistics
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.model.layout
 
     def plan(self, client_C: Tensor, t: int) -> Plan:
         """Draw who turns up, and give work to those whose work counts, most first."""
@@ -74,8 +89,7 @@ class Simulated:
 
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""
-        local, participation = self.algorithm.local, self.setup.experiment.world.participation
-        finished_C = finished(participation, client_C, t, local.full_work, self.seed, self.groups)
+        finished_C, local = self.fractions(client_C, t), self.algorithm.local
         return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single, t)
 
     def full_work(self, client_C: Tensor, t: int) -> Assignment:

@@ -13,7 +13,7 @@ PRECISIONS = ("float32", "float64", "tf32")
 
 class RuntimeSpec(Protocol):
     """Settings of a runtime. runtimes/table.py knows which runtime they start; settings of one's own have a function
-    `open(setup)` that makes it."""
+    `open(setup)` that makes it (on the score track, tracks/scores/prepare.py and `open_scores(setup)`)."""
 
     @property
     def kind(self) -> str: ...

@@ -40,7 +40,7 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
     check_settings(experiment)
     federation = experiment.world.data.load(experiment.seed, data_dir)
     if isinstance(experiment.algorithm, Scores):
-        return prepare_scores(experiment, experiment.algorithm, federation)
+        return prepare_scores(experiment, federation)
     return prepare_weights(experiment, federation)
 
 

@@ -21,6 +21,8 @@ from turnout.round_log import Evaluation, RoundRecord
 from turnout.types import State, Tensors
 from turnout.world.members import Members
 
+ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can hand it out"
+
 
 class Track(Protocol):
     """A way of federating, prepared for one experiment. Its state is its own; `pack` makes a tree of it."""

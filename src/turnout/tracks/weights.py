@@ -23,7 +23,7 @@ from turnout.runtimes.clients import whole_model
 from turnout.runtimes.setup import Model
 from turnout.server.state import Server
 from turnout.tracks.hindsight import SimulatedHindsight
-from turnout.tracks.track import filled, sample_of
+from turnout.tracks.track import ON_ITS_DEVICE, filled, sample_of
 from turnout.types import State
 from turnout.world.members import Members
 
@@ -125,7 +125,7 @@ class Weights:
         if client is None:
             flat_P, states = whole_model(self.model, state.shared_P, state.states)
         elif self.runtime.simulation is None:
-            raise Mistake("a client's own model is on its device: only a simulation can hand it out")
+            raise Mistake(ON_ITS_DEVICE)
         else:
             flat_P, states = self.runtime.simulation.own_model(client, self.asked(state, 0))
         return filled(self.template, self.model.layout, flat_P, states)

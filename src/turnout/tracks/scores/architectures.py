@@ -1,5 +1,5 @@
-"""Which client uses which architecture when. Each architecture has one trainer, so that its clients train together, and
-keeps the latest models of its clients.
+"""The architectures of a run. Each has one trainer, so that its clients train together, and keeps the latest models of
+its clients.
 
 An architecture is a model with a number of outputs: two clients with the same model and two labels each share one, even
 where the labels differ.
@@ -9,75 +9,85 @@ Shape letters: C clients, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from turnout.clients.store import ClientStore
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
-from turnout.engine.trainers import make_trainer
-from turnout.errors import Mistake, nearest
+from turnout.engine.trainers import Place, make_trainer
 from turnout.layout import lay_out
+from turnout.machine.clock import stage
 from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key
 from turnout.runtimes.settings import InProcess
 from turnout.task import Classification, check_model
 from turnout.tracks.building import build_model
-from turnout.tracks.scores.settings import Scores, Uses
+from turnout.tracks.scores.client_models import COUNT, MODEL, ROUND, SLOT, STATE, ClientModels
+from turnout.tracks.scores.model_plan import ModelPlan
+from turnout.tracks.scores.settings import Scores
 from turnout.types import Tensors
-
-MODEL, ROUND, STATE, SLOT, COUNT = "model", "round", "state/", "slot/", "count"  # rows of a client
 
 
 @dataclass(frozen=True, eq=False)
-class Shop:
-    """What is needed to make an architecture ready: where it runs, and samples like those it will see."""
+class Conditions:
+    """What all architectures of a run have in common: how and where they are trained, and samples they are tried on."""
 
     settings: InProcess
     algorithm: Scores
-    x: Tensor  # a batch of public samples, on the device and in the precision of the run
+    place: Place
+    x: Tensor  # a batch of public samples, at this place
     seed: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
 
 
 class Architecture:
     """A model with a number of outputs: its trainer, and its clients' latest models."""
 
-    def __init__(self, model: Model, spec: int, classes: int, shop: Shop):
-        self.model, self.spec, self.classes, self.shop = model, spec, classes, shop
-        x = shop.x
-        self.template = build_model(model, tuple(x.shape[1:]), classes, shop.seed)
+    def __init__(self, model: Model, number: int, classes: int, conditions: Conditions):
+        self.model, self.number, self.classes, self.conditions = model, number, classes, conditions
+        x, place = conditions.x, conditions.place
+        self.template = build_model(model, conditions.shape, classes, conditions.seed)
         highest = torch.full((len(x),), classes - 1)
         tried = x.cpu().float() if x.is_floating_point() else x.cpu()
         check_model(Classification(), self.template, tried, highest)
         self.layout = lay_out(self.template, everything)
-        self.module = build_model(model, tuple(x.shape[1:]), classes, shop.seed).to(x.device, self._dtype)
+        self.module = build_model(model, conditions.shape, classes, conditions.seed).to(place.device, place.dtype)
         self.network = Network.of(self.module, self.layout, Classification().loss)
-        self.trainer = make_trainer(shop.settings, self.network, cross_entropy, x, highest.to(x.device))
-        self.store = ClientStore(self._rows())
+        self.trainer = make_trainer(conditions.settings, self.network, cross_entropy, x, highest.to(place.device))
+        self.store = ClientStore(self._first_rows())
 
     @property
     def key(self) -> str:
-        return f"{self.spec}x{self.classes}"
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.float64 if self.shop.settings.precision == "float64" else torch.float32
+        """Its name in files."""
+        return f"{self.number}x{self.classes}"
 
     @cached_property
-    def digester(self) -> Trainer:
-        """The trainer for soft targets."""
-        x = self.shop.x
+    def distiller(self) -> Trainer:
+        """The trainer for targets that are probabilities."""
+        x, settings = self.conditions.x, self.conditions.settings
         network = Network.of(self.module, self.layout, against_probabilities)
-        y = torch.full((len(x), self.classes), 1 / self.classes, dtype=self._dtype, device=x.device)
-        return make_trainer(self.shop.settings, network, soft_cross_entropy, x, y)
+        y = torch.full((len(x), self.classes), 1 / self.classes, dtype=self.conditions.place.dtype, device=x.device)
+        return make_trainer(settings, network, soft_cross_entropy, x, y)
+
+    @cached_property
+    def head(self) -> frozenset[str]:
+        """The parameters and buffers whose shape depends on the number of labels; all, where that cannot be changed."""
+        own = {name: value.shape for name, value in self.template.state_dict().items()}
+        conditions, more = self.conditions, self.classes + 1
+        other = build_model(self.model, conditions.shape, more, conditions.seed).state_dict()
+        differ = frozenset(name for name, size in own.items() if name not in other or other[name].shape != size)
+        return differ or frozenset(own)
 
     @property
     def bytes(self) -> int:
@@ -85,30 +95,42 @@ class Architecture:
         buffers = [b.numel() for b in self.template.buffers() if b.is_floating_point()]
         return 4 * (self.layout.width + sum(buffers))
 
-    def fresh(self, t: int) -> tuple[Tensor, Tensors]:
-        """New weights and buffers for a round: the same for everybody who starts then with this architecture."""
-        built = build_model(self.model, tuple(self.shop.x.shape[1:]), self.classes, key(self.shop.seed, "fresh", t))
-        flat_P = self.layout.pack(dict(built.named_parameters()))
-        states = {name: value.detach().clone() for name, value in built.named_buffers()}
-        return self.placed(flat_P), {name: self.placed(value) for name, value in states.items()}
+    @property
+    def batch_statistics(self) -> bool:
+        return self.network.has_batch_statistics()
 
-    def placed(self, value: Tensor) -> Tensor:
-        device = self.shop.x.device
-        return value.to(device, self._dtype) if value.is_floating_point() else value.to(device)
+    def fresh(self, t: int, clients: int) -> ClientModels:
+        """New models for a round: the same for everybody who starts then with this architecture."""
+        conditions = self.conditions
+        built = build_model(self.model, conditions.shape, self.classes, key(conditions.seed, "fresh", t))
+        flat_P = conditions.place.put(self.layout.pack(dict(built.named_parameters())))
+        states = conditions.place.put_all({name: value.detach() for name, value in built.named_buffers()})
+        flat_CP = flat_P.expand(clients, -1).clone()
+        slots = {name: torch.zeros_like(flat_CP) for name in conditions.algorithm.local.optimizer.slots}
+        count_C = torch.zeros(clients, dtype=torch.int64, device=flat_CP.device)
+        own = {name: value.expand(clients, *value.shape).clone() for name, value in states.items()}
+        return ClientModels(flat_CP, own, slots, count_C)
 
-    def _rows(self) -> Tensors:
+    def _first_rows(self) -> Tensors:
         """One client's rows before its first round."""
-        flat_P = self.layout.pack(dict(self.template.named_parameters())).to(self._dtype)
+        algorithm, dtype = self.conditions.algorithm, self.conditions.place.dtype
+        flat_P = self.layout.pack(dict(self.template.named_parameters())).to(dtype)
         rows = {MODEL: flat_P, ROUND: torch.tensor(-1)}
-        rows |= {STATE + n: b.to(self._dtype) if b.is_floating_point() else b for n, b in self.template.named_buffers()}
-        if self.shop.algorithm.moments == "local":
-            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in self.shop.algorithm.local.optimizer.slots}
+        rows |= {STATE + n: b.to(dtype) if b.is_floating_point() else b for n, b in self.template.named_buffers()}
+        if algorithm.moments == "local":
+            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in algorithm.local.optimizer.slots}
             rows[COUNT] = torch.tensor(0)
         return rows
 
     def kept(self, client_C: Tensor) -> Tensors:
         """What these clients have of their own here, on the device."""
-        return {name: self.placed(value) for name, value in self.store.gather(client_C).items()}
+        with stage("client state"):
+            return self.conditions.place.put_all(self.store.gather(client_C))
+
+    def keep(self, client_C: Tensor, rows: Tensors) -> None:
+        """These rows are theirs from now on."""
+        with stage("client state"):
+            self.store.scatter(client_C, rows)
 
 
 def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
@@ -116,42 +138,24 @@ def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
     return -(target * log_softmax(output, -1)).sum(-1)
 
 
-class Zoo:
+class Architectures:
     """All architectures of a run, made when first needed."""
 
-    def __init__(self, default: Model, uses: Sequence[Uses], names: tuple[str, ...] | None, clients: int, shop: Shop):
-        self.shop, self.models = shop, [default]
-        self.plan: dict[int, list[tuple[int, int]]] = {}
-        for entry in uses:
-            client = _number(entry.client, names, clients)
-            self.plan.setdefault(client, []).append((entry.since, self._spec(entry.model)))
-        for client, changes in self.plan.items():
-            changes.sort(key=lambda change: change[0])
-            if len({since for since, _ in changes}) < len(changes):
-                raise Mistake(f"algorithm.models: client {client} has two models from the same round on: keep one")
+    def __init__(self, plan: ModelPlan, conditions: Conditions):
+        self.plan, self.conditions = plan, conditions
         self.made: dict[tuple[int, int], Architecture] = {}
-
-    def _spec(self, model: Model) -> int:
-        for number, known in enumerate(self.models):
-            if known is model or (type(known) is type(model) and not isinstance(model, nn.Module) and known == model):
-                return number
-        self.models.append(model)
-        return len(self.models) - 1
 
     def of(self, client: int, t: int, labels: int) -> Architecture:
         """A client's architecture in a round, for its number of labels."""
-        spec = 0
-        for since, later in self.plan.get(client, ()):
-            spec = later if since <= t else spec
-        return self.make(spec, labels)
+        return self.make(self.plan.number(client, t), labels)
 
-    def make(self, spec: int, labels: int) -> Architecture:
-        if (spec, labels) not in self.made:
-            self.made[spec, labels] = Architecture(self.models[spec], spec, labels, self.shop)
-        return self.made[spec, labels]
+    def make(self, number: int, labels: int) -> Architecture:
+        if (number, labels) not in self.made:
+            self.made[number, labels] = Architecture(self.plan.models[number], number, labels, self.conditions)
+        return self.made[number, labels]
 
     def latest(self, client_C: Tensor) -> tuple[list[Architecture | None], Tensor]:
-        """Whose architecture each client's latest model is of (None: it has none yet), and the round it is from."""
+        """Of which architecture each client's latest model is (None: it has none yet), and the round it is from."""
         best_C = torch.full((len(client_C),), -1)
         found: list[Architecture | None] = [None] * len(client_C)
         for architecture in self.made.values():
@@ -177,8 +181,8 @@ class Zoo:
         for architecture in self.made.values():
             architecture.store.clear()
         for own in dict.fromkeys(map(_key_of, files)):
-            spec, labels = (int(part) for part in own.split("x"))
-            self.make(spec, labels).store.load(folder, [name for name in files if _key_of(name) == own])
+            number, labels = (int(part) for part in own.split("x"))
+            self.make(number, labels).store.load(folder, [name for name in files if _key_of(name) == own])
 
 
 def _key_of(file: str) -> str:
@@ -187,13 +191,3 @@ def _key_of(file: str) -> str:
     '1x2'
     """
     return file.removesuffix(".safetensors").rpartition("-")[2]
-
-
-def _number(client: int | str, names: tuple[str, ...] | None, clients: int) -> int:
-    if isinstance(client, str) and names is not None and client in names:
-        return names.index(client)
-    if isinstance(client, str) and not client.isdecimal():
-        raise Mistake(f"algorithm.models speaks of client {client!r}: {nearest(client, names or ())}")
-    if not 0 <= int(client) < clients:
-        raise Mistake(f"algorithm.models speaks of client {client}, and there is none: they are 0 to {clients - 1}")
-    return int(client)

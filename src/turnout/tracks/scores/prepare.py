@@ -1,65 +1,72 @@
-"""From an experiment with `algorithm = Scores(...)` to a track: public samples, label sets, architectures, checked."""
+"""From an experiment with `algorithm = Scores(...)` to a track: public samples, labels, models, checked.
+
+Everything that can be wrong with what a person wrote is found here, before the first round.
+"""
 
 from __future__ import annotations
-
-import hashlib
 
 from turnout.config.read import lasting
 from turnout.data import Federation
 from turnout.data.federation import digest
 from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
+from turnout.exchange import Enrolment
 from turnout.experiment import Evaluate, Experiment
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification
 from turnout.tracks.building import bound, enrolment_of, try_turnout
-from turnout.tracks.scores.architectures import Shop, Zoo
-from turnout.tracks.scores.round import ScoreServer
-from turnout.tracks.scores.runtime import ScoreRuntime
+from turnout.tracks.scores.inprocess import InProcessScores
+from turnout.tracks.scores.model_plan import ModelPlan
+from turnout.tracks.scores.public_labels import PublicLabels
+from turnout.tracks.scores.score_table import ScoreTable
 from turnout.tracks.scores.settings import Scores
-from turnout.tracks.scores.tables import Table, sheet_of
+from turnout.tracks.scores.setup import ScoreFactory, ScoreSetup
+from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.scores.track import ScoreTrack
-from turnout.world.events import Calendar, Setting, calendar_of
+from turnout.tracks.track import fingerprint
+from turnout.world.client_names import ClientNames
+from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
-CHECKED = 10_000  # clients whose labels are looked at before the first round
+RUNTIMES: dict[type, ScoreFactory] = {InProcess: InProcessScores}
 
 
-def prepare_scores(given: Experiment, algorithm: Scores, federation: Federation) -> ScoreTrack:
-    """Everything that can be wrong with what a person wrote is found here, before the first round."""
+def prepare_scores(given: Experiment, federation: Federation) -> ScoreTrack:
+    """The score track, ready for its first round."""
     enrolment = enrolment_of(federation)
+    setup = set_up(given, federation, enrolment)
+    experiment, algorithm, samples = setup.experiment, setup.algorithm, setup.public
+    runtime = factory_of(experiment.runtime)(setup)
+    how = algorithm.held_out, algorithm.permuted, experiment.seed
+    public = PublicLabels.of(samples.y_R, federation.labels, *how)
+    members = Members(enrolment.clients, setup.calendar.outside_L)
+    server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
+    mark = fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))
+    models, device = len(setup.plan.models), setup.place.device
+    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark)
+
+
+def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> ScoreSetup:
+    """What a runtime is made from."""
     experiment = bound(given, enrolment)
-    assert isinstance(experiment.algorithm, Scores)
-    algorithm = experiment.algorithm
-    settings = _checked(experiment)
+    algorithm = checked(experiment)
     try_turnout(experiment, enrolment)
-    place = place_of(settings)
-    public = federation.public
-    if public is None:
+    if federation.public is None:
         raise Mistake(
             "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
             "Stream or Loader public and label_sets"
         )
-    federation = federation.to(place.device)
-    x = place.put(public.x)
-    args = (federation.labels, algorithm.held_out, algorithm.permuted, experiment.seed)
-    sheet = sheet_of(x, public.y_R, *args)
-    shop = Shop(settings, algorithm, x[: algorithm.local.batch_size], experiment.seed)
-    zoo = Zoo(experiment.model, algorithm.models, federation.names, federation.clients, shop)
-    calendar = _calendar(experiment, federation)
-    runtime = ScoreRuntime(federation, experiment.world.participation, algorithm, zoo, sheet, calendar, experiment.seed)
-    _try_everybody(runtime, federation, experiment.rounds)
-    members = Members(federation.clients, calendar.outside_L)
-    server = ScoreServer(Table.blank(len(x), len(federation.labels)), members, {})
-    identity = repr((federation.fingerprint(), digest(public.x, public.y_R), lasting(given)))
-    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return ScoreTrack(experiment, algorithm, federation, runtime, server, fingerprint)
+    plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
+    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    calendar, place = calendar_of(experiment.world.events, setting), place_of(experiment.runtime.compute)
+    return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)
 
 
-def _checked(experiment: Experiment) -> InProcess:
-    """What the score track cannot do is a mistake, not ignored."""
-    if not isinstance(experiment.runtime, InProcess):
-        raise Mistake(f"runtime {experiment.runtime!r} is not known to the score track: use turnout.InProcess()")
+def checked(experiment: Experiment) -> Scores:
+    """The algorithm; what the score track cannot do is a mistake, not ignored."""
+    factory_of(experiment.runtime)
+    if not isinstance(experiment.algorithm, Scores):
+        raise Mistake(f"algorithm is {experiment.algorithm!r}: give turnout.Scores")
     if type(experiment.task) is not Classification:
         raise Mistake(f"scores are of labels, so the task is Classification(), not {experiment.task!r}")
     if experiment.start is not None:
@@ -69,19 +76,12 @@ def _checked(experiment: Experiment) -> InProcess:
     for name in ("per_client", "substitution", "recovery", "gradients", "activations"):
         if getattr(asked, name) != getattr(plain, name):
             raise Mistake(f"evaluate.{name} looks at federated weights, and here scores are federated: leave it out")
-    return experiment.runtime
+    return experiment.algorithm
 
 
-def _calendar(experiment: Experiment, federation: Federation) -> Calendar:
-    setting = Setting(federation.clients, federation.names, experiment.rounds, experiment.seed)
-    return calendar_of(experiment.world.events, setting)
-
-
-def _try_everybody(runtime: ScoreRuntime, federation: Federation, rounds: int) -> None:
-    """Every client's labels, and the architectures of the first round and of every change, before it is too late."""
-    for client in range(min(federation.clients, CHECKED)):
-        runtime.architecture(client, 0)
-    for client, changes in runtime.zoo.plan.items():
-        for since, _ in changes:
-            if since < rounds:
-                runtime.architecture(client, since)
+def factory_of(settings: RuntimeSpec) -> ScoreFactory:
+    """What makes the runtime that settings name: from the table, or `open_scores(setup)` of settings of one's own."""
+    factory: ScoreFactory | None = RUNTIMES.get(type(settings), getattr(settings, "open_scores", None))
+    if factory is None:
+        raise Mistake(f"runtime {settings!r} is not known to the score track: use turnout.InProcess()")
+    return factory

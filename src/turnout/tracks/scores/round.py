@@ -14,177 +14,100 @@ Shape letters: C clients of the cohort, R public samples, L labels, l labels of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.evaluation.metrics import summary
+from turnout.machine.clock import stage
 from turnout.parts.selection import chosen
-from turnout.round_log import RoundRecord
-from turnout.tracks.scores.averaging import Averages
-from turnout.tracks.scores.runtime import Asked, Reply, ScoreRuntime
+from turnout.round_log import RoundLog, RoundRecord
+from turnout.server.finite import not_finite
+from turnout.server.opening import Opening
+from turnout.tracks.scores.averaging import averaged
+from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, ScoreReply, ScoreRuntime
+from turnout.tracks.scores.public_labels import PublicLabels
+from turnout.tracks.scores.score_log import write_down
+from turnout.tracks.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
 from turnout.tracks.scores.settings import Scores
-from turnout.tracks.scores.tables import Sheet, Table, Update, accuracy, beta_of, global_update, local_update
-from turnout.types import Happened, State
+from turnout.tracks.scores.state import ScoreServer
+from turnout.types import Happened
 from turnout.world.events import Join
 from turnout.world.members import Members
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreServer:
-    """Everything the server carries from round to round."""
-
-    table: Table
-    members: Members
-    averages: Averages
-
-    def to_state(self) -> State:
-        """As a tree for a checkpoint."""
-        return {"table": self.table.to_state(), "members": self.members.to_state(), "averages": self.averages}
-
-    @classmethod
-    def from_state(cls, state: State) -> ScoreServer:
-        return cls(Table.from_state(state["table"]), Members.from_state(state["members"]), state["averages"])
-
-
 def run_round(
-    server: ScoreServer, t: int, seed: int, algorithm: Scores, runtime: ScoreRuntime
+    server: ScoreServer, t: int, seed: int, algorithm: Scores, public: PublicLabels, runtime: ScoreRuntime
 ) -> tuple[ScoreServer, RoundRecord]:
     """One round: the next server and the record of what happened. A round without anybody changes nothing."""
-    server, events = let_in_and_out(server, t, runtime)
+    with stage("membership"):
+        server, opening = open_round(server, t, public, runtime)
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
-    record = RoundRecord(round=t, clock=t, lr=lr, members=len(server.members), events=events)
-    if not len(server.members):
-        return server, replace(record, skipped="nobody was asked")
-    cohort_C = chosen(algorithm.selection, server.members, t, seed)
-    if not len(cohort_C):
-        return server, replace(record, skipped="nobody was asked")
+    log = RoundLog(t, t, lr, len(server.members), opening)
+    with stage("selection"):
+        client_C = cohort(server.members, t, seed, algorithm)
+    if not len(client_C):
+        return server, log.record(skipped="nobody was asked")
 
-    asked = runtime.build(cohort_C, t, server.averages)
-    share_C = asked.sample_C / asked.sample_C.sum().clamp(min=1)
-    record = attended(record, asked, share_C)
-    replies = without_bad_numbers(asked.replies, algorithm.nonfinite, t)
+    with stage("client work"):
+        answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
+    examples_C = examples_of(answer, runtime.examples(client_C))
+    share_C = examples_C / examples_C.sum().clamp(min=1)
+    log.turned_up(answer.turnout, torch.ones_like(client_C, dtype=torch.bool), share_C, examples_C)
+    replies = without_bad_numbers(answer.replies, algorithm.nonfinite, t)
     if not replies:
-        why = "no scores of those who answered are numbers" if asked.replies else "nobody answered"
-        return server, replace(record, skipped=why)
+        why = "no scores of those who answered are numbers" if answer.replies else "nobody answered"
+        return server, log.record(skipped=why)
 
-    updates = [update_of(server.table, reply, algorithm, runtime.sheet) for reply in replies]
+    updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
     table = global_update(server.table, updates, algorithm.combine)
-    good = {reply.client for reply in replies}
-    averages, taught = runtime.learn(asked, good, table, server.averages)
-    said = told(replies, updates, table, taught, algorithm, runtime.sheet)
-    return replace(server, table=table, averages=averages), replace(record, **filed(record, asked, replies, said))
+    mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
+    with stage("client work"):
+        learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
+    examples = {reply.client: float(reply.examples) for reply in replies}
+    averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
+    write_down(log, answer, replies, updates, learnt, table, algorithm, public)
+    return replace(server, table=table, averages=averages), log.record()
 
 
-def let_in_and_out(server: ScoreServer, t: int, runtime: ScoreRuntime) -> tuple[ScoreServer, Sequence[Happened]]:
+def open_round(server: ScoreServer, t: int, public: PublicLabels, runtime: ScoreRuntime) -> tuple[ScoreServer, Opening]:
     """Who joins and leaves now. A newcomer's labels may be new; who has left is forgotten, but for its scores."""
-    members, log = server.members, []
+    members, log = server.members, list[Happened]()
     for event in runtime.events(t):
-        client = int(event.client)
+        client, alone = int(event.client), torch.tensor([int(event.client)])
         if isinstance(event, Join):
             members = members.join(client)
-            labels = [runtime.sheet.labels[i] for i in runtime.label_set(client, t).tolist()]
-            log.append(Happened(client, "join", f"labels {', '.join(labels)}"))
+            names = [public.names[i] for i in runtime.label_sets(alone, t)[0].tolist()]
+            log.append(Happened(client, "join", f"labels {', '.join(names)}"))
         else:
             members = members.leave(client)
-            runtime.zoo.forget(client)
+            runtime.forget(alone)
             log.append(Happened(client, "leave", "its part in the scores stays"))
-    return replace(server, members=members), log
+    return replace(server, members=members), Opening(log)
 
 
-def attended(record: RoundRecord, asked: Asked, share_C: Tensor) -> RoundRecord:
-    """Who turned up."""
-    turnout = asked.turnout
-    finished_C = turnout.work_C / turnout.full_work
-    columns = {"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": asked.sample_C}
-    return replace(
-        record,
-        asked=len(turnout.client_C),
-        answered=int(turnout.present_C.sum()),
-        work=float(finished_C.mean()),
-        clients=columns,
-    )
+def cohort(members: Members, t: int, seed: int, algorithm: Scores) -> Tensor:
+    """Whom the server asks; nobody where there are no members."""
+    return chosen(algorithm.selection, members, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
 
 
-def update_of(table: Table, reply: Reply, algorithm: Scores, sheet: Sheet) -> Update:
-    """α = |D_m| / |D_0|, the local update, and β from it; only rows of its own labels where rows = "labelled"."""
-    alpha = reply.examples / len(sheet.true_R)
-    h = local_update(table, reply.set_l, reply.f_Rl, alpha, algorithm.growth, algorithm.decay)
-    row_R = torch.isin(sheet.shown_R, reply.set_l) if algorithm.rows == "labelled" else None
-    return Update(reply.set_l, h, beta_of(h.read(algorithm.growth), reply.set_l, sheet, algorithm.beta), row_R)
+def examples_of(answer: BuildAnswer, usual_C: Tensor) -> Tensor:
+    """The samples of this round of those who replied, the usual number of those who did not."""
+    position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
+    return usual_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(usual_C))
 
 
-def told(
-    replies: Sequence[Reply],
-    updates: Sequence[Update],
-    table: Table,
-    taught: dict[int, float],
-    algorithm: Scores,
-    sheet: Sheet,
-) -> dict[str, list[float]]:
-    """Numbers of each participant for the record.
-
-    local_accuracy      of its model alone, among its labels (Local_Update in the paper)
-    updated_accuracy    of h_m, its scores with the global ones
-    consensus_accuracy  of the new global scores (Global_Update)
-    distilled_accuracy  of its model after it was taught them
-    """
-    rows_R, y_R, growth = sheet.tested_R, sheet.true_R, algorithm.growth
-    scored_rows = [len(y_R) if u.row_R is None else int(u.row_R.sum()) for u in updates]
-    weights = [r.weight_bytes if algorithm.start == "averaged" else 0 for r in replies]
-    sizes = [4 * n * len(r.set_l) + w for n, r, w in zip(scored_rows, replies, weights, strict=True)]
-    found: dict[str, list[float]] = {
-        "loss": [r.loss for r in replies],
-        "bytes_up": [float(size) for size in sizes],
-        "bytes_down": [float(size) for size in sizes],
-        "weight_bytes": [2 * r.weight_bytes for r in replies],
-        "epochs": [r.epochs for r in replies],
-        "beta": [float(u.beta_l.mean()) for u in updates],
-        "local_accuracy": [accuracy(r.f_Rl, r.set_l, y_R, rows_R) for r in replies],
-        "updated_accuracy": [accuracy(u.h.read(growth), u.set_l, y_R, rows_R) for u in updates],
-        "consensus_accuracy": [accuracy(table.of(u.set_l).read(growth), u.set_l, y_R, rows_R) for u in updates],
-    }
-    return found | ({"distilled_accuracy": [taught[r.client] for r in replies]} if taught else {})
-
-
-def filed(record: RoundRecord, asked: Asked, replies: Sequence[Reply], said: dict[str, list[float]]) -> dict[str, Any]:
-    """The record's other fields: totals, means over participants, one column a number for the whole cohort."""
-    client_R = torch.tensor([reply.client for reply in replies])
-    place_R = torch.searchsorted(record.clients["client"], client_R)
-
-    def over_cohort(values: list[float]) -> Tensor:
-        blank_C = torch.full((record.asked,), float("nan"), dtype=torch.float64)
-        return blank_C.index_copy(0, place_R, torch.tensor(values, dtype=torch.float64))
-
-    weight_R = record.clients["share"][place_R]
-    loss = float((torch.tensor(said["loss"], dtype=torch.float64) * weight_R).sum() / weight_R.sum())
-    extra: dict[str, float | str] = dict(asked.extra)
-    for name in said:
-        if name.endswith("_accuracy") and name != "consensus_accuracy":  # that one is evaluated
-            extra |= summary(name, torch.tensor(said[name]))
-    lost = sorted({r.client for r in asked.replies} - {r.client for r in replies})
-    return {
-        "counted": len(replies),
-        "train_loss": loss,
-        "bytes_up": int(sum(said["bytes_up"])),
-        "bytes_down": int(sum(said["bytes_down"])),
-        "extra": extra
-        | {"weight_bytes": float(sum(said["weight_bytes"]))}
-        | ({"nonfinite_clients": " ".join(map(str, lost))} if lost else {}),
-        "clients": dict(record.clients) | {name: over_cohort(values) for name, values in said.items()},
-    }
-
-
-def without_bad_numbers(replies: Sequence[Reply], nonfinite: str, t: int) -> Sequence[Reply]:
+def without_bad_numbers(replies: Sequence[ScoreReply], nonfinite: str, t: int) -> Sequence[ScoreReply]:
     """Replies that are numbers throughout; one that is not stops the run, or its client counts as absent."""
     bad = [reply for reply in replies if not reply.finite]
     if bad and nonfinite == "stop":
-        raise Mistake(
-            f"the scores of client {bad[0].client} in round {t} are not finite (its training loss was {bad[0].loss:g}):"
-            " lower algorithm.local.optimizer.lr, look at that client's data, or set algorithm.nonfinite = 'absent' to"
-            " go on without such replies"
-        )
+        raise not_finite("the scores", [reply.client for reply in bad], t, bad[0].loss)
     return [reply for reply in replies if reply.finite]
+
+
+def update_of(table: ScoreTable, reply: ScoreReply, algorithm: Scores, public: PublicLabels) -> Update:
+    """α = |D_m| / |D_0|, the local update, and β from it; only rows of its own labels where rows = "labelled"."""
+    alpha = reply.examples / len(public.true_R)
+    h = local_update(table, reply.set_l, reply.f_Rl, alpha, algorithm.growth, algorithm.decay)
+    row_R = torch.isin(public.shown_R, reply.set_l) if algorithm.rows == "labelled" else None
+    return Update(reply.set_l, h, beta_of(h.read(algorithm.growth), reply.set_l, public, algorithm.beta), row_R)

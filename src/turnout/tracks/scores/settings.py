@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turnout.errors import Mistake, nearest
+from turnout.experiment import Evaluate
 from turnout.models import Model
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
-
-if TYPE_CHECKING:
-    from turnout.experiment import Evaluate
-    from turnout.task import TaskSpec
+from turnout.task import TaskSpec
 
 CHOICES = {
     "rows": ("all", "labelled"),

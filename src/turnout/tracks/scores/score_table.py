@@ -11,44 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.rng import rng
+from turnout.tracks.scores.public_labels import PublicLabels, hits
 from turnout.types import State
 
 TINY = 1e-12  # a β of 0 counts this much in an average, so that zeros alone are a plain mean
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
-    """The public samples as the track uses them.
-
-    true_R    their labels, for the accuracies alone
-    shown_R   their labels as the algorithm sees them (β, rows = "labelled"): the true ones, except in the control
-    open_R    whose shown label β may use, and which are distilled on
-    tested_R  which the accuracies are on: those that are not open, or all of them where all are
-    """
-
-    x: Tensor
-    true_R: Tensor
-    shown_R: Tensor
-    open_R: Tensor
-    tested_R: Tensor
-    labels: tuple[str, ...]
-
-
-def sheet_of(x: Tensor, y_R: Tensor, labels: tuple[str, ...], held_out: float, permuted: bool, seed: int) -> Sheet:
-    """Hold out a share of every label's samples; in the control, shuffle the labels that are shown."""
-    y_R = y_R.cpu()
-    open_R = torch.ones(len(y_R), dtype=torch.bool)
-    for label in y_R.unique().tolist():
-        rows = (y_R == label).nonzero().squeeze(1)
-        order = torch.randperm(len(rows), generator=rng(seed, "held out", label))
-        open_R[rows[order[: round(held_out * len(rows))]]] = False
-    shown_R = y_R[torch.randperm(len(y_R), generator=rng(seed, "permuted"))] if permuted else y_R
-    return Sheet(x, y_R, shown_R, open_R, ~open_R if held_out else open_R, labels)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
+class ScoreTable:
     """f_G, the global scores, and the evidence behind each: the α of all who added to it, combined as the scores are.
 
     A score without evidence is unknown, not 0: it is read as -inf, and never wins.
@@ -58,13 +28,13 @@ class Table:
     evidence_RL: Tensor
 
     @classmethod
-    def blank(cls, rows: int, labels: int) -> Table:
+    def blank(cls, rows: int, labels: int) -> ScoreTable:
         zero_RL = torch.zeros(rows, labels, dtype=torch.float64)
         return cls(zero_RL, zero_RL.clone())
 
-    def of(self, set_l: Tensor) -> Table:
+    def of(self, set_l: Tensor) -> ScoreTable:
         """Some columns."""
-        return Table(self.score_RL[:, set_l], self.evidence_RL[:, set_l])
+        return ScoreTable(self.score_RL[:, set_l], self.evidence_RL[:, set_l])
 
     def read(self, growth: str) -> Tensor:
         """The scores to compare: as they are, or per unit of evidence (growth = "mean")."""
@@ -72,60 +42,41 @@ class Table:
         return torch.where(self.evidence_RL > 0, score_RL, -torch.inf)
 
     def means(self) -> Tensor:
-        """Scores per unit of evidence; 0 where there is none."""
-        return torch.where(self.evidence_RL > 0, self.score_RL / self.evidence_RL.clamp(min=1e-300), 0.0)
+        """Scores per unit of evidence; NaN where there is none."""
+        return torch.where(self.evidence_RL > 0, self.score_RL / self.evidence_RL.clamp(min=1e-300), torch.nan)
 
     def to_state(self) -> State:
         return {"score": self.score_RL, "evidence": self.evidence_RL}
 
     @classmethod
-    def from_state(cls, state: State) -> Table:
+    def from_state(cls, state: State) -> ScoreTable:
         return cls(state["score"], state["evidence"])
 
 
-def local_update(table: Table, set_l: Tensor, f_Rl: Tensor, alpha: float, growth: str, decay: float) -> Table:
+def local_update(table: ScoreTable, set_l: Tensor, f_Rl: Tensor, alpha: float, growth: str, decay: float) -> ScoreTable:
     """h_m = f_G(l_m) + α f_m, α = |D_m| / |D_0|; the old scores times `decay`; divided by decay + α if "shrunk".
 
-    >>> old = Table(torch.tensor([[2.0, 4.0]]), torch.tensor([[1.0, 1.0]]))
+    >>> old = ScoreTable(torch.tensor([[2.0, 4.0]]), torch.tensor([[1.0, 1.0]]))
     >>> local_update(old, torch.tensor([1]), torch.tensor([[0.5]]), alpha=0.5, growth="plain", decay=1.0).score_RL
     tensor([[4.2500]])
     """
     own = table.of(set_l)
     whole = decay + alpha if growth == "shrunk" else 1.0
-    return Table((decay * own.score_RL + alpha * f_Rl) / whole, (decay * own.evidence_RL + alpha) / whole)
+    return ScoreTable((decay * own.score_RL + alpha * f_Rl) / whole, (decay * own.evidence_RL + alpha) / whole)
 
 
-def hits(score_Rl: Tensor, set_l: Tensor, y_R: Tensor) -> Tensor:
-    """Whether the largest score of a row is its label's [R]; never where no score is known."""
-    best_R = score_Rl.max(1)
-    return (set_l[best_R.indices] == y_R) & torch.isfinite(best_R.values)
-
-
-def accuracy(score_Rl: Tensor, set_l: Tensor, y_R: Tensor, among_R: Tensor) -> float:
-    """The share of right guesses among a client's own labels, on the rows that have one of them; NaN without any.
-
-    >>> score = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-    >>> accuracy(score, torch.tensor([0, 2]), torch.tensor([0, 2, 1]), torch.ones(3, dtype=torch.bool))
-    0.5
-    """
-    rows_R = among_R & torch.isin(y_R, set_l)
-    right_R = hits(score_Rl, set_l, y_R)[rows_R]
-    known = bool(torch.isfinite(score_Rl).any())
-    return float(right_R.double().mean()) if len(right_R) and known else float("nan")
-
-
-def beta_of(h_Rl: Tensor, set_l: Tensor, sheet: Sheet, by: str) -> Tensor:
+def beta_of(h_Rl: Tensor, set_l: Tensor, public: PublicLabels, by: str) -> Tensor:
     """β_m: the accuracy of h_m on open samples, label by label, once for all, or 1; 1 where there is no such sample.
 
     >>> y = torch.tensor([0, 0, 1])
-    >>> sheet = Sheet(y, y, y, torch.ones(3, dtype=torch.bool), y, ("a", "b"))
-    >>> beta_of(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]]), torch.tensor([0, 1]), sheet, "label")
+    >>> public = PublicLabels(y, y, torch.ones(3, dtype=torch.bool), y, ("a", "b"))
+    >>> beta_of(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]]), torch.tensor([0, 1]), public, "label")
     tensor([0.5000, 1.0000], dtype=torch.float64)
     """
     if by == "equal":
         return torch.ones(len(set_l), dtype=torch.float64)
-    right_R = hits(h_Rl, set_l, sheet.shown_R).double()
-    rows_Rl = sheet.open_R[:, None] & (sheet.shown_R[:, None] == set_l)
+    right_R = hits(h_Rl, set_l, public.shown_R).double()
+    rows_Rl = public.open_R[:, None] & (public.shown_R[:, None] == set_l)
     if by == "user":
         rows_Rl = rows_Rl.any(1, keepdim=True).expand(-1, len(set_l))
     count_l = rows_Rl.sum(0)
@@ -137,18 +88,18 @@ class Update:
     """What one client brings: h_m and its evidence on its labels, β, and the rows it may score (None: all)."""
 
     set_l: Tensor
-    h: Table
+    h: ScoreTable
     beta_l: Tensor
     row_R: Tensor | None = None
 
 
-def global_update(table: Table, updates: Sequence[Update], combine: str) -> Table:
+def global_update(table: ScoreTable, updates: Sequence[Update], combine: str) -> ScoreTable:
     """f_G(c) = Σ_m β_{m,c} h_m(c) over those who have label c (divided by Σ β for an average); β = 1 for a label that
     one of them alone has; a score that nobody brings stays.
 
-    >>> old = Table.blank(1, 2)
-    >>> half = Table(torch.tensor([[0.5, 0.5]]), torch.ones(1, 2))
-    >>> sure = Table(torch.tensor([[0.1]]), torch.ones(1, 1))
+    >>> old = ScoreTable.blank(1, 2)
+    >>> half = ScoreTable(torch.tensor([[0.5, 0.5]]), torch.ones(1, 2))
+    >>> sure = ScoreTable(torch.tensor([[0.1]]), torch.ones(1, 1))
     >>> both = [Update(torch.tensor([0, 1]), half, torch.tensor([0.2, 0.2])),
     ...         Update(torch.tensor([1]), sure, torch.tensor([0.6]))]
     >>> global_update(old, both, "average").score_RL
@@ -168,7 +119,7 @@ def global_update(table: Table, updates: Sequence[Update], combine: str) -> Tabl
         beta_RL[:, update.set_l] += beta_Rl
         brought_RL[:, update.set_l] |= row_R[:, None]
     whole_RL = beta_RL.clamp(min=1e-300) if combine == "average" else torch.ones_like(beta_RL)
-    return Table(
+    return ScoreTable(
         torch.where(brought_RL, score_RL / whole_RL, table.score_RL),
         torch.where(brought_RL, evidence_RL / whole_RL, table.evidence_RL),
     )
@@ -183,9 +134,8 @@ def _over_labels(updates: Sequence[Update], labels: int) -> tuple[Tensor, Tensor
     return holders_L, total_L
 
 
-def targets(table: Table, set_l: Tensor, scores: str) -> Tensor:
+def targets(mean_Rl: Tensor, scores: str) -> Tensor:
     """What a client's model is taught: the mean global scores of its labels, as probabilities over them [R, l]."""
-    mean_Rl = table.of(set_l).means()
     if scores == "logits":
         return mean_Rl.softmax(1)
     return mean_Rl / mean_Rl.sum(1, keepdim=True).clamp(min=1e-300)
