@@ -17,7 +17,7 @@ from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.codec.picks import largest, largest_with_torch, pieces_of
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.compression.codec.values import Values
-from turnout.rng import rng, uniform
+from turnout.rng import key
 
 SIZES = (40, 7, 1, 12)
 PHI = (1 + math.sqrt(5)) / 2
@@ -162,7 +162,7 @@ def test_values_arrive_as_they_were():
 
 def test_a_byte_an_entry_is_never_further_off_than_a_step():
     x_CP = rows(7)
-    for dither in (None, Dither(torch.rand(60, generator=rng(0, "a")), uniform(0, "b", ids=torch.arange(3)))):
+    for dither in (None, Dither(key(0, "a"), torch.arange(3))):
         left_CP = x_CP.clone()
         coded = Byte(dither).write(left_CP, SLOTS)
         assert coded.length_C.tolist() == [4 * 4 + 60] * 3
@@ -175,7 +175,7 @@ def test_stochastic_rounding_is_right_in_the_mean():
     """Over rounds, for each entry and for sums over clients; the largest of a tensor has no error at all."""
     x_CP, sent = rows(8, clients=3), []
     for t in range(400):
-        dither = Dither(torch.rand(60, generator=rng(0, "a", t)), uniform(0, "b", t, ids=torch.tensor([3, 1, 8])))
+        dither = Dither(key(0, "a", t), torch.tensor([3, 1, 8]))
         sent.append(Byte(dither).read(Byte(dither).write(x_CP.clone(), SLOTS), SLOTS, torch.float64))
     errors = torch.stack(sent) - x_CP
     step = (x_CP.abs().amax(1, keepdim=True) / 127).max()

@@ -19,10 +19,11 @@ from turnout.config.read import from_table, load
 from turnout.config.write import to_toml
 from turnout.errors import Mistake
 from turnout.parts.arrived import Arrived
-from turnout.parts.substitution import friends
+from turnout.parts.substitution import friends, random_projection
 from turnout.parts.substitution.base import Lent
 from turnout.parts.substitution.similarity_table import Pairs
 from turnout.records.records import Records, same
+from turnout.rng import key, rng, uniform
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 
@@ -730,3 +731,14 @@ def test_a_broken_substitution_is_caught() -> None:
 def test_an_empty_table_knows_nobody() -> None:
     pairs = Pairs.empty(weighted=False)
     assert pairs.find(torch.tensor([3])).tolist() == [-1]
+
+
+@pytest.mark.parametrize("width", [4, 255, 256, 1000, 1024])
+def test_folding_at_once_is_folding_one_after_another(width):
+    """The form for a GPU: one gather and one sum, in the same order of additions."""
+    x_RP = torch.randn(7, width, generator=rng(0, "rows"), dtype=torch.float64)
+    base, folds = key(5, "sketch", 2), -(-width // 256)
+    turn_F = (uniform(5, "turn", 2, ids=torch.arange(folds)) * 256).long()
+    sign_P = random_projection.signs(base, torch.arange(width)).double()
+    at_once = random_projection._folded_at_once(x_RP, sign_P, turn_F, 256)
+    torch.testing.assert_close(at_once, random_projection.sketch(x_RP, 256, seed=5, t=2))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 
 from turnout.errors import Mistake, nearest
-from turnout.parts.compression.base import Sending, dense_bytes
+from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
-from turnout.rng import rng, uniform
+from turnout.rng import key
 
 ROUNDINGS = ("stochastic", "nearest")
 
@@ -37,9 +37,8 @@ class Quantise(ErrorFeedback):
     def codec(self, way: str, sending: Sending) -> Codec:
         if self.rounding == "nearest":
             return Byte()
-        address, width = (sending.seed, "dither", way, sending.t), dense_bytes(sending.slots) // 4
         client_C = sending.client_C if way == "up" else torch.zeros(1, dtype=torch.int64)
-        return Byte(Dither(torch.rand(width, generator=rng(*address)), uniform(*address, ids=client_C)))
+        return Byte(Dither(key(sending.seed, "dither", way, sending.t), client_C))
 
 
 KINDS = {"quantise": Quantise}

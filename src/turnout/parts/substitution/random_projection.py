@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from turnout.machine.threads import ordered_map
-from turnout.rng import rng
+from turnout.rng import key, keys, uniform
 
-_ROWS = 64  # rows folded together, so that they stay in the cache
+_ROWS = 64  # rows folded together: on a CPU they stay in the cache, on a GPU their copy stays small
 
 
 def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
@@ -26,20 +26,43 @@ def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
     5.0
     """
     rows, width = update_RP.shape
-    generator = rng(seed, "sketch", t)
-    sign_P = torch.randint(0, 2, (width,), generator=generator).mul_(2).sub_(1).to(update_RP)
-    turn_F = torch.randint(0, size, (-(-width // size),), generator=generator).tolist()
+    base, folds = key(seed, "sketch", t), -(-width // size)
+    sign_P = signs(base, torch.arange(width, device=update_RP.device)).to(update_RP.dtype)
+    turn_F = (uniform(seed, "turn", t, ids=torch.arange(folds)) * size).long()
+    if update_RP.device.type != "cpu":
+        return _folded_at_once(update_RP, sign_P, turn_F, size)
     sketch_RD = update_RP.new_zeros(rows, size)
-    step = _ROWS if update_RP.device.type == "cpu" else max(rows, 1)
 
     def fold_rows(first: int) -> None:
-        x, out = update_RP[first : first + step], sketch_RD[first : first + step]
-        for fold, turn in enumerate(turn_F):
+        x, out = update_RP[first : first + _ROWS], sketch_RD[first : first + _ROWS]
+        for fold, turn in enumerate(turn_F.tolist()):
             start, end = fold * size, min((fold + 1) * size, width)
             cut = min(start + size - turn, end)
             out[:, turn : turn + cut - start].addcmul_(x[:, start:cut], sign_P[start:cut])
             out[:, : end - cut].addcmul_(x[:, cut:end], sign_P[cut:end])
 
-    for _ in ordered_map(fold_rows, range(0, rows, step)):
+    for _ in ordered_map(fold_rows, range(0, rows, _ROWS)):
         pass
+    return sketch_RD
+
+
+def signs(base: int, ids: Tensor) -> Tensor:
+    """-1 or 1 for each id, on the device of the ids.
+
+    >>> signs(7, torch.arange(6)).tolist()
+    [1, 1, 1, -1, 1, -1]
+    """
+    return 1 - 2 * ((keys(base, ids) >> 62) & 1)
+
+
+def _folded_at_once(update_RP: Tensor, sign_P: Tensor, turn_F: Tensor, size: int) -> Tensor:
+    """The same as one gather and one sum: on a GPU a fold at a time would be a thousand launches."""
+    rows, width = update_RP.shape
+    folds, device = len(turn_F), update_RP.device
+    from_FD = (torch.arange(size, device=device) - turn_F.to(device)[:, None]) % size
+    sketch_RD = update_RP.new_empty(rows, size)
+    for first in range(0, rows, _ROWS):
+        signed = torch.nn.functional.pad(update_RP[first : first + _ROWS] * sign_P, (0, folds * size - width))
+        turned = signed.view(-1, folds, size).gather(2, from_FD.expand(len(signed), -1, -1))
+        sketch_RD[first : first + _ROWS] = turned.sum(1)
     return sketch_RD

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded, bytes_of, floats_of, refuse
+from turnout.rng import keys, unit
 
 LEVELS = 127
 
@@ -26,11 +27,14 @@ class Dither:
     independent, and two rows are too in every single column.
     """
 
-    column_P: Tensor
-    row_C: Tensor
+    base: int  # the key they are drawn under
+    client_C: Tensor
 
     def at(self, slot: Slot, like: Tensor) -> Tensor:
-        sum_Cn = self.column_P[slot.start : slot.start + slot.size].to(like) + self.row_C[:, None].to(like)
+        """The numbers of a tensor's columns, drawn on the device of the rows."""
+        column_n = torch.arange(slot.start, slot.start + slot.size, device=like.device)
+        row_C = unit(keys(self.base + 1, self.client_C)).to(like)
+        sum_Cn = unit(keys(self.base, column_n)).to(like) + row_C[:, None]
         return sum_Cn.sub_((sum_Cn >= 1).to(like))
 
 
