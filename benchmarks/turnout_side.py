@@ -15,18 +15,19 @@ from torch import Tensor
 
 import turnout as to
 from turnout.engine.batches import address_batches
+from turnout.parts.selection import Memoryless
 from turnout.round import run_round
 from turnout.tracks.prepare import prepare
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class NextInLine:
+class NextInLine(Memoryless):
     """The cohort every side trains in round t."""
 
     case: Case
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: dict[str, object]) -> Tensor:
         return torch.tensor(sorted(self.case.cohort_at(t)))
 
 

@@ -126,9 +126,9 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
             if missed is None:
                 weights_P, fetched = shared_P.clone(), dense
             else:
-                fetched, replayed = sum(map(len, missed)), replayed + len(missed)
-                codec = compression.codec("down", Sending(0, 0, torch.zeros(1), slots))
-                for message in missed:
+                fetched, replayed = sum(len(message) for _, message in missed), replayed + len(missed)
+                for sent, message in missed:
+                    codec = compression.codec("down", Sending(sent, 0, torch.zeros(1), slots))
                     coded = Coded.of([message], codec.longest(slots))
                     weights_P = weights_P + codec.read(coded, slots, torch.float32)[0]
             assert torch.equal(weights_P, shared_P), (t, k)

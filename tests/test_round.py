@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
 
 import turnout as to
+from turnout import testing
 from turnout.errors import Mistake
-from worlds import Given, blobs, local_updates, play, ready, world
+from turnout.parts.aggregation import Combined
+from turnout.parts.selection import Memoryless
+from turnout.records.records import same
+from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4
 FRACTIONS = (1.0, 0.5, 0.0, 1.0)  # E = 4 epochs: s = 4, 2, 0, 4
@@ -407,3 +413,141 @@ def test_the_rate_of_the_theorem_needs_numbers_above_0(field: str, value: float)
     fields = {"strong_convexity": 1.0, "expected_work": 2.0, "full_work": 4.0, "gamma": 400.0} | {field: value}
     with pytest.raises(Mistake, match=f"{field} must be a number above 0, not {value}"):
         to.TheoryRate(**fields)
+
+
+# -- what parts of one's own may need
+
+
+@dataclass(frozen=True)
+class FedDyn(to.terms.Stateless):
+    """FedDyn (Acar et al., 2021): local gradient g - h_k + α (w - w_start); the server moves by -h / α beside the sum."""
+
+    alpha: float = 0.5
+    name: str = "feddyn"
+
+    def down(self, start_P):
+        return {"h": torch.zeros_like(start_P)}
+
+    def broadcast(self, down):
+        return {}
+
+    def mine(self, start_P):
+        return {"h": torch.zeros_like(start_P)}
+
+    def correct(self, grad_cP, at, down, mine):
+        return grad_cP.sub_(mine["h"]).add_(at.x_cP - at.start_cP, alpha=self.alpha)
+
+    def after(self, at, down, mine):
+        return {}, {"h": mine["h"] - self.alpha * (at.x_cP - at.start_cP)}
+
+    def _next(self, down, arrived):
+        moved_RP = arrived.models() - arrived.start_P
+        return down["h"] - self.alpha * moved_RP.sum(0) / arrived.members
+
+    def move(self, down, arrived):
+        return -self._next(down, arrived) / self.alpha
+
+    def merge(self, down, up, arrived):
+        return {"h": self._next(down, arrived)}, {}
+
+
+def test_a_term_may_move_the_model_beside_the_sum():
+    testing.check_term(FedDyn())
+    prepared = ready(world(COUNTS, terms=[FedDyn()], weighting=to.ByShare(), shares=to.Shares(by="uniform")))
+    w = prepared.server.shared_P
+    ends = [walk(prepared, k, 0, w, lambda x, g, at, j: g + 0.5 * (x - w))[0] for k in range(4)]
+    server, _ = play(prepared)
+    mean = torch.stack(ends).mean(0)
+    h = -0.5 * (mean - w)
+    torch.testing.assert_close(server.shared_P, mean - h / 0.5)
+    torch.testing.assert_close(server.down["feddyn"]["h"], h)
+
+
+@dataclass(frozen=True)
+class MomentumWithDecay:
+    """FedAvgM with weight decay: it needs the weights, not only the sum."""
+
+    decay: float = 0.1
+
+    def begin(self, width):
+        return {"m": torch.zeros(width)}
+
+    def step(self, update_P, state, arrived):
+        m = 0.9 * state["m"] + update_P
+        return m - self.decay * arrived.start_P, {"m": m}
+
+
+def test_a_server_step_sees_the_weights_and_the_replies():
+    testing.check_server_step(MomentumWithDecay())
+    (a, _), (b, _) = (play(ready(world(COUNTS, server=step))) for step in (to.Apply(), MomentumWithDecay()))
+    start = ready(world(COUNTS)).server.shared_P
+    torch.testing.assert_close(b.shared_P, a.shared_P - 0.1 * start)
+
+
+@dataclass(frozen=True)
+class SignSGD(to.SGD):
+    """A subclass of SGD with a step of its own."""
+
+    def step(self, x_cP, grad_cP, slots, count_c, lr):
+        x_cP.sub_(grad_cP.sign(), alpha=lr)
+
+
+def test_a_subclass_of_sgd_takes_its_own_steps():
+    local = to.Local(SignSGD(lr=0.1), steps=1, batch_size=8)
+    prepared = ready(world(COUNTS, local=local))
+    server, _ = play(prepared)
+    moved = (server.shared_P - prepared.server.shared_P) / 0.1
+    assert moved.abs().max() <= 1 + 1e-9
+    assert (moved.abs() > 0.2).any()
+
+
+@dataclass(frozen=True)
+class WithoutTheLongest:
+    """Leaves out the longest update, as Krum and its like leave out some."""
+
+    linear: ClassVar[bool] = False
+
+    def combine(self, arrived, weight_R):
+        used_R = torch.ones(len(weight_R), dtype=torch.bool)
+        used_R[arrived.update_RP.norm(dim=1).argmax()] = len(weight_R) == 1
+        kept = weight_R[used_R].to(arrived.update_RP)
+        sum_P = kept @ arrived.update_RP[used_R] * (weight_R.sum() / kept.sum()).to(kept)
+        return Combined(sum_P, used_R, {"left_out": int((~used_R).sum())})
+
+
+def test_a_reply_that_the_aggregation_does_not_use_leaves_no_trace():
+    """Its weight is 0, its control variate is not merged, its client keeps what it had."""
+    prepared = ready(world(COUNTS, terms=[to.Scaffold()], aggregation=WithoutTheLongest()))
+    server, (record,) = play(prepared)
+    assert record.extra["left_out"] == 1
+    assert record.counted == 3
+    out = int((record.clients["weight"] == 0).nonzero())
+    c_k = prepared.runtime.clients.store.gather(torch.arange(4))["mine/scaffold/c"]
+    assert (c_k[out] == 0).all()
+    share = record.clients["share"].to(c_k)
+    torch.testing.assert_close(server.down["scaffold"]["c"], share @ c_k)
+
+
+@dataclass(frozen=True)
+class HighestLoss(Memoryless):
+    """Power of choice: of those whose loss is known, the one that is worst off; everybody in the first round."""
+
+    def choose(self, members, t, seed, state):
+        if not len(state["loss"]):
+            return members.ids()
+        return state["client"][state["loss"].argmax()][None]
+
+    def begin(self):
+        return {"client": torch.empty(0, dtype=torch.int64), "loss": torch.empty(0)}
+
+    def observe(self, state, arrived):
+        return {"client": arrived.client_R, "loss": arrived.loss_R}
+
+
+def test_a_selection_may_remember_losses(tmp_path):
+    experiment = world(COUNTS, selection=HighestLoss())
+    _, (first, second, _) = play(ready(experiment), 3)
+    assert second.clients["client"].tolist() == [int(first.clients["loss"].argmax())]
+    resumed = stopped_and_resumed(experiment, tmp_path / "resumed", after=1)
+    whole = folder_run(experiment, tmp_path / "whole")
+    assert same(resumed.folder / "records.sqlite", whole.folder / "records.sqlite") == []

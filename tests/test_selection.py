@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.parts.selection import Count, Everyone, Fraction, Selection, chosen
+from turnout.parts.selection import Count, Everyone, Fraction, Memoryless, Selection, chosen
 from turnout.rng import draw
+from turnout.types import State
 from turnout.world.members import Members
 from turnout.world.participation import finished
 
@@ -99,12 +100,12 @@ def test_impossible_settings_are_refused(make: object) -> None:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Memoryless):
     """Somebody's own selection."""
 
     clients: tuple[int, ...]
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: State) -> Tensor:
         return torch.tensor(self.clients)
 
 

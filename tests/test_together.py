@@ -162,9 +162,9 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
     sums = []
 
     class Watched(to.Apply):
-        def step(self, update_P, state):
+        def step(self, update_P, state, arrived):
             sums.append(update_P.clone())
-            return super().step(update_P, state)
+            return super().step(update_P, state, arrived)
 
     watched = dataclasses.replace(prepared, algorithm=dataclasses.replace(prepared.algorithm, server=Watched(0.5)))
     second, _ = watched.round(first, 1)

@@ -25,11 +25,11 @@ from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
-from turnout.parts.aggregation import weighted_mean
+from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.substitution.base import Lent
-from turnout.parts.terms.base import merged
+from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
 from turnout.server.cohort import Cohort
 from turnout.server.finite import without_bad_numbers
@@ -78,7 +78,7 @@ def run_round(
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
-    runtime.commit(t, replies.client_C)
+    runtime.commit(t, served.client_R)
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
         served = replace(served, extra=served.extra | said)
@@ -137,52 +137,74 @@ def server_work(
     download: Download, sending: Sending,
 ) -> Served:  # fmt: skip
     """Decode, lend shares, weigh, sum once, step, broadcast; states by their mean, terms as they say."""
-    by_work_C = algorithm.weighting.client_scale(turnout)
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
-    arrived = decoded(server, algorithm, cohort, turnout, replies, position_R, by_work_C, download, sending)
+    arrived = decoded(server, algorithm, cohort, turnout, replies, position_R, download, sending)
     with stage("similarity"):
         substitution = algorithm.substitution.observe(server.substitution, arrived)
     lendable_C = algorithm.membership.lendable(server.roster, turnout.client_C, cohort.share_C)
     with stage("substitution"):
         lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
-    weight_C, old_P = weighed(server, algorithm, cohort, turnout, counts_C, lent, by_work_C, sending.t)
-
+    weight_C, old_P = weighed(server, algorithm, cohort, arrived, counts_C, lent)
     with stage("aggregate"):
-        sum_P = algorithm.aggregation.combine(arrived, weight_C[position_R])
-        total_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
+        combined = combined_of(algorithm.aggregation.combine(arrived, weight_C[position_R]))
+        total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
+    if combined.used_R is not None:
+        arrived, replies, counts_C, weight_C = only_used(combined.used_R, arrived, replies, counts_C, weight_C)
+
+    arrived = replace(arrived, weight_R=weight_C[arrived.position_R], sum_P=combined.update_P)
     with stage("server step"):
-        change_P, step = algorithm.server.step(total_P, server.step)
+        change_P, step = algorithm.server.step(total_P, server.step, arrived)
+        change_P = moved(algorithm.terms, server.down, arrived, change_P)
     with stage("broadcast"):
         applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
     new_P = server.shared_P + applied_P
-
-    # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
-    share_R = cohort.share_C[position_R]
-    states = {name: weighted_mean(value, share_R) for name, value in replies.states.items()}
+    arrived = replace(arrived, new_P=new_P)
     with stage("mixing"):
         mixing = algorithm.mixing.observe(server.mixing, arrived)
-    arrived = replace(arrived, weight_R=weight_C[position_R], sum_P=sum_P, new_P=new_P)
     with stage("terms"):
         down, told, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
-    loss_C = torch.full_like(cohort.share_C, torch.inf).index_copy(
-        0, position_R, replies.report["loss"].to(cohort.share_C)
-    )
-    roster = algorithm.membership.observe(server.roster, sending.t - server.origin, turnout, loss_C, cohort.share_C)
     after = replace(
-        server, shared_P=new_P, states=server.states | states, down=down, mixing=mixing, substitution=substitution,
-        compression=compression, step=step, roster=roster, told=server.told.after(sending.t, replies.client_C, told),
+        remembered(server, algorithm, cohort, replies, arrived), shared_P=new_P, down=down, mixing=mixing,
+        substitution=substitution, compression=compression, step=step,
+        told=server.told.after(sending.t, arrived.client_R, told),
     )  # fmt: skip
-    return Served(after, weight_C, counts_C, lent, total_P, told, lent.extra | noted)
+    extra = lent.extra | combined.extra | noted
+    return Served(after, weight_C, counts_C, lent, total_P, told, arrived.client_R, extra)
+
+
+def only_used(
+    used_R: Tensor, arrived: Arrived, replies: Replies, counts_C: Tensor, weight_C: Tensor
+) -> tuple[Arrived, Replies, Tensor, Tensor]:
+    """Without the replies that the aggregation did not use."""
+    rows, unused_R = used_R.nonzero().squeeze(1), arrived.position_R[~used_R]
+    counts_C, weight_C = counts_C.index_fill(0, unused_R, False), weight_C.index_fill(0, unused_R, 0.0)
+    return arrived.take(rows), replies.take(rows), counts_C, weight_C
+
+
+def remembered(server: Server, algorithm: Algorithm, cohort: Cohort, replies: Replies, arrived: Arrived) -> Server:
+    """What the server remembers of its clients after a round: states, membership, selection."""
+    # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
+    position_R, share_C = arrived.position_R, cohort.share_C
+    states = {name: weighted_mean(value, share_C[position_R]) for name, value in replies.states.items()}
+    unheard_C = torch.full_like(share_C, torch.inf)
+    loss_C = unheard_C.index_copy(0, position_R, replies.report["loss"].to(unheard_C))
+    clock = arrived.t - server.origin
+    roster = algorithm.membership.observe(server.roster, clock, arrived.turnout, loss_C, share_C)
+    selection = algorithm.selection.observe(server.selection, arrived)
+    return replace(server, states=server.states | states, roster=roster, selection=selection)
 
 
 def decoded(
     server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, replies: Replies, position_R: Tensor,
-    by_work_C: Tensor, download: Download, sending: Sending,
+    download: Download, sending: Sending,
 ) -> Arrived:  # fmt: skip
     """What arrived, as the parts of the server see it."""
-    at_server = algorithm.scale_at == "server"
+    by_work_R = algorithm.weighting.client_scale(turnout)[position_R]
     with stage("decode"):
         update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
+    later = algorithm.scale_at == "server" and algorithm.aggregation.linear
+    if algorithm.scale_at == "server" and not later:  # what is no sum has to see updates as they count
+        update_RP = update_RP * by_work_R[:, None].to(update_RP)
     return Arrived(
         t=sending.t,
         seed=sending.seed,
@@ -190,11 +212,11 @@ def decoded(
         update_RP=update_RP,
         start_P=server.shared_P,
         turnout=turnout,
-        scale_R=by_work_C[position_R] if at_server else None,
+        scale_R=by_work_R if later else None,
         hints=replies.hints,
         loss_R=replies.report["loss"],
         lr=download.lr,
-        sent_scale_R=None if at_server else by_work_C[position_R],
+        sent_scale_R=None if later else by_work_R,
         start_RP=None if download.start_CP is None else download.start(replies.client_C),
         members=cohort.objective,
         parts=lambda: cohort.parts()[position_R],
@@ -204,17 +226,16 @@ def decoded(
 
 
 def weighed(
-    server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, counts_C: Tensor, lent: Lent,
-    by_work_C: Tensor, t: int,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    server: Server, algorithm: Algorithm, cohort: Cohort, arrived: Arrived, counts_C: Tensor, lent: Lent
+) -> tuple[Tensor, Tensor | None]:
     """The coefficient of each update, and the sum of old updates that stand in (None without any)."""
-    lends = algorithm.substitution.lends
+    turnout, lends = arrived.turnout, algorithm.substitution.lends
     factor_C = algorithm.weighting.server_scale(cohort.share_C, counts_C, turnout, lends)
     old_P = lent.rows_sum(factor_C)  # old updates were scaled by the work of their own round
-    if algorithm.scale_at == "server":
-        factor_C = factor_C * by_work_C
+    if arrived.scale_R is not None:
+        factor_C = factor_C * algorithm.weighting.client_scale(turnout)
     own_C = torch.where(counts_C, cohort.share_C, 0.0)
-    boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, t)
+    boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
     weight_C = (boost_C * own_C + lent.borrowed_C) * factor_C
     return weight_C.clamp(max=algorithm.max_weight or float("inf")), old_P
 

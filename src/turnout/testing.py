@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
-from turnout.parts.aggregation import Aggregation
+from turnout.parts.aggregation import Aggregation, combined_of
 from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.mixing import Mixing
@@ -277,7 +277,8 @@ def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
 
     def combined(update_RP: Tensor, weight_R: Tensor, order: list[int]) -> Tensor:
         arrived = Arrived(0, 0, turnout.client_C[order], update_RP[order], torch.ones(width), turnout)
-        return aggregation.combine(replace(arrived, loss_R=losses[order], lr=0.1), weight_R[order])
+        made = replace(arrived, loss_R=losses[order], lr=0.1)
+        return combined_of(aggregation.combine(made, weight_R[order])).update_P
 
     found_P = combined(update_RP, share_C, [0, 1, 2])
     _expect(found_P.shape == (width,), f"combine: one number a parameter, not {tuple(found_P.shape)}")
@@ -291,13 +292,17 @@ def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
 def check_server_step(step: ServerStep, width: int = 6) -> None:
     """Promises of a server step: finite, one number a parameter, the same for the same state, which it leaves alone."""
     generator = torch.Generator().manual_seed(0)
-    state = step.begin(width)
-    for _ in range(3):
+    state, (turnout, share_C) = step.begin(width), next(example_turnouts())
+    for t in range(3):
         update_P = torch.randn(width, generator=generator)
+        arrived = Arrived(
+            t, 0, turnout.client_C, update_P.expand(len(share_C), -1), torch.ones(width), turnout,
+            parts=lambda: share_C, weight_R=share_C, sum_P=update_P,
+        )  # fmt: skip
         before = flatten(state)[0]
         kept = {name: value.clone() for name, value in before.items()}
-        change_P, after = step.step(update_P.clone(), state)
-        again_P, _ = step.step(update_P.clone(), state)
+        change_P, after = step.step(update_P.clone(), state, arrived)
+        again_P, _ = step.step(update_P.clone(), state, arrived)
         _expect(change_P.shape == update_P.shape, f"step: one number a parameter, not {tuple(change_P.shape)}")
         _expect(bool(torch.isfinite(change_P).all()), f"step: finite, not {change_P.tolist()}")
         unchanged = all(torch.equal(before[name], kept[name]) for name in kept)

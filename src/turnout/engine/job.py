@@ -17,7 +17,7 @@ from turnout.types import Samples, Tensors
 
 def plain_sgd(optimizer: Optimizer) -> bool:
     """Whether this is SGD without momentum (weight decay is allowed)."""
-    return isinstance(optimizer, SGD) and not optimizer.momentum
+    return type(optimizer) is SGD and not optimizer.momentum
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Job:
         0 if the update is more than that sum (weight decay, momentum, terms), or if clients start from different
         weights (a chunk of a single client would look like a common start).
         """
-        plain = self.fused and isinstance(self.optimizer, SGD) and not self.optimizer.weight_decay
+        plain = self.fused and type(self.optimizer) is SGD and not self.optimizer.weight_decay
         common = plain and self.start_P.dim() == 1
         return int(self.steps_C.max()) * self.batch_size if common and len(self.steps_C) else 0
 

@@ -5,13 +5,14 @@ Shape letters: C or R replies, P shared parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from turnout.parts.arrived import Arrived
+from turnout.types import Extra
 
 
 def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
@@ -48,6 +49,19 @@ def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
     return (mean.round() if whole else mean).to(value_C.dtype).view(value_C.shape[1:])
 
 
+@dataclass(frozen=True)
+class Combined:
+    """One update of several, and whose replies are in it.
+
+    A reply that is not used leaves no trace: its weight is 0, its states and what it sent to the terms are left out,
+    and its client keeps what it had before the round.
+    """
+
+    update_P: Tensor
+    used_R: Tensor | None = None  # as booleans; None: all of them
+    extra: Extra = field(default_factory=dict)  # for the round's record
+
+
 class Aggregation(Protocol):
     """How the replies of a round become one update; a robust or a fair one is another object."""
 
@@ -56,8 +70,12 @@ class Aggregation(Protocol):
         """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
         ...
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
-        """One update [P] from those that arrived, given what each weighs; the weights need not sum to 1."""
+    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+        """One update [P] from those that arrived, given what each weighs: `WeightedSum` gives Σ weight update, whatever
+        the weights sum to, and another aggregation something of that size (Σ weight times a median, say).
+
+        Updates are scaled by work where `linear` is false. A `Combined` says whose replies were used.
+        """
         ...
 
 
@@ -69,6 +87,11 @@ class WeightedSum:
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
         return weighted_sum(arrived.update_RP, weight_R)
+
+
+def combined_of(found: Tensor | Combined) -> Combined:
+    """What an aggregation gave; all replies are used where it does not say whose."""
+    return Combined(found) if isinstance(found, Tensor) else found
 
 
 KINDS = {"weighted-sum": WeightedSum}

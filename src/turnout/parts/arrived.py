@@ -6,8 +6,9 @@ Shape letters: C clients of the cohort, R replies, P shared parameters, L client
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from turnout.types import Tensors, Turnout
 class Arrived:
     """The replies of a round, one row each, and what became of them so far.
 
-    `weight_R`, `sum_P` and `new_P` are known once the updates are weighed, summed and applied: terms see them,
-    substitution and aggregation come before. On a GPU `update_RP` is memory that the next round uses again: copy what
-    is to be kept.
+    `weight_R` and `sum_P` are known once the updates are weighed and summed, `new_P` once the change is applied:
+    substitution and aggregation come before, the server's step sees the former, mixing and terms all of them. On a GPU
+    `update_RP` is memory that the next round uses again: copy what is to be kept.
     """
 
     t: int
@@ -63,6 +64,17 @@ class Arrived:
     def scaled_R(self) -> Tensor:
         """What each update had been multiplied by before it was sent."""
         return torch.ones(len(self.client_R), dtype=torch.float64) if self.sent_scale_R is None else self.sent_scale_R
+
+    def take(self, rows: Tensor) -> Arrived:
+        """The same for some of the replies."""
+        position_r, parts = self.position_R[rows], self.parts
+        chosen: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value[rows.to(value.device)]
+            for name in ("client_R", "update_RP", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R")
+        }
+        hints = {name: value[rows.to(value.device)] for name, value in self.hints.items()}
+        own = None if parts is None else lambda: parts()[rows]
+        return replace(self, hints=hints, position_R=position_r, parts=own, **chosen)
 
     def models(self) -> Tensor:
         """The weights each client ended with: start + update, unscaled."""

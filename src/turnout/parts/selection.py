@@ -15,41 +15,64 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, is_ours
+from turnout.errors import Mistake
+from turnout.parts.arrived import Arrived
 from turnout.rng import draw
+from turnout.types import State
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 
+NOTHING: State = {}  # what a selection that remembers nothing is given
+
 
 class Selection(Protocol):
-    """Whom to ask in round t: sorted ids of members."""
+    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing."""
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor: ...
+    def begin(self) -> State:
+        """What it remembers before the first round."""
+        ...
+
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
+        """Sorted ids of those the objective is over (members, and those who have left but stay in it)."""
+        ...
+
+    def observe(self, state: State, arrived: Arrived) -> State:
+        """What it remembers after a round: `arrived` has who replied, with which loss, and who was away."""
+        ...
 
 
-def chosen(selection: Selection, members: Members, t: int, seed: int) -> Tensor:
-    """The cohort; somebody's own selection is held to what it promises."""
-    client_C = selection.choose(members, t, seed)
-    if not is_ours(selection):
-        rising = bool((client_C[1:] > client_C[:-1]).all())
-        if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
-            raise Mistake(
-                f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
-                "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
-            )
+class Memoryless:
+    """The defaults: a selection that remembers nothing."""
+
+    def begin(self) -> State:
+        return {}
+
+    def observe(self, state: State, arrived: Arrived) -> State:
+        return state
+
+
+def chosen(selection: Selection, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
+    """The cohort; a selection is held to what it promises."""
+    client_C = selection.choose(members, t, seed, state)
+    rising = bool((client_C[1:] > client_C[:-1]).all())
+    if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
+        raise Mistake(
+            f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+            "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+        )
     return client_C
 
 
 @dataclass(frozen=True)
-class Everyone:
+class Everyone(Memoryless):
     """Ask every member, every round."""
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         return members.ids()
 
 
 @dataclass(frozen=True)
-class Fraction:
+class Fraction(Memoryless):
     """Ask max(1, round(share * N)) of the N members.
 
     >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
@@ -62,13 +85,13 @@ class Fraction:
         if not 0 < self.share <= 1:
             raise Mistake(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         count = min(len(members), max(1, round(self.share * len(members))))
         return members.at(draw(count, len(members), t, seed))
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Memoryless):
     """Ask this many members; all of them once so many have left that fewer remain.
 
     More than there ever were is a mistake, more than are left is not: leaving must not stop a run.
@@ -80,7 +103,7 @@ class Count:
         if self.clients < 1:
             raise Mistake(f"selection Count(clients={self.clients}): ask at least 1 client a round")
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         self.check(members.population + len(members.added_J))
         count = min(self.clients, len(members))
         return members.at(draw(count, len(members), t, seed))
@@ -95,7 +118,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class AsLogged:
+class AsLogged(Memoryless):
     """Ask those whom a fleet's log (`round,client,work`) asked: members with a row in round t."""
 
     path: str
@@ -114,7 +137,7 @@ class AsLogged:
     def check_rounds(self, rounds: int) -> None:
         self.log.check_rounds(rounds)
 
-    def choose(self, members: Members, t: int, seed: int) -> Tensor:
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         asked_I = self.log.asked(t)
         return asked_I[members.which(asked_I)]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.parts.arrived import Arrived
 from turnout.parts.optimizers import _check
 from turnout.types import State
 
@@ -22,8 +23,9 @@ class ServerStep(Protocol):
 
     def begin(self, width: int) -> State: ...
 
-    def step(self, update_P: Tensor, state: State) -> tuple[Tensor, State]:
-        """The change to apply to the shared parameters."""
+    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+        """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and what each
+        weighs, where a method needs more than their sum. The state is not written on."""
         ...
 
 
@@ -40,7 +42,7 @@ class Apply:
     def begin(self, width: int) -> State:
         return {}
 
-    def step(self, update_P: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
         return update_P * self.lr, state
 
 
@@ -62,7 +64,7 @@ class Adaptive(ABC):
     def begin(self, width: int) -> State:
         return {"first": torch.zeros(width), "second": torch.full((width,), self.tau**2)}
 
-    def step(self, update_P: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
         m_P = self.beta1 * state["first"] + (1 - self.beta1) * update_P
         v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}
@@ -77,7 +79,7 @@ class ServerAdam(Adaptive):
     """v <- β2 v + (1 - β2) Δ² (FedAdam of Reddi et al.; not paper 004's, which is `Adam` on the clients).
 
     >>> step = ServerAdam(lr=1.0, beta1=0.0, beta2=0.0, tau=1e-3)
-    >>> step.step(torch.tensor([4.0]), step.begin(1))[0]  # 4 / (√16 + 0.001)
+    >>> step.step(torch.tensor([4.0]), step.begin(1), None)[0]  # 4 / (√16 + 0.001)
     tensor([0.9998])
     """
 

@@ -43,7 +43,7 @@ class Cohort:
         """The cohort of a round; nobody is asked where there are no members."""
         objective, shares = server.objective, algorithm.shares
         nobody = torch.empty(0, dtype=torch.int64)
-        client_C = chosen(algorithm.selection, objective, t, seed) if len(server.members) else nobody
+        client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
         examples_C = runtime.examples(client_C)
         mean = partial(runtime.mean_examples, objective)
         share_C = shares.of(examples_C, len(objective), mean() if shares.over == "unbiased" else None)

@@ -71,6 +71,7 @@ class Server:
     substitution: State = field(default_factory=dict)
     compression: State = field(default_factory=dict)
     step: State = field(default_factory=dict)
+    selection: State = field(default_factory=dict)
     roster: Roster = field(default_factory=Roster)
     told: Told = field(default_factory=Told)
     left: Left = field(default_factory=Left)
@@ -84,7 +85,7 @@ class Server:
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "origin")
+        names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
         plain = {name: getattr(self, name) for name in names}
         typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
@@ -111,4 +112,5 @@ class Served:
     lent: Lent
     total_P: Tensor  # the weighted sum, before the server's step
     told: dict[str, Tensors]  # what the terms say to those whose replies were used
+    client_R: Tensor  # whose replies were used
     extra: Extra = field(default_factory=dict)

@@ -95,6 +95,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         substitution=algorithm.substitution.begin(members.population, layout.shared),
         compression=place.put_tree(algorithm.compression.begin(layout.shared_slots)),
         step=place.put_tree(algorithm.server.begin(layout.shared)),
+        selection=algorithm.selection.begin(),
         roster=algorithm.membership.begin(),
     )
 

@@ -137,7 +137,8 @@ class Weights:
 
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared
-        cohort = len(algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
+        first = (self.server.members, 0, self.experiment.seed, self.server.selection)
+        cohort = len(algorithm.selection.choose(*first))
         ever = min(self.clients, cohort * self.experiment.rounds)
         return self.runtime.memory(cohort, ever) | {
             "stand-ins": algorithm.substitution.memory(ever, shared),

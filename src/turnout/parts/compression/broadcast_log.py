@@ -61,12 +61,12 @@ class BroadcastLog:
         there_C = (round_C >= self.since) & (round_C > NEVER)
         return torch.where(there_C, bytes_C, dense).clamp(max=dense)
 
-    def missed(self, round: int, dense: int) -> list[bytes] | None:
-        """The messages such a client is sent, in order; None: the model itself."""
+    def missed(self, round: int, dense: int) -> list[tuple[int, bytes]] | None:
+        """The messages such a client is sent, in order, each with the round it was sent in; None: the model itself."""
         if int(self.owed(torch.tensor([round]), dense)[0]) == dense:
             return None
         messages = self.byte_B.split(self.length_M.tolist())
-        return [m.numpy().tobytes() for m, t in zip(messages, self.round_M.tolist(), strict=True) if t >= round]
+        return [(t, m.numpy().tobytes()) for m, t in zip(messages, self.round_M.tolist(), strict=True) if t >= round]
 
     def sent(self, message_B: Tensor, round: int, left_P: Tensor, dense: int) -> BroadcastLog:
         """One message on; the oldest go where the log would be larger than the model."""

@@ -50,7 +50,7 @@ def signs(base: int, ids: Tensor) -> Tensor:
     """-1 or 1 for each id, on the device of the ids.
 
     >>> signs(7, torch.arange(6)).tolist()
-    [1, 1, 1, -1, 1, -1]
+    [1, -1, 1, -1, 1, -1]
     """
     return 1 - 2 * ((keys(base, ids) >> 62) & 1)
 

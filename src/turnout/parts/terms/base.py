@@ -115,8 +115,13 @@ class Term(Protocol):
         """On the server: what it holds next, and what the round's record should say."""
         ...
 
+    def move(self, down: Tensors, arrived: Arrived) -> Tensor | None:
+        """On the server, before the change is encoded and applied: what the term adds to it [P]; None: nothing."""
+        ...
+
     def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
-        """On the server, before `merge`: what those who replied are told now that the round has ended."""
+        """On the server, before `merge`: what those who replied are told now that the round has ended, [P] or any other
+        shape, the same for all of them."""
         ...
 
     def hear(self, told: Tensors, mine: Tensors) -> Tensors:
@@ -180,6 +185,9 @@ class Stateless:
     def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         return down, {}
 
+    def move(self, down: Tensors, arrived: Arrived) -> Tensor | None:
+        return None
+
     def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
         return {}
 
@@ -194,6 +202,14 @@ class Stateless:
 
     def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
         return down
+
+
+def moved(terms: Sequence[Term], held: dict[str, Tensors], arrived: Arrived, change_P: Tensor) -> Tensor:
+    """The change to the model, with what the terms add to it."""
+    for term in terms:
+        extra_P = term.move(held[term.name], arrived)
+        change_P = change_P if extra_P is None else change_P + extra_P
+    return change_P
 
 
 def merged(

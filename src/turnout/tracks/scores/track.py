@@ -128,7 +128,8 @@ class ScoreTrack:
         return self.runtime.describe()
 
     def memory(self) -> dict[str, int]:
-        cohort = len(self.algorithm.selection.choose(self.server.members, 0, self.experiment.seed))
+        selection = self.algorithm.selection
+        cohort = len(selection.choose(self.server.members, 0, self.experiment.seed, selection.begin()))
         ever = min(self.clients, cohort * self.experiment.rounds)
         table = self.server.table.score_RL.numel() * 8
         return self.runtime.memory(cohort, ever) | {"scores": (4 + cohort) * table}
