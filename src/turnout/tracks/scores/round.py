@@ -88,7 +88,8 @@ def open_round(server: ScoreServer, t: int, public: PublicLabels, runtime: Score
 
 def cohort(members: Members, t: int, seed: int, algorithm: Scores) -> Tensor:
     """Whom the server asks; nobody where there are no members."""
-    return chosen(algorithm.selection, members, t, seed) if len(members) else torch.empty(0, dtype=torch.int64)
+    nobody = torch.empty(0, dtype=torch.int64)
+    return chosen(algorithm.selection, members, t, seed, algorithm.selection.begin()) if len(members) else nobody
 
 
 def examples_of(answer: BuildAnswer, usual_C: Tensor) -> Tensor:
