@@ -1,4 +1,4 @@
-"""The server's arithmetic: a weighted sum of updates, a weighted mean of states, and the step that applies them.
+"""The server's arithmetic: a weighted sum of updates, a weighted mean of states. (The step is in server.py.)
 
 Shape letters: C or R replies, P shared parameters.
 """

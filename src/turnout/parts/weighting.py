@@ -134,7 +134,7 @@ class Shares:
         return self._sizes(examples_I) / self.mass(members, mean_examples)
 
     def mass(self, members: int, mean_examples: Callable[[], float]) -> float:
-        """What parts of an objective are parts of: its clients, or their samples (which somebody has to count)."""
+        """Total mass of an objective: clients, or samples (counted only when asked for)."""
         return members * (1.0 if self.by == "uniform" else mean_examples())
 
     def _sizes(self, examples_C: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from turnout.types import Message, State, Tensors
 
 @dataclass(frozen=True)
 class Sending:
-    """The circumstances of a message: which round, whose rows, and which tensor each column belongs to."""
+    """What a codec may need to know of a message: the round, whose rows these are, and the tensor of each column."""
 
     t: int
     seed: int
