@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from turnout.clients.state import initial_shared
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.engine.trainers import place_of
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
-from turnout.parts.compression.base import Dense
+from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
+from turnout.runtimes.border import fault
 from turnout.runtimes.clients import Clients, with_first_values
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
@@ -34,7 +36,6 @@ from turnout.tracks.building import enrolment_of
 from turnout.tracks.prepare import settled
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Calendar
-from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class BytesRuntime(Simulated):
     def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.InProcess):
         super().__init__(setup)
         self.processes, self.working = processes, list[int]()
+        model, layout = setup.model, setup.model.layout
+        self.sent_states = initial_shared(layout, model.flat_P, model.states, setup.algorithm)
         text = to_toml(setup.experiment.but(runtime=compute))
         for i, process in enumerate(processes):
             process.ask("open", experiment=text, residue=i, processes=len(processes))
@@ -119,8 +122,19 @@ class BytesRuntime(Simulated):
             part = asked.take(place)
             own = download.among(part.client_R.sort().values)
             process.send(what, download=wire.download_tree(own), asked=wire.assignment_tree(part))
-        replies = Replies.join([wire.replies_of(process.answer()) for process, _ in parts])
+        answers = [wire.replies_of(process.answer()) for process, _ in parts]
+        if what == "work":
+            self._check(answers, [asked.take(place) for _, place in parts], download)
+        replies = Replies.join(answers)
         return replies.take(torch.cat([place for _, place in parts]).argsort())
+
+    def _check(self, answers: list[Replies], parts: list[Assignment], download: Download) -> None:
+        """What comes from elsewhere is looked at as a device's reply would be."""
+        states = download.states if not self.algorithm.share_personal else self.sent_states | download.states
+        for replies, part in zip(answers, parts, strict=True):
+            sending = Sending(download.t, self.seed, part.client_R, self.layout.shared_slots)
+            wrong = fault(replies, part, self.algorithm, self.layout, states, sending)
+            assert wrong is None, wrong
 
     def commit(self, t: int, client_R: Tensor) -> None:
         for process in self.processes:
@@ -154,18 +168,13 @@ class BytesRuntime(Simulated):
         return total_P if len(client_C) else None
 
     def measure(self, asked: Measure) -> Measured:
-        central = {name: members.to_state() for name, members in asked.central.items()}
-        tree = {"t": asked.t, "shared": asked.shared_P, "states": asked.states, "told": asked.told.to_state()}
-        tree |= {"common": asked.common, "own": asked.own}
-        nobody = asked.client_C[:0]
-        one = wire.measured_of(self.processes[0].ask("measure", **tree, client=nobody, central=central))
+        one = wire.measured_of(self.processes[0].ask("measure", **wire.measure_tree(asked, asked.client_C[:0])))
         if not (asked.common or asked.own):
             return one
-        parts, found = self._at(asked.client_C), []
+        parts, found, rest = self._at(asked.client_C), [], replace(asked, central={})
         for process, place in parts:
-            client_c = asked.client_C[place]
-            start = {"start": asked.start_of(client_c)} if self.algorithm.mixing.personal else {}
-            found.append(wire.measured_of(process.ask("measure", **tree, client=client_c, central={}, **start)))
+            tree = wire.measure_tree(rest, asked.client_C[place])
+            found.append(wire.measured_of(process.ask("measure", **tree)))
         order = torch.cat([place for _, place in parts]).argsort()
         common, own = ({n: torch.cat([v[n] for v in values])[order] for n in values[0]}
                        for values in ([f.common for f in found], [f.own for f in found]))  # fmt: skip
@@ -178,7 +187,13 @@ class BytesRuntime(Simulated):
         found = [p.ask("save", folder=str(folder), mark=f"{mark}-p{i}", files=own)["files"] for i, p, own in asks]
         return [name for names in found for name in names]
 
-    def load(self, folder: Path, files: list[str]) -> None:
+    def durable(self, t: int) -> None:
+        """Files are all that is kept."""
+
+    def close(self) -> None:
+        """The processes serve the next run."""
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
         for i, process in enumerate(self.processes):
             process.ask("load", folder=str(folder), files=[f for f in files if f"-p{i}." in f])
 
@@ -244,15 +259,9 @@ class Home:
         assert found_P is not None
         return {"gradient": found_P[: len(shared)]}
 
-    def measure(self, t: int, shared: Tensor, states: State, told: State, common: bool, own: bool, client: Tensor,
-                central: State, start: Tensor | None = None) -> State:  # fmt: skip
-        self._only_mine(client)
-        asked = Measure(
-            t, shared, wire.flatten(states)[0], client, {n: Members.from_state(m) for n, m in central.items()},
-            common and len(client) > 0, own and len(client) > 0,
-            None if start is None else lambda client_c: start[torch.searchsorted(client, client_c)],
-            Told.from_state(told),
-        )  # fmt: skip
+    def measure(self, **tree: Any) -> State:
+        asked = wire.measure_of(tree)
+        self._only_mine(asked.client_C)
         return wire.measured_tree(self.clients.measure(asked))
 
     def save(self, folder: str, mark: str, files: list[str]) -> State:

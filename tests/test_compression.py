@@ -127,10 +127,7 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
                 weights_P, fetched = shared_P.clone(), dense
             else:
                 fetched, replayed = sum(len(message) for _, message in missed), replayed + len(missed)
-                for sent, message in missed:
-                    codec = compression.codec("down", Sending(sent, 0, torch.zeros(1), slots))
-                    coded = Coded.of([message], codec.longest(slots))
-                    weights_P = weights_P + codec.read(coded, slots, torch.float32)[0]
+                weights_P = compression.received(weights_P, missed, Sending(0, 0, torch.zeros(1), slots))
             assert torch.equal(weights_P, shared_P), (t, k)
             assert record.clients["bytes_down"][k] == fetched
             held[k] = (t, weights_P)

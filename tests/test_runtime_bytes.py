@@ -14,12 +14,15 @@ import torch
 
 import turnout as to
 from bytes_runtime import BytesOnly, Process
+from turnout.parts.compression.base import Sending
 from turnout.recipes import cook, recipes
+from turnout.round import download_for
 from turnout.round_log import RoundRecord
+from turnout.runtimes.border import fault
 from turnout.server.state import Server
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
-from turnout.types import flatten
+from turnout.types import Message, Replies, flatten
 
 ROUNDS = 4
 ONE_PER_PART = (
@@ -106,3 +109,47 @@ def test_what_crosses_is_the_download_and_the_replies(processes):
     received = sum(process.received for process in processes) - sum(before)
     update = 4 * track.model.layout.shared * 2 * record.counted  # an update and a control variate each
     assert update < received < 1.1 * update + 2_000 * len(processes)
+
+
+@pytest.fixture(scope="module")
+def a_reply():
+    """One client's reply as a device would send it, and what it is held against."""
+    track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.InProcess(device="cpu", threads=1)))
+    server, runtime = track.begin(), track.runtime
+    download = download_for(torch.arange(3), server, 0, 0.1, track.algorithm, runtime.layout.shared_slots)
+    asked = runtime.full_work(torch.tensor([1]), 0)
+    replies, _ = runtime.clients.work(download, asked)
+    sending = Sending(0, track.experiment.seed, asked.client_R, runtime.layout.shared_slots)
+    return replies, (asked, track.algorithm, runtime.layout, server.states, sending)
+
+
+def spoilt(replies: Replies, kind: str) -> Replies:
+    message, report = replies.message, replies.report
+    byte = message.tensors["byte"]
+    changed = {
+        "another's": {"client_C": replies.client_C + 1},
+        "cut": {"message": Message(message.tensors | {"byte": byte[:, : byte.shape[1] // 2]}, message.bytes_C // 2)},
+        "noise": {"message": Message(message.tensors | {"byte": 255 - byte}, message.bytes_C)},
+        "no loss": {"report": {name: value for name, value in report.items() if name != "loss"}},
+        "bytes": {"report": report | {"bytes_up": -report["bytes_up"]}},
+        "more states": {"states": {"extra": torch.zeros(1, 3)}},
+        "nan": {"hints": {"sketch": torch.full((1, 4), torch.nan)}},
+    }
+    return replace(replies, **changed[kind])
+
+
+@pytest.mark.parametrize("kind", ["another's", "cut", "noise", "no loss", "bytes", "more states", "nan"])
+def test_a_reply_that_cannot_be_used_is_found_at_the_border(kind, a_reply):
+    replies, against = a_reply
+    assert fault(replies, *against) is None
+    found = fault(spoilt(replies, kind), *against)
+    assert found is not None
+    assert found.startswith("it")
+
+
+def test_rows_of_numbers_are_never_padded(a_reply):
+    """An update that is too short must not be taken for one that ends in zeros."""
+    whole = Replies(torch.tensor([0]), Message({"update": torch.ones(1, 5)}, torch.tensor([20])))
+    short = Replies(torch.tensor([1]), Message({"update": torch.ones(1, 4)}, torch.tensor([16])))
+    with pytest.raises(RuntimeError):
+        Replies.join([whole, short])

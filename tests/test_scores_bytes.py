@@ -132,7 +132,7 @@ def test_processes_go_back_to_what_their_files_say(processes, tmp_path: Path):
         files = track.save_clients(tmp_path, str(t), files)
     _, wanted = track.round(state, 2)
     track = prepare(elsewhere(world(start="carried"), processes))
-    track.load_clients(tmp_path, files)
+    track.load_clients("", tmp_path, files)
     _, found = track.round(track.unpack(track.pack(state)), 2)
     for name in wanted.clients:
         same(wanted.clients[name], found.clients[name])

@@ -23,6 +23,8 @@ from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Event
 from turnout.world.members import Members
 
+Messages = list[tuple[int, bytes]]  # encoded changes of the model in order, each with the round it was sent in
+
 
 def _nobody() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
@@ -98,6 +100,7 @@ class Download:
     client_C: Tensor
     start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
     told: Told = field(default_factory=Told)  # what terms told each of them after its last reply
+    missed: Callable[[int], Messages | None] = lambda since: None  # for a client that holds the model of round `since`
 
     def start(self, client_R: Tensor) -> Tensor:
         """What some of those asked start from, in whatever order: [P], or a row each."""
@@ -216,7 +219,11 @@ class Runtime(Protocol):
         ...
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        """Who answered with how much work, and the replies of those who count (None: there are none)."""
+        """Who answered with how much work, and the replies of those who count (None: there are none).
+
+        Replies come in descending order of steps, equal ones by id: sums are then rounded the same way everywhere. What
+        devices send is checked (runtimes/border.py); a reply that cannot be used is an absence.
+        """
         ...
 
     def commit(self, t: int, client_R: Tensor) -> None:
@@ -246,8 +253,16 @@ class Runtime(Protocol):
         """Write what changed since `files` were written; the files that hold everything now."""
         ...
 
-    def load(self, folder: Path, files: list[str]) -> None:
-        """Go back to what these files say."""
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
+        """A run begins (no files) or goes on: go back to what these files say. `run` tells this run from others."""
+        ...
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on the disk: the run will never go back behind it."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, however it ended: let go of processes and connections."""
         ...
 
     def describe(self) -> dict[str, Any]:

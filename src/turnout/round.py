@@ -14,6 +14,7 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -24,6 +25,7 @@ from turnout.engine.train import Trainer
 from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
+from turnout.layout import Slot
 from turnout.machine.clock import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
@@ -60,7 +62,7 @@ def run_round(
     if not len(cohort.asked):
         return server, log.record(skipped="nobody was asked")
 
-    download = download_for(cohort.asked, server, t, lr, algorithm)
+    download = download_for(cohort.asked, server, t, lr, algorithm, runtime.layout.shared_slots)
     with stage("client work"):
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
@@ -86,13 +88,16 @@ def run_round(
     return served.server, log.record()
 
 
-def download_for(client_C: Tensor, server: Server, t: int, lr: float, algorithm: Algorithm) -> Download:
+def download_for(
+    client_C: Tensor, server: Server, t: int, lr: float, algorithm: Algorithm, slots: tuple[Slot, ...]
+) -> Download:
     """What the server sends to those it asks."""
     down = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
     with stage("mixing"):
         start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states = sent_down(server.states, algorithm)
-    return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C))
+    missed = partial(algorithm.compression.missed, server.compression, slots=slots)
+    return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
 
 
 def fetched(replies: Replies, server: Server, algorithm: Algorithm, download: Download, sending: Sending) -> Tensor:

@@ -175,12 +175,12 @@ class Replies:
 
 
 def _joined(groups: Sequence[Tensors]) -> Tensors:
-    """Rows of several groups under each name; where rows differ in length, the shorter are padded with zeros."""
+    """Rows of several groups under each name; rows of bytes may differ in length, the shorter are padded with zeros."""
     return {name: torch.cat(_padded([group[name] for group in groups])) for name in groups[0]}
 
 
 def _padded(values: Sequence[Tensor]) -> list[Tensor]:
-    if values[0].dim() != 2:
+    if values[0].dtype != torch.uint8 or values[0].dim() != 2:
         return list(values)
     longest = max(value.shape[1] for value in values)
     return [torch.nn.functional.pad(value, (0, longest - value.shape[1])) for value in values]

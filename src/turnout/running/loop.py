@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -50,15 +51,18 @@ class FinishedRound:
 def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """Run an experiment in its folder, or resume it, and yield each round."""
     with Records.open(folder / "records.sqlite") as records:
+        _write_environment(track, folder)
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
-        _write_environment(track, folder)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
-        yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
-        export_turnout(records, folder / "turnout.csv", track.names)
+        try:
+            yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
+        finally:
+            export_turnout(records, folder / "turnout.csv", track.names)
+            track.close()
 
 
 def _rounds(
@@ -101,6 +105,7 @@ class _Checkpoints:
         self.client_files = self.track.save_clients(clients, f"{t:07d}", self.client_files)
         checkpoint = Checkpoint(t, self.track.pack(state), self.track.fingerprint, self.client_files)
         write_checkpoint(self.folder / NAME, checkpoint)
+        self.track.durable(t)
         for path in clients.glob("*.safetensors"):
             if path.name not in self.client_files:
                 path.unlink()
@@ -154,7 +159,10 @@ def _refuse_gap(records: Records, first: int, folder: Path) -> None:
 def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
     """The next round to run, the state and the list of client files: those of the checkpoint, or of a new run."""
     found = read_state(track, folder)
-    return (0, track.begin(), []) if found is None else (found.round + 1, track.unpack(found.state), found.client_files)
+    if found is None:
+        track.load_clients(run_id(folder), folder / "clients", [])
+        return 0, track.begin(), []
+    return found.round + 1, track.unpack(found.state), found.client_files
 
 
 def read_state(track: Track, folder: Path) -> Checkpoint | None:
@@ -164,7 +172,7 @@ def read_state(track: Track, folder: Path) -> Checkpoint | None:
         return None
     found = read_checkpoint(path, track.fingerprint, track.pack(track.begin()))
     try:
-        track.load_clients(folder / "clients", found.client_files)
+        track.load_clients(run_id(folder), folder / "clients", found.client_files)
     except (OSError, SafetensorError, KeyError) as error:
         raise Mistake(
             f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
@@ -179,8 +187,16 @@ def _write_environment(track: Track, folder: Path) -> None:
     if path.exists():
         return
     versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    about = versions | {"platform": platform.platform()} | track.about()
+    about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()} | track.about()
     write_whole(path, json.dumps(about, indent=2) + "\n")
+
+
+def run_id(folder: Path) -> str:
+    """What tells this run from all others: drawn when it was begun; "" for one that is older than that."""
+    try:
+        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("run", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:

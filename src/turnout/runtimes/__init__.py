@@ -5,6 +5,7 @@
     clients      `Clients`: samples, kept rows and a trainer for some clients; every runtime is made of them
     inprocess    the default: all clients simulated in this process, and what every simulation draws
     wire         the records of exchange.py as bytes
+    border       whether what a device sent can be used
     table        which settings start which runtime
 
 May import the round and everything below it. Tracks, evaluation, records and the loop see only the promise in

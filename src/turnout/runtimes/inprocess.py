@@ -147,8 +147,14 @@ class InProcessRuntime(Simulated):
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.clients.save(folder, mark, files)
 
-    def load(self, folder: Path, files: list[str]) -> None:
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.clients.load(folder, files)
+
+    def durable(self, t: int) -> None:
+        """Rows go back to files that the checkpoint names: nothing else has to be kept."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
     def describe(self) -> dict[str, Any]:
         return self.clients.describe()

@@ -18,8 +18,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from turnout.errors import Mistake
-from turnout.exchange import Assignment, Download, Farewell, Measured, Told
+from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
 from turnout.types import Message, Replies, State, Tensors, flatten, unflatten
+from turnout.world.members import Members
 
 PLAIN = "turnout"  # the header's entry for everything that is no tensor
 
@@ -109,6 +110,38 @@ def farewell_tree(farewell: Farewell) -> State:
 
 def farewell_of(tree: State) -> Farewell:
     return Farewell(tree["client"], tree["said"], tree["remembered"])
+
+
+def measure_tree(asked: Measure, client_c: Tensor) -> State:
+    """What some of the clients are asked to measure; `central` is for whoever has a test set of its own."""
+    start = {} if asked.start is None else {"start": asked.start(client_c)}
+    return {
+        "t": asked.t,
+        "shared": asked.shared_P,
+        "states": asked.states,
+        "client": client_c,
+        "central": {name: members.to_state() for name, members in asked.central.items()},
+        "common": asked.common,
+        "own": asked.own,
+        "told": asked.told.among(client_c).to_state(),
+        **start,
+    }
+
+
+def measure_of(tree: State) -> Measure:
+    client_c, start_cP = tree["client"], tree.get("start")
+    some = len(client_c) > 0
+    return Measure(
+        t=tree["t"],
+        shared_P=tree["shared"],
+        states=_names(tree["states"]),
+        client_C=client_c,
+        central={name: Members.from_state(members) for name, members in tree["central"].items()},
+        common=tree["common"] and some,
+        own=tree["own"] and some,
+        start=None if start_cP is None else lambda wanted: start_cP[torch.searchsorted(client_c, wanted)],
+        told=Told.from_state(tree["told"]),
+    )
 
 
 def measured_tree(measured: Measured) -> State:

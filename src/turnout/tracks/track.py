@@ -72,7 +72,17 @@ class Track(Protocol):
         """Write what clients keep; the files that hold it now."""
         ...
 
-    def load_clients(self, folder: Path, files: list[str]) -> None: ...
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
+        """The run begins (no files), or goes on from what these files say."""
+        ...
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on the disk."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, however it ended."""
+        ...
 
     def about(self) -> dict[str, Any]:
         """What a result may depend on beyond the experiment: device, engine, chunk, threads."""

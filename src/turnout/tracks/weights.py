@@ -6,6 +6,7 @@ Shape letters: C members that are measured, c clients of a chunk, P shared param
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,14 @@ class Weights:
     def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.runtime.save(folder, mark, files)
 
-    def load_clients(self, folder: Path, files: list[str]) -> None:
-        self.runtime.load(folder, files)
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
+        self.runtime.load(run, folder, files)
+
+    def durable(self, t: int) -> None:
+        self.runtime.durable(t)
+
+    def close(self) -> None:
+        self.runtime.close()
 
     # -- evaluation
 
@@ -107,7 +114,7 @@ class Weights:
             central=tested(state) if whole else {},
             common=common,
             own=own,
-            start=lambda client_c: mixing.own(state.mixing, client_c, state.shared_P),
+            start=partial(mixing.own, state.mixing, shared_P=state.shared_P) if mixing.personal else None,
             told=state.told,
         )
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from turnout.exchange import Messages
 from turnout.layout import Slot
 from turnout.types import Message, State, Tensors
 
@@ -57,6 +58,15 @@ class Compression(Protocol):
         """The change as everybody will apply it, the server included."""
         ...
 
+    def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
+        """What a client that holds the shared parameters of the beginning of round `since` has to be sent: encoded
+        changes in order; None: the parameters themselves."""
+        ...
+
+    def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
+        """The shared parameters after such messages, to the bit those of the server."""
+        ...
+
     def forget(self, state: State, client_I: Tensor) -> State:
         """Some clients have left for good: if one comes back, it knows nothing (a dense download)."""
         ...
@@ -83,6 +93,12 @@ class Dense:
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         return change_P, state
+
+    def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
+        return None
+
+    def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
+        return held_P
 
     def forget(self, state: State, client_I: Tensor) -> State:
         return state

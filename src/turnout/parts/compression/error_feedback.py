@@ -12,13 +12,14 @@ Shape letters: C replies, P shared parameters.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
+from turnout.exchange import Messages
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.broadcast_log import NEVER, BroadcastLog
@@ -118,6 +119,18 @@ class ErrorFeedback(ABC):
         message_B = coded.byte_CB[0, : int(coded.length_C[0])]
         left_P = left_P if self.feedback else log.left_P
         return applied_P, log.sent(message_B, sending.t, left_P, dense_bytes(sending.slots)).to_state()
+
+    def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
+        if self.directions == "up":
+            return None
+        return BroadcastLog.from_state(state).missed(since, dense_bytes(slots))
+
+    def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
+        for t, message in messages:
+            codec = self.codec("down", replace(sending, t=t))
+            coded = Coded.of([message], codec.longest(sending.slots))
+            held_P = held_P + codec.read(coded, sending.slots, held_P.dtype)[0]
+        return held_P
 
     def forget(self, state: State, client_I: Tensor) -> State:
         return state  # what a client holds is in its own rows, which go with it

@@ -58,7 +58,7 @@ class SparseTernary(TopK):
 
 
 @dataclass(frozen=True)
-class LiteralTernary:
+class LiteralTernary(Dense):
     """Algorithm 1 of paper 001 as printed, which overshoots: it sends and applies the whole of what it also keeps.
 
     Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
@@ -79,24 +79,15 @@ class LiteralTernary:
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         left_CP = kept["left"].add_(update_CP)
-        message, _ = Dense().encode(left_CP.clone(), {}, sending)
+        message, _ = super().encode(left_CP.clone(), {}, sending)
         Ternary(self.keep, self.scope).write(left_CP, sending.slots)
         return message, {"left": left_CP}
-
-    def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
-        return Dense().decode(message, sending, like_P)
-
-    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
-        return Dense().catch_up(state, message, sending)
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         applied_P = state["left_P"] + change_P
         left_P = applied_P.clone()
         Ternary(self.keep, self.scope).write(left_P[None], sending.slots)
         return applied_P, {"left_P": left_P}
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state
 
 
 KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "literal-ternary": LiteralTernary}

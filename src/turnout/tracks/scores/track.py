@@ -68,8 +68,14 @@ class ScoreTrack:
     def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.runtime.save(folder, mark, files)
 
-    def load_clients(self, folder: Path, files: list[str]) -> None:
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
         self.runtime.load(folder, files)
+
+    def durable(self, t: int) -> None:
+        """Nothing but the files has to be kept."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
     # -- evaluation
 
