@@ -6,6 +6,7 @@ partitioned.py    data sets that are divided among clients: from a pool of sampl
 partition/        which client gets which samples
 sizes.py          how many samples each client has
 generated.py      federations whose data is made on demand
+lru_cache.py      what both keep of what they have found or made, bounded by bytes
 
 Data sets in files, or in the package:
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec, Device, digest
+from turnout.data.federation import CentralSet, DataSpec, Device, digest
 from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping
 from turnout.errors import Mistake
 from turnout.rng import key, rng
@@ -200,12 +200,17 @@ class Arrivals:
 
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
         """The public samples whose label a member has."""
+        kept_R = self._central(members)
+        return (self.public.x[kept_R], self.public.y_R[kept_R]) if bool(kept_R.any()) else None
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        kept_R = self._central(members)
+        return CentralSet(int(kept_R.sum()), "samples", digest(kept_R)) if bool(kept_R.any()) else None
+
+    def _central(self, members: Members | None) -> Tensor:
         ids = range(self.clients) if members is None else members.ids().tolist()
-        held = [self.own[c] for c in ids]
-        if not held:
-            return None
-        kept_R = torch.isin(self.public.y_R, torch.cat(held).to(self.public.y_R.device))
-        return self.public.x[kept_R], self.public.y_R[kept_R]
+        held_L = torch.cat([torch.empty(0, dtype=torch.int64), *(self.own[c] for c in ids)])
+        return torch.isin(self.public.y_R, held_L.to(self.public.y_R.device))
 
     def groups(self) -> Tensor | None:
         return None

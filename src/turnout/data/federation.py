@@ -6,6 +6,8 @@ Shape letters: N clients of the population, C clients of a cohort.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +20,30 @@ from turnout.types import Samples
 from turnout.world.members import Members
 
 Device = torch.device | str
+
+
+@dataclass(frozen=True)
+class CentralSet:
+    """Which samples global metrics are measured on, without the samples: how many, and a key that differs where they
+    do. Data that is made on demand counts clients instead of samples.
+    """
+
+    count: int
+    unit: str
+    key: Hashable
+
+    @staticmethod
+    def change(before: CentralSet | None, after: CentralSet | None) -> str | None:
+        """What has become of it; None where it is the same.
+
+        >>> CentralSet.change(CentralSet(900, "samples", "a"), CentralSet(1000, "samples", "b"))
+        '900 -> 1,000 samples'
+        """
+        old, new = before or CentralSet(0, "samples", None), after or CentralSet(0, "samples", None)
+        if old == new:
+            return None
+        unit = new.unit if after else old.unit
+        return f"{old.count:,} -> {new.count:,} {'other ' if old.count == new.count else ''}{unit}"
 
 
 class Federation(Protocol):
@@ -58,8 +84,13 @@ class Federation(Protocol):
         """The test set for global metrics if the objective is over these members (None: all clients); None without one.
 
         It is the members' own test samples together. If the data has an official test set, it is those of its samples
-        whose label a member holds (all of them if targets are not labels).
+        whose label a member holds (all of them if targets are not labels): a label that no client holds is never
+        tested, also where everybody is a member.
         """
+        ...
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        """What `central_test` gives, without its samples, to see whether it has changed."""
         ...
 
     def to(self, device: Device) -> Federation:

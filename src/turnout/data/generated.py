@@ -8,17 +8,17 @@ Shape letters: C clients of a cohort.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Device, check_clients, digest
+from turnout.data.federation import CentralSet, Device, check_clients, digest
 from turnout.data.labels import Public
+from turnout.data.lru_cache import LRUCache
 from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.rng import rng
 from turnout.types import Samples
@@ -52,29 +52,6 @@ class ClientData(NamedTuple):
         return sum(part.numel() * part.element_size() for part in self)
 
 
-class LRUCache:
-    """A least-recently-used cache of at most `limit` bytes; a copy sent to another process starts empty."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.held = limit, 0
-        self.values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-
-    def get(self, key: Hashable) -> Any | None:
-        if key not in self.values:
-            return None
-        self.values.move_to_end(key)
-        return self.values[key][0]
-
-    def put(self, key: Hashable, value: Any, size: int) -> None:
-        self.values[key] = (value, size)
-        self.held += size
-        while self.held > self.limit and len(self.values) > 1:
-            self.held -= self.values.popitem(last=False)[1][1]
-
-    def __reduce__(self) -> tuple[type[LRUCache], tuple[int]]:
-        return LRUCache, (self.limit,)
-
-
 @dataclass(frozen=True, eq=False)
 class Generated:
     """A federation made on demand: `make(client, t)` gives one client's data, `count(client_C)` the training sizes.
@@ -99,6 +76,7 @@ class Generated:
     public: Public | None = None
     recent: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), repr=False)
     joined: LRUCache = field(default_factory=lambda: LRUCache(0), repr=False)
+    central: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), init=False, repr=False)
 
     def examples(self, client_C: Tensor) -> Tensor:
         check_clients(client_C, self.clients)
@@ -122,19 +100,27 @@ class Generated:
         return self._joined(client_C, t)[1]
 
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        if not self.central_clients:
+        ids = self._central_ids(members)
+        if not ids:
             return None
-        everyone = members is None or len(members) == self.clients
-        address = ("central", None if everyone else members)
-        pool = self.joined.get(address)
+        pool = self.central.get(ids)
         if pool is None:
-            sample_I = self._central_sample()
-            here_I = sample_I if members is None else sample_I[members.which(sample_I)]
-            parts = [self.client(c, 0) for c in here_I.tolist()]
-            x, y = [d.test_x for d in parts], [d.test_y for d in parts]
-            pool = (torch.cat(x), torch.cat(y)) if parts else (torch.empty(0), torch.empty(0))
-            self.joined.put(address, pool, 0)
+            parts = [self.client(c, 0) for c in ids]
+            pool = torch.cat([d.test_x for d in parts]), torch.cat([d.test_y for d in parts])
+            self.central.put(ids, pool, sum(part.numel() * part.element_size() for part in pool))
         return pool if len(pool[0]) else None
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        """Counted by clients: their samples need not be made for it."""
+        ids = self._central_ids(members)
+        return CentralSet(len(ids), "clients' samples", ids) if ids else None
+
+    def _central_ids(self, members: Members | None) -> tuple[int, ...]:
+        """Whose test samples are central: those of the fixed sample who are members. Others are not looked at."""
+        if not self.central_clients:
+            return ()
+        sample_I = self._central_sample()
+        return tuple((sample_I if members is None else sample_I[members.which(sample_I)]).tolist())
 
     def _central_sample(self) -> Tensor:
         if self.clients <= self.central_clients:

@@ -7,13 +7,14 @@ after client).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from turnout.data.federation import Device, digest
+from turnout.data.federation import CentralSet, Device, digest
 from turnout.data.labels import Public
+from turnout.data.lru_cache import LRUCache
 from turnout.types import Samples
 from turnout.world.members import Members
 
@@ -59,8 +60,9 @@ class Pooled:
     """A federation with all samples in one pool of tensors; a round only lists row numbers and copies no samples.
 
     `test_rows` are rows of `test_x` and `test_y` if those are given (an official test set divided among the clients),
-    else of the training pool. `central` is the test set for global metrics; `official` says that it came with the data,
-    and is not the clients' test samples together.
+    else of the training pool. `central` is what global metrics can be measured on: the official test set, or all
+    clients' test samples one after another (`pool_tests`). `official` says that it is not divided among the clients:
+    then the members' labels say which of it is used.
     """
 
     x: Tensor
@@ -77,6 +79,7 @@ class Pooled:
     official: bool = False
     noisy_N: Tensor | None = None
     public: Public | None = None
+    found: LRUCache = field(default_factory=lambda: LRUCache(64 * 2**20), init=False, repr=False)  # rows by members
 
     @property
     def clients(self) -> int:
@@ -98,20 +101,39 @@ class Pooled:
         return Samples(x, y, *self.test_rows.take(client_C))
 
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        everyone = members is None or len(members) == self.clients
-        if everyone or self.central is None:
-            return self.central
-        assert members is not None
-        if not self.official:
-            test = self.test(members.ids())
-            return test.x[test.row_R], test.y[test.row_R]
+        if self.central is None:
+            return None
         x, y = self.central
+        row_R = self.central_rows(members)
+        return (x, y) if len(row_R) == len(y) else (x[row_R], y[row_R])
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        if self.central is None:
+            return None
+        row_R = self.central_rows(members)
+        return CentralSet(len(row_R), "samples", digest(row_R))
+
+    def central_rows(self, members: Members | None = None) -> Tensor:
+        """Which rows of `central` these members are tested on, sorted where the set is an official one."""
+        key = None if members is None or len(members) == self.clients else members
+        row_R: Tensor | None = self.found.get(key)
+        if row_R is None:
+            row_R = self._central_rows(torch.arange(self.clients) if key is None else key.ids())
+            self.found.put(key, row_R, row_R.numel() * row_R.element_size())
+        return row_R
+
+    def _central_rows(self, client_I: Tensor) -> Tensor:
+        assert self.central is not None
+        y = self.central[1]
+        if self.test_x is not None:  # an official set divided among the clients
+            return self.test_rows.take(client_I)[0].sort().values.to(y.device)
+        if not self.official:
+            place = Rows(torch.arange(len(y), device=y.device), self.test_rows.count_N, self.test_rows.start_N)
+            return place.take(client_I)[0]
         if y.ndim != 1 or y.is_floating_point():
-            return self.central
-        train = self.train(members.ids())
-        held_L = train.y[train.row_R].unique()
-        kept_S = torch.isin(y, held_L)
-        return self.central if bool(kept_S.all()) else (x[kept_S], y[kept_S])
+            return torch.arange(len(y), device=y.device)
+        train = self.train(client_I)
+        return torch.isin(y, train.y[train.row_R].unique()).nonzero().squeeze(1)
 
     def groups(self) -> Tensor | None:
         return self.cluster_N

@@ -9,11 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from turnout.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.report.svg import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, legend, path, style, text
+from turnout.report.svg import (
+    BOTTOM,
+    COLOURS,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    frame,
+    grid,
+    legend,
+    path,
+    printable,
+    style,
+    text,
+)
 from turnout.report.units import Unit, show
 
 MOST_POINTS = 240
@@ -31,6 +46,13 @@ class Series:
     high: Floats | None = None
 
 
+class Mark(NamedTuple):
+    """Something that happened at `x`: a thin upright line, and words under the pointer."""
+
+    x: float
+    words: str
+
+
 def line_chart(
     series: Sequence[Series],
     title: str,
@@ -39,6 +61,7 @@ def line_chart(
     x_unit: Unit = "number",
     log_x: bool = False,
     log_y: bool | None = None,
+    marks: Sequence[Mark] = (),
 ) -> str:
     """Lines over a common axis, each with its band; nothing for no data.
 
@@ -58,7 +81,9 @@ def line_chart(
     y = value_axis(float(ys.min()), float(min(ys.max(), limit)), HEIGHT - BOTTOM, top, unit, log_y)
     body = named[0] + grid(x, y, x_label) + "".join(_band(s, x, y) for s in lines)
     body += "".join(_line(s, x, y) for s in lines) + '<g class="cursor"></g>'
-    return frame(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit))
+    here = [(round(float(x.place(mark.x)), 1), mark.words) for mark in marks if x.low <= mark.x <= x.high]
+    body += "".join(_mark(at, words, top) for at, words in here)
+    return frame(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit, here))
 
 
 def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_label: str = "") -> str:
@@ -163,13 +188,27 @@ def _band(s: Series, x: Axis, y: Axis) -> str:
     return f'<path class="band {style(s.colour)}" d="{outline}Z"/>'
 
 
+def _mark(at: float, words: str, top: float) -> str:
+    """A thin line, and an unseen wide one beside it that is easier to point at."""
+    ends = f'x1="{at}" x2="{at}" y1="{top}" y2="{HEIGHT - BOTTOM}"'
+    return f'<g class="mark"><line {ends}/><title>{text(words)}</title><line class="near" {ends}/></g>'
+
+
 def _mean_line(mean: float, y: Axis, unit: Unit) -> str:
     at = float(y.place(mean))
     line = f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
     return line + f'<text class="tick" x="{LEFT + 6}" y="{at - 5:.1f}">mean {show(mean, unit)}</text>'
 
 
-def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit, x_unit: Unit) -> str:
+def _points(
+    lines: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    x_label: str,
+    unit: Unit,
+    x_unit: Unit,
+    marks: Sequence[tuple[float, str]] = (),
+) -> str:
     """What the script shows under the pointer."""
     rows = []
     for s in lines:
@@ -180,4 +219,5 @@ def _points(lines: Sequence[Series], x: Axis, y: Axis, x_label: str, unit: Unit,
         at = [show(float(v), x_unit) if x_unit not in ("number", "count") else f"{v:.0f}" for v in s.x]
         places = [np.round(axis.place(v), 1).tolist() for axis, v in ((x, s.x), (y, s.y))]
         rows.append({"n": s.name, "c": style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
-    return json.dumps({"label": x_label, "rows": rows}, separators=(",", ":"))
+    noted = {"marks": [[at, printable(words)] for at, words in marks]} if marks else {}
+    return json.dumps({"label": x_label, "rows": rows, **noted}, separators=(",", ":"))

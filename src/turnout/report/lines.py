@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from turnout.report.axes import Floats
-from turnout.report.charts import Series, line_chart
+from turnout.report.charts import Mark, Series, line_chart
 from turnout.report.runs import Runs
 from turnout.report.units import title_of
 
 Line = tuple[Floats, Floats, Floats]  # x, mean, deviation (NaN for one seed)
+MOST_MARKS = 40  # more lines than that would hide the curves
 
 
 def metric_charts(runs: Runs) -> list[str]:
-    """One chart for each evaluated metric, and one of the training loss."""
+    """One chart for each evaluated metric, and one of the training loss, with a line where the objective shifts."""
     shown = []
+    after, before = shift_marks(runs, 0.5), shift_marks(runs, -0.5)
     for metric in runs.metrics:
         lines, title = _joint(runs, _series(runs, partial(runs.curve, metric=metric)), title_of(metric))
-        shown.append(line_chart(lines, title, "rounds trained", runs.glossary.unit(metric)))
-    return [*shown, column_chart(runs, "train_loss", "Training loss")]
+        shown.append(line_chart(lines, title, "rounds trained", runs.glossary.unit(metric), marks=after))
+    return [*shown, column_chart(runs, "train_loss", "Training loss", marks=before)]
 
 
-def column_chart(runs: Runs, name: str, title: str, total: bool = False) -> str:
+def shift_marks(runs: Runs, beside: float) -> list[Mark]:
+    """A line for each round in which the objective shifts: after what came before, and before what is new."""
+    if len(runs.shifts) > MOST_MARKS:
+        return []
+    return [Mark(t + beside, f"round {t}: {words}") for t, words in runs.shifts.items()]
+
+
+def column_chart(runs: Runs, name: str, title: str, total: bool = False, marks: Sequence[Mark] = ()) -> str:
     """A column of the rounds, or its running total."""
 
     def line(variant: str) -> Line:
@@ -35,7 +44,7 @@ def column_chart(runs: Runs, name: str, title: str, total: bool = False) -> str:
     ends = [float(s.y[-1]) for s in series] or [1.0]
     apart = total and min(ends) > 0 and max(ends) / min(ends) > 20
     lines, title = _joint(runs, series, title)
-    return line_chart(lines, title, "round", runs.glossary.unit(name), log_y=apart if total else None)
+    return line_chart(lines, title, "round", runs.glossary.unit(name), log_y=apart if total else None, marks=marks)
 
 
 def metric_by_bytes(runs: Runs, metric: str) -> str:

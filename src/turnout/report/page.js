@@ -40,6 +40,7 @@ function nearest(xs, x) {
 }
 
 // A line of a chart: n its name, c its style; of each point x and y in the picture, t the value and l the round in words.
+// `marks` are thin upright lines: x and words.
 for (const svg of document.querySelectorAll("svg[data-chart]")) {
   const chart = JSON.parse(svg.dataset.chart);
   const cursor = svg.querySelector(".cursor");
@@ -52,6 +53,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
     if (!hits.length) return hide();
     const [line, i] = hits.reduce((a, b) => distance(b) < distance(a) ? b : a);
     addRow("", chart.label + " " + line.l[i]);
+    for (const [x, words] of chart.marks || []) if (Math.abs(x - at.x) <= 5) addRow("", words);
     hits.sort((a, b) => a[0].y[a[1]] - b[0].y[b[1]]);
     for (const [line, i] of hits) {
       addRow(line.n, line.t[i], line.c.split(" ")[0]);

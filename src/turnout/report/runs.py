@@ -70,6 +70,15 @@ class RunRecords:
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
 
+    def shifts(self) -> dict[int, str]:
+        """What shifted in which round: whom the objective is over, and what global metrics are measured on."""
+        found: dict[int, list[str]] = {}
+        for name in ("objective", "test_set"):
+            for t, words in zip(self.rounds["round"].tolist(), self.rounds.get(name, ()), strict=False):
+                if isinstance(words, str):
+                    found.setdefault(t, []).append(f"{name.replace('_', ' ')} {words.replace('->', '→')}")
+        return {t: "; ".join(words) for t, words in sorted(found.items())}
+
     def turnout(self) -> tuple[Column, Column, Column]:
         """(rounds, clients, work) of everyone asked."""
         kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
@@ -131,6 +140,17 @@ class Runs:
         """Everything evaluated; the main metric first."""
         names = self.glossary.in_order({name for run in self.runs for name in run.curves})
         return sorted(names, key=lambda name: name != self.metric)
+
+    @cached_property
+    def shifts(self) -> dict[int, str]:
+        """The shifts of all runs by round; where they differ, the first few."""
+        found: dict[int, dict[str, None]] = {}
+        for run in self.runs:
+            for t, words in run.shifts().items():
+                found.setdefault(t, {})[words] = None
+        return {
+            t: " / ".join([*words][:3]) + (" / ..." if len(words) > 3 else "") for t, words in sorted(found.items())
+        }
 
     def curve(self, variant: str, metric: str) -> tuple[Floats, Floats, Floats]:
         """(rounds trained, mean over seeds, standard deviation) of a metric; the deviation is NaN for one seed."""

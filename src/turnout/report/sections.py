@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from markupsafe import Markup
 
 from turnout.report.charts import spark
-from turnout.report.lines import column_chart, metric_by_bytes, metric_charts
+from turnout.report.lines import MOST_MARKS, column_chart, metric_by_bytes, metric_charts
 from turnout.report.results import results, seeds_of
 from turnout.report.runs import RunRecords, Runs
 from turnout.report.svg import COLOURS
@@ -75,7 +75,15 @@ def results_section(runs: Runs, target: float | None) -> list[Markup]:
 def curves_section(runs: Runs) -> list[Markup]:
     """Every evaluated metric and the training loss, over rounds."""
     note = "Lines are means over seeds, bands one standard deviation." if _several(runs) else ""
-    return charts_section("Curves", metric_charts(runs), note)
+    return charts_section("Curves", metric_charts(runs), f"{note} {_shifted(runs)}".strip())
+
+
+def _shifted(runs: Runs) -> str:
+    """What the thin lines mean."""
+    if len(runs.shifts) > MOST_MARKS:
+        return f"The objective shifted {len(runs.shifts)} times, too often to mark in the curves."
+    words = "A thin line marks a round in which the objective shifted: global metrics before and after it may be of "
+    return words + "other test samples." if runs.shifts else ""
 
 
 def _several(runs: Runs) -> bool:

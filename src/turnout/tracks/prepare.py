@@ -58,7 +58,7 @@ def prepare_weights(given: Experiment, federation: Federation) -> Weights:
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
-    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark)
+    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, federation.central_set)
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:

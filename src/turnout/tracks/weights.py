@@ -5,7 +5,8 @@ Shape letters: C members that are measured, c clients of a chunk, P shared param
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from turnout.clients.state import central_model
+from turnout.data.federation import CentralSet
 from turnout.errors import Mistake
 from turnout.evaluation.metrics import spread, summary
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
@@ -25,7 +27,7 @@ from turnout.runtimes.setup import Model
 from turnout.server.state import Server
 from turnout.tracks.hindsight import SimulatedHindsight
 from turnout.tracks.track import ON_ITS_DEVICE, filled, sample_of
-from turnout.types import State
+from turnout.types import Extra, State
 from turnout.world.members import Members
 
 
@@ -41,6 +43,7 @@ class Weights:
     runtime: Runtime
     server: Server  # before the first round
     fingerprint: str
+    central_set: Callable[[Members], CentralSet | None] | None = None  # None: the server does not know the test data
 
     @property
     def clients(self) -> int:
@@ -61,7 +64,18 @@ class Weights:
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        return run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, self.hindsight())
+        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, self.hindsight())
+        return after, replace(record, extra={**record.extra, **self.shift(state.objective, after.objective)})
+
+    def shift(self, before: Members, after: Members) -> Extra:
+        """What a reader of the curves must know of a round: whom the objective is over now, and that global metrics
+        are measured on other samples from here on. Nothing where the objective stays."""
+        if before == after:
+            return {}
+        other = "other " if len(before) == len(after) else ""
+        found: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
+        words = self.central_set and CentralSet.change(self.central_set(before), self.central_set(after))
+        return found | ({"test_set": words} if words else {})
 
     def hindsight(self) -> SimulatedHindsight | None:
         """What the missing would have sent, where the experiment asks (only a simulation can tell)."""
