@@ -55,6 +55,14 @@ def normed_image() -> nn.Module:
     )  # fmt: skip
 
 
+def normed_after() -> nn.Module:
+    """BatchNorm after ReLU and pool, as in the authors' code of paper 004."""
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(2),
+        nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
 def squashed() -> nn.Module:
     """Softmax as a hidden activation, over channels and over features (paper 002)."""
     return nn.Sequential(
@@ -135,8 +143,8 @@ def on_cpu(result: Trained) -> Trained:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "make",
-    [dense, image, lambda: image(0.4), normed, normed_image, squashed],
-    ids=["dense", "image", "dropout", "norm", "norms", "softmax"],
+    [dense, image, lambda: image(0.4), normed, normed_image, normed_after, squashed],
+    ids=["dense", "image", "dropout", "norm", "norms", "norm after", "softmax"],
 )
 @pytest.mark.parametrize(
     "changes",

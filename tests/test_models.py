@@ -24,6 +24,7 @@ from turnout.models import (
     fdms_mnist_cnn,
     mcmahan_cnn,
     mtfl_cifar_cnn,
+    mtfl_mnist_mlp,
     pfl_cifar_cnn,
     resnet50,
     vgg11,
@@ -62,6 +63,8 @@ IMAGE_MODELS: dict[str, tuple[ModelSpec, tuple[int, ...], int]] = {
     "fdms cifar": (fdms_cifar_cnn(), (3, 32, 32), 10),
     "pfl": (pfl_cifar_cnn(dropout=False), (3, 32, 32), 10),
     "mtfl": (mtfl_cifar_cnn(), (3, 32, 32), 10),
+    "mtfl code": (mtfl_cifar_cnn(variant="code"), (3, 32, 32), 10),
+    "mtfl mnist code": (mtfl_mnist_mlp(variant="code"), (1, 4, 4), 10),
     "mtfl plain": (mtfl_cifar_cnn(batch_norm=False), (3, 32, 32), 10),
     "animals 1": (animals_cnn(16, activation="softmax"), (3, 16, 16), 2),
     "animals 2": (animals_cnn(16, 32), (3, 16, 16), 2),
@@ -115,10 +118,29 @@ def test_layers_come_in_the_order_of_the_papers() -> None:
         "conv1 norm1 act1 pool1 conv2 norm2 act2 pool2 flatten linear3 norm3 act3 output"
     )
     assert layer_names(mtfl_cifar_cnn(batch_norm=(1, 2)), (3, 32, 32)).count("norm") == 2
+    assert layer_names(mtfl_mnist_mlp(), (1, 28, 28)) == "flatten linear1 norm1 act1 linear2 act2 output"
     assert layer_names(pfl_cifar_cnn(), (3, 32, 32)) == (
         "conv1 act1 conv2 act2 pool2 drop_features flatten linear3 act3 drop3 output"
     )
     assert layer_names(MLP(9, 9, batch_norm=(1,)), (4,)) == "flatten linear1 norm1 act1 linear2 act2 output"
+
+
+def test_batch_norm_is_where_the_authors_code_of_paper_004_has_it() -> None:
+    """SPEC 1.3, MTFL item 11: after ReLU (and pool), and none after the fully connected layer of the CNN."""
+    cnn = mtfl_cifar_cnn(variant="code")
+    assert layer_names(cnn, (3, 32, 32)) == (
+        "conv1 act1 pool1 norm1 conv2 act2 pool2 norm2 flatten linear3 act3 output"
+    )
+    assert cnn.build((3, 32, 32), 10).linear3.in_features == 2304
+    assert layer_names(mtfl_mnist_mlp(variant="code"), (1, 28, 28)) == (
+        "flatten linear1 act1 norm1 linear2 act2 output"
+    )
+    assert layer_names(mtfl_cifar_cnn((1,), variant="code"), (3, 32, 32)).count("norm") == 1
+    assert mtfl_mnist_mlp() == MLP(200, 200, batch_norm=(1,))
+    with pytest.raises(Mistake, match="did you mean 'code'"):
+        mtfl_cifar_cnn(variant="cod")
+    with pytest.raises(Mistake, match="before or after"):
+        CNN(batch_norm=True, norm_at="behind")
 
 
 def test_pfl_and_fdms_drop_the_published_shares() -> None:

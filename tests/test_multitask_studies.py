@@ -8,7 +8,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
+from turnout.data.partition import IID
+from turnout.errors import Mistake
+from turnout.models import mtfl_cifar_cnn, mtfl_mnist_mlp
 from turnout.recipes.multitask import cifar_multitask, mnist_adam
 from turnout.studies import activations, adam, gradients, personal
 from turnout.studies.running import run_study
@@ -120,6 +124,22 @@ def test_gradient_and_neuron_claims_on_made_up_curves():
     assert [c.holds for c in activations.claims("small", Curves(runs, more=more))] == [True, True, False]
 
 
+def test_iid_is_the_same_share_of_every_class():
+    """SPEC 6.5: "IID: every worker the same share of every class", in the recipe and in the study, at every scale."""
+    for scale in ("smoke", "small", "paper"):
+        for case in adam.cases(scale):
+            data, _ = adam.world_of(case)
+            assert (data.partition == IID(stratified=True)) == case.iid
+    for experiment in mnist_adam(iid=True).values():
+        assert experiment.world.data.partition == IID(stratified=True)
+    data = adam.world_of(adam.cases("small")[0])[0].load(0)
+    clients = torch.arange(data.clients)
+    train = data.train(clients, 0)
+    for label, total in enumerate(data.y.bincount().tolist()):
+        held = torch.tensor([int((train.of(c)[1] == label).sum()) for c in clients.tolist()])
+        assert (held - total / data.clients).abs().max() < 1
+
+
 def test_the_published_settings():
     """SPEC 6.5: α, β1, β2; batches of 20; W, C, E; noise of variance 4 on a fifth of the clients."""
     made = cifar_multitask(classes=2)
@@ -133,6 +153,17 @@ def test_the_published_settings():
     assert {c.clients for c in adam.cases("paper")} == {200, 400}
     assert adam.TABLE_1_ADAM["MNIST", False, 200, 1.0, "FedAdam"] == 35
     assert len(adam.plan("paper").parts[0].variants) == 16 * 25
+
+
+def test_the_authors_code_as_a_named_variant():
+    """SPEC 1.3, MTFL items 10 and 11: noise and BatchNorm as the code has them, not as the paper prints them."""
+    for name, experiment in cifar_multitask(variant="code").items():
+        assert experiment.world.data.std == 0.2
+        assert experiment.model == mtfl_cifar_cnn(variant="code")
+        assert experiment.but(model=mtfl_cifar_cnn(), **{"world.data.std": 2.0}) == cifar_multitask()[name]
+    assert mnist_adam(variant="code")["FedAvg"].model == mtfl_mnist_mlp(variant="code")
+    with pytest.raises(Mistake, match="did you mean 'paper'"):
+        cifar_multitask(variant="papr")
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))

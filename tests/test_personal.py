@@ -112,6 +112,34 @@ def put_back(prepared, modules, optimizers, start_P, omega) -> None:
         step.fill_(mean)
 
 
+def test_which_part_of_batch_norm_stays_home():
+    """The letters of the authors' code of paper 004: γ is y, β is b, μ is u, σ² is s."""
+    scale = {"norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"}
+    moments = {f"norm{i}.{what}" for i in (1, 2) for what in ("running_mean", "running_var", "num_batches_tracked")}
+    model = NORMED.build((5,), 3)
+    named = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    for kind, expected in {"yb": scale, "us": moments, "usyb": scale | moments}.items():
+        predicate = getattr(to.personal, kind)
+        assert {name for name in named if predicate(name, model)} == expected
+        written = from_table(tomllib.loads(f'[algorithm]\npersonal = "{kind}"\n')).algorithm.personal
+        assert written is predicate
+    assert to.personal.usyb is to.personal.batch_norm
+
+
+def test_scale_or_statistics_alone_stay_home_and_the_rest_is_averaged():
+    """`yb`: γ and β are the clients' own, μ and σ² one for all; `us` the other way round."""
+    for kind, own, common in (("yb", "weight", "running_mean"), ("us", "running_mean", "weight")):
+        prepared = ready(personal_world(getattr(to.personal, kind), fractions=(1.0, 1.0, 1.0, 1.0)))
+        server, _ = play(prepared, 2)
+        modules = [own_module(prepared, server, client).norm1 for client in range(4)]
+        for a, b in itertools.combinations(modules, 2):
+            assert not torch.allclose(getattr(a, own), getattr(b, own))
+            assert torch.equal(getattr(a, common), getattr(b, common))
+        assert ("norm1.running_mean" in server.states) == (kind == "yb")
+    with pytest.raises(Mistake, match="us keeps nothing at home"):
+        ready(dataclasses.replace(personal_world(to.personal.us), model=to.models.MLP(4)))
+
+
 def test_8_11_patches_do_not_depend_on_other_clients_patches():
     """Within a round: other clients' patches are replaced, and client 0's come out the same."""
     results = []

@@ -80,6 +80,23 @@ def test_the_paper_s_cases_and_settings() -> None:
         assert all(r.ours == "not run" for r in study.rows("paper", nothing))
 
 
+def test_paper_scale_follows_the_authors_setting() -> None:
+    """SPEC 1.3, FDMS items 8 and 11: the first 80 % of a sorted list, CIFAR normalised by (0.5, 0.5), MNIST dropout."""
+    settings = {setting for setting, _ in friends.cases("paper")}
+    for setting in settings:
+        data, model, _ = friends.data_of(setting)
+        assert (data.local_test, data.test_share) == ("last", 0.2)
+        if setting.data == "CIFAR-10":
+            assert (data.mean, data.std) == ((0.5,), (0.5,))
+        else:
+            assert (data.mean, data.std) == (None, None)
+            assert model == to.models.fdms_mnist_cnn(dropout=0.5)
+    recipe = cook("mnist-friends")
+    assert {e.world.data.local_test for e in recipe.values()} == {"last"}
+    assert {e.model for e in recipe.values()} == {to.models.fdms_mnist_cnn(dropout=0.5)}
+    assert any("first 80 %" in note for note in friends.notes("paper"))
+
+
 def test_within_and_between_clusters() -> None:
     similarity_KK = np.kron(np.eye(2), np.full((4, 4), 0.5)) + 0.25
     np.fill_diagonal(similarity_KK, np.nan)

@@ -2,7 +2,8 @@
 
 layers.py          what the specs share: their protocol, stacks of named layers, checks; read this first
 plain.py           logistic regression, multi-layer perceptron
-convolutional.py   one general CNN, and the papers' networks as functions that fill it in
+convolutional.py   one general CNN
+published.py       the papers' networks for pictures, as functions that fill these in
 residual.py        residual networks
 recurrent.py       LSTMs for text
 
@@ -10,19 +11,20 @@ May import the root's values only.
 """
 
 from turnout import kinds_in
-from turnout.models.convolutional import (
-    CNN,
+from turnout.models.convolutional import CNN
+from turnout.models.layers import Model, ModelSpec
+from turnout.models.plain import MLP, Logistic
+from turnout.models.published import (
     animals_cnn,
     digits_cnn,
     fdms_cifar_cnn,
     fdms_mnist_cnn,
     mcmahan_cnn,
     mtfl_cifar_cnn,
+    mtfl_mnist_mlp,
     pfl_cifar_cnn,
     vgg11,
 )
-from turnout.models.layers import Model, ModelSpec
-from turnout.models.plain import MLP, Logistic
 from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
 from turnout.models.residual import ResNet, resnet50
 
@@ -41,6 +43,7 @@ __all__ = [
     "fdms_mnist_cnn",
     "mcmahan_cnn",
     "mtfl_cifar_cnn",
+    "mtfl_mnist_mlp",
     "pfl_cifar_cnn",
     "resnet50",
     "vgg11",

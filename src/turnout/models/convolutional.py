@@ -17,6 +17,7 @@ from turnout.models.layers import (
     Places,
     check_activation,
     check_classes,
+    check_norm_at,
     check_places,
     check_share,
     check_size,
@@ -35,7 +36,8 @@ class CNN:
     kernel          their size (square, stride 1), with `padding` zeros on each side
     pool            after which convolutions a 2x2 max-pool follows: "all", "none" or their numbers
     hidden          sizes of the fully connected layers before the output
-    batch_norm      after which layers BatchNorm comes (before the activation); convolutions count first
+    batch_norm      which layers have BatchNorm; convolutions count first
+    norm_at         "before" the activation (paper 004), or "after" it and the pool (its authors' code)
     drop_channels   dropout of whole feature maps after the last convolution
     drop_features   dropout of single numbers there
     drop_hidden     dropout after each fully connected hidden layer
@@ -55,6 +57,7 @@ class CNN:
     drop_channels: float = 0.0
     drop_features: float = 0.0
     drop_hidden: float = 0.0
+    norm_at: str = "before"
 
     def __post_init__(self) -> None:
         channels, hidden = check_sizes("channels", self.channels), check_sizes("hidden", self.hidden)
@@ -63,6 +66,7 @@ class CNN:
         check_size("kernel", self.kernel)
         check_size("padding", self.padding, least=0)
         check_activation(self.activation)
+        check_norm_at(self.norm_at)
         for name in ("drop_channels", "drop_features", "drop_hidden"):
             check_share(name, getattr(self, name))
         norm = check_places("batch_norm", self.batch_norm, len(channels) + len(hidden))
@@ -90,6 +94,7 @@ class CNN:
                 norm[len(self.channels) :],
                 self.drop_hidden,
                 first=len(self.channels) + 1,
+                norm_at=self.norm_at,
             )
         )
 
@@ -116,11 +121,11 @@ class CNN:
         pool = placed(self.pool, len(self.channels))
         for number, size in enumerate(self.channels, 1):
             layers.append((f"conv{number}", nn.Conv2d(inputs, size, self.kernel, padding=self.padding)))
-            if norm[number - 1]:
-                layers.append((f"norm{number}", nn.BatchNorm2d(size)))
-            layers.append((f"act{number}", ACTIVATIONS[self.activation]()))
+            after: Layers = [(f"act{number}", ACTIVATIONS[self.activation]())]
             if pool[number - 1]:
-                layers.append((f"pool{number}", nn.MaxPool2d(2)))
+                after.append((f"pool{number}", nn.MaxPool2d(2)))
+            own: Layers = [(f"norm{number}", nn.BatchNorm2d(size))] if norm[number - 1] else []
+            layers += [*own, *after] if self.norm_at == "before" else [*after, *own]
             inputs = size
         return layers
 
@@ -143,78 +148,4 @@ def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def digits_cnn() -> CNN:
-    """A small network for 8x8 digits, fast on a CPU."""
-    return CNN(channels=(16, 32), kernel=3, padding=1)
-
-
-def mcmahan_cnn() -> CNN:
-    """McMahan's CNN for MNIST and EMNIST (paper 000): 5x5x32, pool, 5x5x64, pool, fc512, padded.
-
-    >>> sum(p.numel() for p in mcmahan_cnn().build((1, 28, 28), classes=10).parameters())
-    1663370
-    """
-    return CNN(channels=(32, 64), kernel=5, padding=2, hidden=(512,))
-
-
-def fdms_mnist_cnn(dropout: float = 0.0) -> CNN:
-    """Paper 003 on MNIST: 5x5x10, pool, 5x5x20, pool, 320-50-10.
-
-    The authors' code drops half (0.5) of the second convolution's maps and of the 50 units;
-    the paper does not say so.
-    """
-    return CNN(channels=(10, 20), kernel=5, hidden=(50,), drop_channels=dropout, drop_hidden=dropout)
-
-
-def fdms_cifar_cnn() -> CNN:
-    """Paper 003 on CIFAR-10: 5x5x6, pool, 5x5x16, pool, 400-120-84-10."""
-    return CNN(channels=(6, 16), kernel=5, hidden=(120, 84))
-
-
-def pfl_cifar_cnn(dropout: bool = True) -> CNN:
-    """A CIFAR-10 network simulators are compared on: 3x3x32, 3x3x64, pool, dropout, fc128, dropout.
-
-    >>> sum(p.numel() for p in pfl_cifar_cnn().build((3, 32, 32), classes=10).parameters())
-    1626442
-    """
-    features, hidden = (0.25, 0.5) if dropout else (0.0, 0.0)
-    return CNN((32, 64), kernel=3, pool=(2,), hidden=(128,), drop_features=features, drop_hidden=hidden)
-
-
-def mtfl_cifar_cnn(batch_norm: Places = "all") -> CNN:
-    """Paper 004 on CIFAR-10: 3x3x32, 3x3x64, each with BatchNorm and pool, then fc512 with BatchNorm.
-
-    The authors' code has no BatchNorm after fc512: `batch_norm=(1, 2)`.
-    """
-    return CNN(channels=(32, 64), kernel=3, hidden=(512,), batch_norm=batch_norm)
-
-
-def animals_cnn(*channels: int, activation: str = "relu") -> CNN:
-    """Paper 002, Tables 1 and 2: 1 to 4 convolutions (3x3, a pool after each), activation relu or softmax.
-
-    The paper's only network without convolutions, "ANN (16, 16, 32)", is `MLP(16, 16, 32)`.
-    """
-    return CNN(channels=channels or (16, 32), kernel=3, padding=1, activation=activation)
-
-
-def vgg11() -> CNN:
-    """VGG11 as simplified in sparse ternary compression's experiments (paper 001): half the width or less, no
-    BatchNorm, no dropout; needs images of 32x32 or more.
-
-    >>> sum(p.numel() for p in vgg11().build((3, 32, 32), classes=10).parameters())
-    865482
-    """
-    channels = (32, 64, 128, 128, 128, 128, 128, 128)
-    return CNN(channels=channels, kernel=3, padding=1, pool=(1, 2, 4, 6, 8), hidden=(128, 128))
-
-
-KINDS = {
-    "cnn": CNN,
-    "digits-cnn": digits_cnn,
-    "mcmahan-cnn": mcmahan_cnn,
-    "fdms-mnist-cnn": fdms_mnist_cnn,
-    "fdms-cifar-cnn": fdms_cifar_cnn,
-    "pfl-cifar-cnn": pfl_cifar_cnn,
-    "mtfl-cifar-cnn": mtfl_cifar_cnn,
-    "vgg11": vgg11,
-}
+KINDS = {"cnn": CNN}

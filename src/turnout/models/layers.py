@@ -100,6 +100,11 @@ def check_activation(name: str) -> None:
         raise Mistake(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
 
 
+def check_norm_at(place: str) -> None:
+    if place not in ("before", "after"):
+        raise Mistake(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
+
+
 def check_classes(classes: int) -> None:
     check_size("classes (the number of outputs)", classes)
 
@@ -112,14 +117,15 @@ def dense(
     norm: tuple[bool, ...],
     drop: float = 0.0,
     first: int = 1,
+    norm_at: str = "before",
 ) -> Layers:
-    """Hidden layers (linear, BatchNorm before the activation as in paper 004, dropout), then the output."""
+    """Hidden layers (linear, BatchNorm before or after the activation, dropout), then the output."""
     layers: Layers = []
     for number, (size, with_norm) in enumerate(zip(hidden, norm, strict=True), first):
         layers.append((f"linear{number}", nn.Linear(inputs, size)))
-        if with_norm:
-            layers.append((f"norm{number}", nn.BatchNorm1d(size)))
-        layers.append((f"act{number}", ACTIVATIONS[activation]()))
+        own: Layers = [(f"norm{number}", nn.BatchNorm1d(size))] if with_norm else []
+        act = (f"act{number}", ACTIVATIONS[activation]())
+        layers += [*own, act] if norm_at == "before" else [act, *own]
         if drop:
             layers.append((f"drop{number}", nn.Dropout(drop)))
         inputs = size

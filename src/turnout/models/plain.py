@@ -13,6 +13,7 @@ from turnout.models.layers import (
     Places,
     check_activation,
     check_classes,
+    check_norm_at,
     check_places,
     check_sizes,
     dense,
@@ -48,6 +49,7 @@ class MLP:
 
     `batch_norm` puts BatchNorm between a layer and its activation: after all hidden layers (True), or after
     those numbered; the 2NN of paper 004 has it after the first only: `MLP(200, 200, batch_norm=(1,))`.
+    `norm_at = "after"` puts it after the activation.
 
     >>> model = MLP(200, 200).build((1, 28, 28), classes=10)
     >>> sum(p.numel() for p in model.parameters())
@@ -57,6 +59,7 @@ class MLP:
     hidden: tuple[int, ...] = ()
     batch_norm: Places = False
     activation: str = "relu"
+    norm_at: str = "before"
 
     def __init__(
         self,
@@ -64,20 +67,24 @@ class MLP:
         hidden: Sequence[int] = (),
         batch_norm: Places | list[int] = False,
         activation: str = "relu",
+        norm_at: str = "before",
     ) -> None:
         if sizes and hidden:
             raise Mistake(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
         checked = check_sizes("hidden", sizes or hidden)
         check_activation(activation)
+        check_norm_at(norm_at)
         object.__setattr__(self, "hidden", checked)
         object.__setattr__(self, "batch_norm", check_places("batch_norm", batch_norm, len(checked)))
         object.__setattr__(self, "activation", activation)
+        object.__setattr__(self, "norm_at", norm_at)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         check_classes(classes)
         norm = placed(self.batch_norm, len(self.hidden))
         layers: Layers = [("flatten", nn.Flatten())]
-        return sequential(layers + dense(features(input_shape), self.hidden, classes, self.activation, norm))
+        inputs = features(input_shape)
+        return sequential(layers + dense(inputs, self.hidden, classes, self.activation, norm, norm_at=self.norm_at))
 
 
 KINDS = {"logistic": Logistic, "mlp": MLP}

@@ -16,6 +16,19 @@ def batch_norm(name: str, module: nn.Module) -> bool:
     return isinstance(owner, nn.modules.batchnorm._BatchNorm)
 
 
+usyb = batch_norm  # the name of all of it in the authors' code of paper 004: μ, σ², γ, β
+
+
+def yb(name: str, module: nn.Module) -> bool:
+    """Only BatchNorm's scale γ and shift β; its running statistics are averaged (`yb` in paper 004's code)."""
+    return batch_norm(name, module) and name.rpartition(".")[2] in ("weight", "bias")
+
+
+def us(name: str, module: nn.Module) -> bool:
+    """Only BatchNorm's running mean μ and variance σ²; scale and shift are averaged (`us` in paper 004's code)."""
+    return batch_norm(name, module) and not yb(name, module)
+
+
 def everything(name: str, module: nn.Module) -> bool:
     """The whole model: clients train independently, and nothing is sent."""
     return True
@@ -39,4 +52,4 @@ class Named:
         return fnmatch.fnmatchcase(name, self.pattern)
 
 
-KINDS = {"batch-norm": batch_norm, "everything": everything, "named": Named}
+KINDS = {"batch-norm": batch_norm, "usyb": usyb, "yb": yb, "us": us, "everything": everything, "named": Named}

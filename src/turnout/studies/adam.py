@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
-from turnout.data.partition import IID
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, Stop, World
-from turnout.recipes.multitask import adam, asking, of_classes, sgd
+from turnout.recipes.multitask import adam, asking, sgd, table_1
 from turnout.runtimes.settings import InProcess
 from turnout.studies.claims import LEVEL, Claim, best_elsewhere, sooner
 from turnout.studies.drawing import band, picture
@@ -100,12 +99,11 @@ def experiment(case: Case, setting: Setting, rounds: int) -> Experiment:
 
 
 def world_of(case: Case) -> tuple[DataSpec, Model]:
-    partition = IID() if case.iid else of_classes(2)
     kind = {"digits": Digits, "MNIST": MNIST, "CIFAR": CIFAR10}[case.data]
-    data = kind(clients=case.clients, partition=partition, test_share=0.0)
+    data = kind(clients=case.clients, partition=table_1(case.iid), test_share=0.0)
     if case.data == "CIFAR":
         return data, models.mtfl_cifar_cnn()
-    return data, models.MLP(32, 32, batch_norm=(1,)) if case.data == "digits" else models.MLP(200, 200, batch_norm=(1,))
+    return data, models.MLP(32, 32, batch_norm=(1,)) if case.data == "digits" else models.mtfl_mnist_mlp()
 
 
 def plan(scale: str) -> Plan:
