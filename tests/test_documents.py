@@ -56,9 +56,13 @@ def test_the_first_page_leads_to_every_other():
 
 
 def test_the_list_of_studies_says_what_their_pages_say():
-    listed = dict(re.findall(r"\| \[.+\]\(studies/([\w/-]+\.md)\) \| (\d+ of \d+) \|", STUDIES.read_text("utf-8")))
+    row = r"\| \[.+\]\(studies/([\w/-]+\.md)\) \| (\d+ of \d+) \| (\d+) \| (\d+) \|"
+    listed = {name: rest for name, *rest in re.findall(row, STUDIES.read_text("utf-8"))}
     folder = ROOT / "docs" / "studies"
     pages = {page.relative_to(folder).as_posix(): page.read_text("utf-8") for page in folder.rglob("*.md")}
     assert listed.keys() == pages.keys()
     for name, text in pages.items():
-        assert f": {listed[name]} claims hold" in text, f"studies.md says {listed[name]} of {name}"
+        held, refuted, undecided = listed[name]
+        assert f": {held} claims hold" in text, f"studies.md says {held} of {name}"
+        outcomes = [text.count(f"\n| {outcome} | ") for outcome in ("holds", "refuted", "undecided")]
+        assert outcomes == [int(held.split()[0]), int(refuted), int(undecided)], f"studies.md counts {name} otherwise"

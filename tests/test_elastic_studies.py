@@ -35,8 +35,8 @@ def test_numbers_of_a_curve() -> None:
 
 
 def test_either_of_two() -> None:
-    yes, no = Claim("a", True, "so"), Claim("b", False, "not so")
-    assert either("one", [yes, no]) == Claim("one", True, "a: yes (so); b: no (not so)")
+    yes, no = Claim("a", True, "so"), Claim("b", False, "not so", refuted=True)
+    assert either("one", [yes, no]) == Claim("one", True, "a: holds (so); b: refuted (not so)")
     assert not either("none", [no, no]).holds
 
 

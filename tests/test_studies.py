@@ -172,7 +172,7 @@ def test_a_round_is_drawn_from_the_seeds_that_measured_it() -> None:
 def test_claims_without_data_are_counted_apart() -> None:
     claims = [Claim("a", True, "mean +1"), Claim("b", False, "mean -1"), Claim("c", False, "not run: no files")]
     findings = Findings("s", "paper", [], claims, 1.0)
-    assert tally(findings) == "1 of 2 claims hold (1 not run)"
+    assert tally(findings) == "1 of 2 claims hold, 1 undecided (1 not run)"
     assert left_out(findings) == {"no files": ["c"]}
 
 
@@ -302,7 +302,7 @@ def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> N
     assert list(found) == ["study", "scale", "rows", "claims", "seconds"]
     assert (found["study"], found["scale"]) == (name, "smoke")
     assert all(list(r) == ["case", "metric", "ours", "spread", "repeats", "published"] for r in found["rows"])
-    assert all(list(c) == ["claim", "holds", "evidence"] for c in found["claims"])
+    assert all(list(c) == ["claim", "holds", "outcome", "evidence", "seeds_needed"] for c in found["claims"])
     assert all(isinstance(r["ours"], float) for r in found["rows"])
     assert found["seconds"] > 0
 

@@ -14,10 +14,9 @@ from turnout.data import CIFAR10, MNIST, Digits
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, Stop, World
 from turnout.recipes.multitask import adam, asking, sgd, table_1
 from turnout.runtimes.settings import InProcess
-from turnout.studies.claims import LEVEL, Claim, best_elsewhere, sooner
+from turnout.studies.claims import Claim, best_elsewhere, by_signs, sooner
 from turnout.studies.drawing import band, picture
 from turnout.studies.published import TABLE_1_ADAM
-from turnout.studies.statistics import sign_test
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, spent
 
@@ -227,11 +226,10 @@ def cheaper(claim: str, ours: dict[int, Spent], theirs: dict[int, Spent]) -> Cla
     """
     wins = sum(ours[seed].less_than(theirs[seed]) for seed in ours)
     losses = sum(theirs[seed].less_than(ours[seed]) for seed in ours)
-    p = sign_test(wins, losses) if wins + losses else 1.0
     never = [sum(not s.reached for s in side.values()) for side in (ours, theirs)]
     counts = f"fewer in {wins} of {len(ours)} seeds, more in {losses}, undecided in {len(ours) - wins - losses}"
     reached = f"never reached: ours {never[0]}, theirs {never[1]}, which took more than was spent"
-    return Claim(claim, p <= 1 - LEVEL, f"{counts} (sign test p = {p:.2g}); {reached}")
+    return by_signs(claim, wins, losses, len(ours), counts, reached)
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """How a study decides: comparisons paired by seed, and nothing else.
 
-A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"). Rounds to a
-target are censored at the last round and compared by the sign test. What cannot be decided (one seed, a missing
-number) does not hold, and the evidence says why.
+A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"), and is
+refuted iff the bound of the other side is not. In between it is undecided, and the evidence says how many seeds would
+decide it, and which way, if mean and spread stay as observed. Rounds to a target are censored at the last round and
+compared by the sign test, either way. One seed or a missing number leaves a claim undecided.
 """
 
 from __future__ import annotations
@@ -12,25 +13,35 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.errors import Mistake
-from turnout.studies.statistics import sign_test, t_quantile
+from turnout.studies.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test, t_quantile
 
 BySeed = Mapping[int, float]
-LEVEL = 0.95
-NOT_RUN = "not run"
+HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, whether our runs bear it out, and the numbers that say so."""
+    """A sentence of a paper, whether our runs bear it out or the opposite, and the numbers that say so.
+
+    seeds_needed  how many seeds would decide what is undecided, as far as that can be said
+    """
 
     claim: str
     holds: bool
     evidence: str
+    refuted: bool = False
+    seeds_needed: int | None = None
 
     @property
     def ran(self) -> bool:
         """Whether there was data to decide it with."""
         return not self.evidence.startswith(NOT_RUN)
+
+    @property
+    def outcome(self) -> str:
+        """One of "holds", "refuted", "undecided" and "not run"."""
+        decided = HOLDS if self.holds else REFUTED if self.refuted else UNDECIDED
+        return decided if self.ran else NOT_RUN
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Interval:
     low: float
     high: float
     seeds: tuple[int, ...]
+    deviation: float
 
     def text(self, unit: str = "") -> str:
         seeds = f"{len(self.seeds)} seeds ({' '.join(map(str, self.seeds))})"
@@ -59,7 +71,7 @@ def interval(value: BySeed) -> Interval:
     mean = math.fsum(value.values()) / n
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in value.values()) / (n - 1))
     reach = t_quantile(LEVEL, n - 1) * deviation / math.sqrt(n)
-    return Interval(mean, mean - reach, mean + reach, tuple(sorted(value)))
+    return Interval(mean, mean - reach, mean + reach, tuple(sorted(value)), deviation)
 
 
 def difference(ours: BySeed, theirs: BySeed) -> dict[int, float]:
@@ -79,17 +91,28 @@ def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
 
 
 def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:
-    """The mean is above -margin, that is: its lower bound is.
+    """The mean is above -margin, that is: its lower bound is. Refuted where its upper bound is not.
 
-    >>> above("ours is better", {0: 1.0, 1: 2.0, 2: 3.0}).holds, above("one seed", {0: 1.0}).holds
-    (True, False)
+    >>> [above("up", {0: 1.0 + a, 1: 2.0 + a, 2: 3.0 + a}).outcome for a in (0, -2, -4)]
+    ['holds', 'undecided', 'refuted']
     """
     why = undecidable(value)
     if why:
         return Claim(claim, False, why)
     found = interval(value)
     wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
-    return Claim(claim, found.low > -margin, found.text(unit) + wanted)
+    outcome, gap = (found.low > -margin, found.high <= -margin), found.mean + margin
+    return _decided(claim, outcome, found.text(unit) + wanted, gap, seeds_to_decide(gap, found.deviation))
+
+
+def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
+    """A claim that holds or is refuted; an open one says how many seeds would decide it, and (by `gap`) which way."""
+    if any(outcome):
+        return Claim(claim, outcome[0], evidence, outcome[1])
+    number = f"{seeds:,} seeds" if seeds else "more seeds than anybody runs"
+    way = "for" if gap > 0 else "against"
+    words = f"{UNDECIDED}: if it goes on like this, {number} would decide it, {way} the claim"
+    return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: level'}", False, seeds)
 
 
 def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "") -> Claim:
@@ -104,19 +127,24 @@ def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str 
 
 def either(claim: str, options: Sequence[Claim]) -> Claim:
     """At least one of several holds (each was decided by itself, so this is easier to meet than any of them)."""
-    said = [f"{option.claim}: {'yes' if option.holds else 'no'} ({option.evidence})" for option in options]
-    return Claim(claim, any(option.holds for option in options), "; ".join(said))
+    evidence = "; ".join(f"{option.claim}: {option.outcome} ({option.evidence})" for option in options)
+    holds, refuted = any(option.holds for option in options), all(option.refuted for option in options)
+    needed = [o.seeds_needed for o in options if o.outcome == UNDECIDED and not holds]  # what decides all of them
+    known = [n for n in needed if n is not None]
+    return Claim(claim, holds, evidence, refuted, max(known) if known and len(known) == len(needed) else None)
 
 
 def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
-    """Ours and theirs differ by at most a margin: both one-sided bounds are inside it."""
+    """Ours and theirs differ by at most a margin: both one-sided bounds are inside it; refuted where both are out."""
     value = difference(ours, theirs)
     why = undecidable(value)
     if why:
         return Claim(claim, False, why)
     found = interval(value)
     evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
-    return Claim(claim, -margin <= found.low and found.high <= margin, evidence)
+    outcome = -margin <= found.low and found.high <= margin, found.low > margin or found.high < -margin
+    gap = margin - abs(found.mean)
+    return _decided(claim, outcome, evidence, gap, seeds_to_decide(gap, found.deviation))
 
 
 def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str = "") -> Claim:
@@ -128,7 +156,8 @@ def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str =
         return Claim(claim, False, "cannot decide: numbers are missing")
     evidence = f"largest difference of {', '.join(names)}: {max(found):.2g}{unit and ' ' + unit}"
     seeds = len(values[names[0]])
-    return Claim(claim, max(found) <= tolerance, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})")
+    holds = max(found) <= tolerance
+    return Claim(claim, holds, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})", refuted=not holds)
 
 
 def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int) -> Claim:
@@ -140,11 +169,19 @@ def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int 
     """
     gap = difference(*({s: float(last if r is None else r) for s, r in rounds.items()} for rounds in (theirs, ours)))
     wins, losses = sum(v > 0 for v in gap.values()), sum(v < 0 for v in gap.values())
-    p = sign_test(wins, losses) if wins + losses else 1.0
     never = [sum(r is None for r in rounds.values()) for rounds in (ours, theirs)]
     counts = f"sooner in {wins} of {len(gap)} seeds, later in {losses}, equal in {len(gap) - wins - losses}"
     censored = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
-    return Claim(claim, p <= 1 - LEVEL, f"{counts} (sign test p = {p:.2g}); {censored}")
+    return by_signs(claim, wins, losses, len(gap), counts, censored)
+
+
+def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: str) -> Claim:
+    """More wins than losses over the seeds, by the sign test; `counts` are they in words, `more` what else to say."""
+    p, opposite = sign_test(wins, losses), sign_test(losses, wins)
+    outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
+    said = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
+    needed = seeds_to_sign(wins, losses, seeds)
+    return _decided(claim, outcome, f"{counts} (sign test {said}); {more}", wins - losses, needed)
 
 
 def undecidable(value: BySeed) -> str | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
@@ -16,7 +17,7 @@ from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import planned_runs
 from turnout.running.result import Run
 from turnout.running.runs import run_many
-from turnout.studies.claims import NOT_RUN, Claim
+from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -31,16 +32,35 @@ class Findings:
     seconds: float
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+        return (
+            json.dumps(asdict(self) | {"claims": [_claim_row(c) for c in self.claims]}, indent=2, allow_nan=False)
+            + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the text") -> Findings:
         try:
             found = json.loads(text)
-            rows, claims = [Row(**row) for row in found["rows"]], [Claim(**claim) for claim in found["claims"]]
+            rows, claims = [Row(**row) for row in found["rows"]], [_claim_of(claim) for claim in found["claims"]]
             return cls(found["study"], found["scale"], rows, claims, found["seconds"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Mistake(f"{where} is not what `turnout study run --json` writes ({error})") from error
+
+
+def _claim_row(claim: Claim) -> dict[str, Any]:
+    return {
+        "claim": claim.claim,
+        "holds": claim.holds,
+        "outcome": claim.outcome,
+        "evidence": claim.evidence,
+        "seeds_needed": claim.seeds_needed,
+    }
+
+
+def _claim_of(row: dict[str, Any]) -> Claim:
+    """A claim from its row; files of earlier versions do not say what was refuted."""
+    refuted = row.get("outcome") == REFUTED
+    return Claim(row["claim"], row["holds"], row["evidence"], refuted, row.get("seeds_needed"))
 
 
 def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:

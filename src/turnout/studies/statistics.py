@@ -1,9 +1,16 @@
-"""Student's t, the sign test and rank correlation, from their closed forms: all the statistics a study needs."""
+"""Student's t, the sign test and rank correlation, from their closed forms: all the statistics a study needs.
+
+`seeds_to_decide` and `seeds_to_sign` say how many seeds an open comparison would take.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+LEVEL = 0.95  # of the one-sided bounds by which a study decides
+MOST_SEEDS = 10_000  # nobody runs more
+MOST_SIGNS = 1_000  # the same for the sign test, which takes longer to ask
 
 
 def t_below(t: float, df: int) -> float:
@@ -51,7 +58,50 @@ def sign_test(wins: int, losses: int) -> float:
     (0.03125, 0.3125)
     """
     n = wins + losses
-    return sum(math.comb(n, k) for k in range(wins, n + 1)) / 2**n
+    total, ways = 0, math.comb(n, wins)
+    for k in range(wins, n + 1):
+        total += ways
+        ways = ways * (n - k) // (k + 1)
+    return total / 2**n
+
+
+def seeds_to_decide(gap: float, deviation: float) -> int | None:
+    """The fewest seeds at which the one-sided bound of a mean excludes the margin, if the mean's distance from it
+    (`gap`) and the standard deviation over seeds stay as they are: |gap| > t(95 %, n - 1) s / √n. None: too many.
+
+    >>> seeds_to_decide(1.0, 2.0), seeds_to_decide(-1.0, 2.0), seeds_to_decide(0.0, 2.0)
+    (13, 13, None)
+    """
+
+    def decides(n: int) -> bool:
+        return deviation == 0 or t_below(abs(gap) * math.sqrt(n) / deviation, n - 1) > LEVEL
+
+    if gap == 0 or not decides(MOST_SEEDS):
+        return None
+    low, high = 1, 2
+    while not decides(high):
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high
+
+
+def seeds_to_sign(wins: int, losses: int, seeds: int) -> int | None:
+    """The fewest seeds at which the sign test decides, if wins and losses keep their shares; None: too many.
+
+    >>> seeds_to_sign(3, 0, 3), seeds_to_sign(1, 4, 5), seeds_to_sign(2, 2, 5)
+    (5, 11, None)
+    """
+    more, fewer = max(wins, losses), min(wins, losses)
+    if more == fewer:
+        return None
+    lead = (more - fewer) / (more + fewer)
+    rough = 0.25 / lead**2 * seeds / (more + fewer)  # a tenth of what the normal distribution would ask for
+    for n in range(max(seeds + 1, int(rough)), MOST_SIGNS + 1):
+        if sign_test(round(n * more / seeds), round(n * fewer / seeds)) <= 1 - LEVEL:
+            return n
+    return None
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.studies.claims import NOT_RUN
+from turnout.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout.studies.running import Findings
 from turnout.studies.study import Plan, Row
+
+COLOURS = {HOLDS: "green", REFUTED: "red", UNDECIDED: "yellow"}
 
 
 def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -60,11 +63,11 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         console.print(f"· {note}", highlight=False)
     console.print()
     for claim in (c for c in findings.claims if c.ran):
-        mark = "[green]holds[/green]        " if claim.holds else "[red]does not hold[/red]"
+        mark = f"[{COLOURS[claim.outcome]}]{claim.outcome:9}[/]"
         console.print(f"{mark}  {claim.claim}", highlight=False)
-        console.print(f"               {claim.evidence}", highlight=False, style="dim")
+        console.print(f"           {claim.evidence}", highlight=False, style="dim")
     for why, claims in left_out(findings).items():
-        console.print(f"[yellow]not run[/yellow]        {len(claims)} claims: {why}", highlight=False)
+        console.print(f"[dim]{NOT_RUN:9}[/]  {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
 
 
@@ -77,28 +80,29 @@ def left_out(findings: Findings) -> dict[str, list[str]]:
 
 
 def tally(findings: Findings) -> str:
-    """How many claims hold of those that could be decided.
+    """How many claims hold of those that there was data for, and what became of the others.
 
     >>> from turnout.studies.claims import Claim
     >>> tally(Findings("a", "paper", [], [Claim("x", True, ""), Claim("y", False, "not run: no data")], 1.0))
     '1 of 1 claims hold (1 not run)'
     """
-    ran = [claim for claim in findings.claims if claim.ran]
-    missing = len(findings.claims) - len(ran)
-    held = f"{sum(claim.holds for claim in ran)} of {len(ran)} claims hold"
-    return f"{held} ({missing} not run)" if missing else held
+    count = Counter(claim.outcome for claim in findings.claims)
+    ran = len(findings.claims) - count[NOT_RUN]
+    others = [f", {count[outcome]} {outcome}" for outcome in (REFUTED, UNDECIDED) if count[outcome]]
+    missing = f" ({count[NOT_RUN]} not run)" if count[NOT_RUN] else ""
+    return f"{count[HOLDS]} of {ran} claims hold" + "".join(others) + missing
 
 
 def markdown(findings: Findings, plan: Plan) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]
-    claims = [["yes" if c.holds else "no" if c.ran else NOT_RUN, c.claim, c.evidence] for c in findings.claims]
+    claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims]
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = f"`turnout study run {findings.study} --scale {findings.scale}`"
     made = f"{command}: {tally(findings)} ({findings.seconds:.0f} s)."
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
-    decided = _grid(["holds", "claim", "evidence"], claims)
+    decided = _grid(["outcome", "claim", "evidence"], claims)
     return "\n".join([title, "", made, "", *notes, "", columns, "", *_grid(head, lines), "", *decided, ""])
 
 
