@@ -1,11 +1,11 @@
-"""Tables and texts: columns, owners, windows of characters, numbered words; and what is wrong with a file."""
+"""Texts: windows of characters, numbered words, their owners; and what is wrong with a file."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from turnout.data import Characters, Sentences, Table
+from turnout.data import Characters, Sentences
 from turnout.data.partition import IID, OneLabel
 from turnout.errors import Mistake
 
@@ -67,46 +67,3 @@ def test_words_are_numbered_by_frequency(tmp_path):
     assert (data.labels, data.y.tolist()) == (("0", "4"), [1, 0, 1, 0])
     with pytest.raises(Mistake, match="vocabulary"):
         Sentences("tweets.csv", vocabulary=2)
-
-
-def test_a_table_of_numbers(tmp_path):
-    (tmp_path / "t.csv").write_text("id,a,b,kind\nx,1,2,yes\ny,3,4,no\nx,5,6,yes\n")
-    data = Table("t.csv", label="kind", owner="id", test_share=0).load(0, tmp_path)
-    assert (data.names, data.labels, data.input_shape) == (("x", "y"), ("no", "yes"), (2,))
-    assert data.x.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert data.y.tolist() == [1, 0, 1]
-    value = Table("t.csv", label="b", features=("a",), regression=True, standardise=True, clients=2)
-    pool = value.read(tmp_path)
-    assert (pool.classes, pool.labels, pool.y.tolist()) == (1, (), [[2.0], [4.0], [6.0]])
-    assert pool.x.mean().abs() < 1e-6
-    assert pool.x.std(correction=0).item() == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a,kind\n1,x\nnan,y\n", "row 2 after the header, column 'a': 'nan' is not a finite number"),
-        ("a,kind\n1,x\n?,y\n", "row 2"),
-        ("a,kind\n1\n2,y\n", "row 1 after the header: 1 cells, not 2"),
-        ("a,kind\n", "no rows"),
-        ("", "no rows"),
-        ("kind\nx\n", "no feature columns"),
-        ("a,b,a,kind\n1,2,3,x\n", "t.csv has two columns with the name 'a'"),
-        ("a,kinds\n1,x\n", "no column 'kind': did you mean 'kinds'"),
-    ],
-)
-def test_a_table_that_cannot_be_used_says_where(tmp_path, text, words):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(Mistake, match=words.replace("?", r"\?")):
-        Table("t.csv", label="kind", clients=1).load(0, tmp_path)
-
-
-def test_another_encoding_is_refused(tmp_path):
-    (tmp_path / "t.csv").write_bytes(b"a,kind\n1,caf\xe9\n")
-    with pytest.raises(Mistake, match="UTF-8"):
-        Table("t.csv", label="kind", clients=1).load(0, tmp_path)
-
-
-def test_the_label_is_not_a_feature():
-    with pytest.raises(Mistake, match="'y' is the label and also among the features"):
-        Table("t.csv", label="y", features=("a", "y"), clients=1)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Layout
+from turnout.task import Standardised
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Event
 from turnout.world.members import Members
@@ -41,6 +42,8 @@ class Enrolment:
     sample: tuple[Tensor, Tensor]  # a few samples to try the model on
     groups: Tensor | None  # the cluster of each client [N], where the data has clusters
     fingerprint: str  # of the data: a checkpoint of other data is refused
+    standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
+    note: str = ""  # how files became samples, in a sentence
 
 
 @dataclass(frozen=True)

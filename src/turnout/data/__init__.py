@@ -15,14 +15,18 @@ digits.py         small digits that come with the package
 images.py         what image sets share; folders of pictures
 mnist.py          MNIST, Fashion-MNIST, EMNIST
 cifar.py          CIFAR-10, CIFAR-100
-tables.py         CSV files with one column per feature
+csv_files.py      CSV files as columns of text, with the line of each row
+columns.py        how columns become inputs: numbers, categories, gaps
+tables.py         tables of numbers, texts and gaps
 text.py           CSV files of texts
 
 Data without files, and a user's own:
 
 synthetic.py      FedProx's SYNTHETIC(alpha, beta) (synthetic.c: the same draws in C)
 own.py            tensors in memory
-loaders.py        a loader function, a stream, one file per client
+datasets.py       a torch Dataset
+client_files.py   one file per client, of arrays or of a table
+loaders.py        a loader function, a stream
 check.py          checks of a user's own data
 
 Around another data set:
@@ -39,13 +43,15 @@ from turnout import kinds_in
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
+from turnout.data.client_files import ClientFiles
+from turnout.data.datasets import FromDataset
 from turnout.data.digits import Digits
 from turnout.data.federation import Federation
 from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.images import ImageFolder
 from turnout.data.labels import Means, Public
-from turnout.data.loaders import ClientFiles, Loader, Stream
+from turnout.data.loaders import Loader, Stream
 from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
 from turnout.data.noise import Noisy
 from turnout.data.own import Own
@@ -71,6 +77,7 @@ __all__ = [
     "Equal",
     "FashionMNIST",
     "Federation",
+    "FromDataset",
     "Generated",
     "ImageFolder",
     "Loader",

@@ -50,7 +50,9 @@ class Federation(Protocol):
     """Who holds which data; clients are 0 .. clients - 1.
 
     `input_shape` is the shape of one sample, `classes` the number of outputs a model needs, `labels` their names (none
-    for regression), `names` the clients' names if the data has owners.
+    for regression), `names` the clients' names if the data has owners. A federation may also have `standardised`
+    (turnout.task: how its targets were, so that metrics go back to their own unit) and `note` (a sentence about how
+    files became samples, shown when a run begins).
     """
 
     @property

@@ -6,17 +6,20 @@ Shape letters: S samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.data.csv_files import number_values
 from turnout.data.files import find_path
+from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake
+from turnout.data.pooled import Pooled
+from turnout.errors import Mistake, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -50,47 +53,69 @@ def _per_channel(values: Sequence[float], channels: int, name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageFolder(Images):
-    """One folder a class: `path/cat/1.jpg`; or `path/train/cat/1.jpg` and `path/test/cat/2.jpg`.
+    """One folder a class: `path/cat/1.jpg`; with owner="folder" one folder a client: `path/ann/cat/1.jpg`.
 
-    Pictures are cut to their central square and resized to `size` x `size`. Needs Pillow.
+    Below `path` there may be `train` and `test`, each of that form; `test` is then the central test set. Pictures are
+    cut to their central square and resized to `size` x `size`. Needs Pillow.
     """
 
     path: Path | str
     size: int = 64
     colour: bool = True
+    owner: str | None = None
+    clients: int | None = field(default=None, kw_only=True)
+    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size < 1:
             raise Mistake(f"ImageFolder(size={self.size}): a picture is at least 1 pixel wide; write size=64, say")
+        if self.owner not in (None, "folder"):
+            raise Mistake(f"ImageFolder(owner={self.owner!r}): {nearest(self.owner, ['folder'])}, for one a client")
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
+        if self.clients is None and self.owner is None:
+            raise Mistake(
+                "ImageFolder: say how many clients there are (clients=...), or that the pictures of each are in a "
+                "folder of their own, owner/class/file (owner='folder')"
+            )
+        return super().load(seed, data_dir)
 
     def read(self, data_dir: Path | None = None) -> Pool:
         root = find_path(self.path, data_dir)
         if not root.is_dir():
             raise Mistake(f"{root} is not a folder: ImageFolder expects a folder with one folder of pictures a class")
         train = root / "train" if (root / "train").is_dir() else root
-        names = tuple(sorted(folder.name for folder in train.iterdir() if folder.is_dir()))
-        if not names:
-            raise Mistake(f"{train} has no folders: ImageFolder expects one folder of pictures a class")
-        x, y = self._pictures(train, names)
-        if not len(y):
+        found = self._found(train)
+        if not found:
             raise Mistake(f"the folders in {train} hold no pictures ({', '.join(SUFFIXES)})")
-        test = self._pictures(root / "test", names) if (root / "test").is_dir() and train != root else None
-        return Pool(x, y, len(names), names, test if test and len(test[1]) else None)
+        names = tuple(sorted({picture.label for picture in found} | self._classes(train)))
+        x, y = self._pictures(found, names)
+        owner_S, owners = number_values([picture.owner for picture in found]) if self.owner else (None, ())
+        tested = self._found(root / "test") if (root / "test").is_dir() and train != root else []
+        test = self._pictures([picture for picture in tested if picture.label in names], names) if tested else None
+        return Pool(x, y, len(names), names, test if test and len(test[1]) else None, owner_S, owners)
 
-    def _pictures(self, folder: Path, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """All pictures below a folder, sorted by class and then by file name."""
-        paths = [
-            (path, label)
-            for label, name in enumerate(names)
-            for path in sorted((folder / name).glob("*"))
-            if path.suffix.lower() in SUFFIXES
-        ]
+    def _classes(self, folder: Path) -> set[str]:
+        """The folders of classes, also of those without pictures."""
+        return {path.name for path in folder.glob("*/*" if self.owner else "*") if path.is_dir()}
+
+    def _found(self, folder: Path) -> list[_Picture]:
+        """All pictures below a folder, sorted by owner, by class and then by file name."""
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+        if not inside:
+            kind = "client, and in it one a class" if self.owner else "class"
+            raise Mistake(f"{folder} has no folders: ImageFolder expects one folder of pictures a {kind}")
+        if not self.owner:
+            return [_Picture(path, of.name) for of in inside for path in _images(of)]
+        return [found for of in inside for found in _of_owner(of)]
+
+    def _pictures(self, found: Sequence[_Picture], names: Sequence[str]) -> tuple[Tensor, Tensor]:
         pillow = _pillow()
-        bytes_S = np.zeros((len(paths), self.size, self.size, 3 if self.colour else 1), np.uint8)
-        for i, (path, _) in enumerate(paths):
-            bytes_S[i] = self._picture(path, pillow)
-        labels = torch.tensor([label for _, label in paths], dtype=torch.int64)
+        bytes_S = np.zeros((len(found), self.size, self.size, 3 if self.colour else 1), np.uint8)
+        for i, picture in enumerate(found):
+            bytes_S[i] = self._picture(picture.path, pillow)
+        labels = torch.tensor([names.index(picture.label) for picture in found], dtype=torch.int64)
         return self.pixels(bytes_S.transpose(0, 3, 1, 2)).contiguous(), labels
 
     def _picture(self, path: Path, pillow: Any) -> np.ndarray:
@@ -104,6 +129,28 @@ class ImageFolder(Images):
         except OSError as error:
             raise Mistake(f"{path} cannot be read as a picture ({error}): remove it") from error
         return np.asarray(resized).reshape(self.size, self.size, -1)
+
+
+class _Picture(NamedTuple):
+    path: Path
+    label: str
+    owner: str = ""
+
+
+def _images(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*")) if path.suffix.lower() in SUFFIXES]
+
+
+def _of_owner(folder: Path) -> list[_Picture]:
+    """The pictures of one client, in a folder for each class."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    if not classes:
+        raise Mistake(f"there are no folders of classes in {folder}: with owner='folder' pictures are owner/class/file")
+    if stray := _images(folder):
+        raise Mistake(
+            f"{stray[0]} lies beside the folders of classes: with owner='folder' pictures are owner/class/file"
+        )
+    return [_Picture(path, of.name, folder.name) for of in classes for path in _images(of)]
 
 
 def _pillow() -> Any:

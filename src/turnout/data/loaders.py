@@ -1,11 +1,10 @@
-"""Data loaded on demand: by a function of the client, by a function of client and round, or one file per client.
+"""Data loaded on demand: by a function of the client, or by a function of client and round.
 
 Shape letters: C clients that were asked for.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from turnout.data.check import Array, as_samples, check_samples
-from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
 from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, check_own_labels
 from turnout.data.sizes import check_test_share, train_count
@@ -53,7 +49,7 @@ class _OnDemand:
         name = type(self).__name__
         if self.clients < 1 or self.classes < 1:
             raise Mistake(f"{name}: there must be at least 1 client and 1 class")
-        _check_labels(name, self.classes, self.labels)
+        check_labels(name, self.classes, self.labels)
         if self.names is not None and len(self.names) != self.clients:
             raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
         if (self.public is None) != (self.label_sets is None):
@@ -107,7 +103,8 @@ class _OnDemand:
         return x, y
 
 
-def _check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
+def check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
+    """Refuse names of labels that are not one for each class."""
     if labels and len(labels) != classes:
         raise Mistake(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
 
@@ -171,72 +168,4 @@ class Stream(_OnDemand):
         return ClientData(x, y, *self._checked(client, self.test(client, t), t))
 
 
-@dataclass(frozen=True)
-class ClientFiles:
-    """One `.npz` or `.safetensors` file per client, with arrays `x` and `y`; clients are named by their files.
-
-    A file is read when its client's data is needed. Whole-number targets need `classes`; others are regression.
-    """
-
-    path: Path | str
-    pattern: str = "*.npz"
-    classes: int | None = None
-    labels: tuple[str, ...] | None = None
-    test_share: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.classes is not None:
-            if self.classes < 1:
-                raise Mistake(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
-            _check_labels("ClientFiles", self.classes, self.labels)
-
-    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
-        folder = find_path(self.path, data_dir)
-        paths = _matching(folder, self.pattern)
-        if not paths:
-            raise Mistake(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
-        x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
-        if self.classes is None and not y.is_floating_point():
-            raise Mistake("ClientFiles: say how many classes there are (classes=...)")
-        loader = Loader(
-            _ReadFile(paths),
-            clients=len(paths),
-            input_shape=tuple(x.shape[1:]),
-            classes=self.classes or y.shape[1],
-            labels=() if y.is_floating_point() else self.labels,
-            names=tuple(path.stem for path in paths),
-            test_share=self.test_share,
-        )
-        return loader.load(seed)
-
-
-def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
-    try:
-        return tuple(sorted(folder.glob(pattern)))
-    except (ValueError, NotImplementedError) as error:  # pathlib raises these for an empty and for an absolute pattern
-        raise Mistake(
-            f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
-        ) from error
-
-
-@dataclass(frozen=True)
-class _ReadFile:
-    paths: tuple[Path, ...]
-
-    def __call__(self, client: int) -> Arrays:
-        return _arrays(self.paths[client])
-
-
-def _arrays(path: Path) -> Arrays:
-    """x and y of one file, without unpickling."""
-    try:
-        if path.suffix == ".safetensors":
-            held = load_file(path)
-            return held["x"], held["y"]
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["x"], arrays["y"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
-        raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
-
-
-KINDS = {"client-files": ClientFiles, "loader": Loader, "stream": Stream}
+KINDS = {"loader": Loader, "stream": Stream}

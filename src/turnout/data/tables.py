@@ -1,114 +1,56 @@
-"""CSV files with a header row, and `Table`, a data set with one column per feature.
+"""`Table`: a data set from CSV files, as people have them: numbers, texts, gaps.
 
-Shape letters: S samples.
+Shape letters: S rows of the table, R training rows.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from turnout.data.files import find_path
+from turnout.data.columns import MISSING, ColumnRules, Encoding, fit_column, gaps_of
+from turnout.data.csv_files import Columns, Csv, as_number, find_tables, number_values
 from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake, nearest
-
-Columns = str | tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Csv:
-    """A CSV file as columns of text."""
-
-    path: Path
-    columns: dict[str, list[str]]
-
-    def column(self, name: str) -> list[str]:
-        if name not in self.columns:
-            raise Mistake(f"{self.path} has no column {name!r}: {nearest(name, self.columns)}")
-        return self.columns[name]
-
-    def owners(self, names: Columns) -> tuple[Tensor | None, tuple[str, ...]]:
-        """Each row's owner as a number, and the owners' names: the values of one column, or of several together."""
-        if not names:
-            return None, ()
-        columns = [self.column(name) for name in ((names,) if isinstance(names, str) else names)]
-        return number_values([" / ".join(cells) for cells in zip(*columns, strict=True)])
-
-    def numbers(self, name: str) -> list[float]:
-        """A column of finite numbers; a mistake names the line of the file."""
-        values = []
-        for i, cell in enumerate(self.column(name)):
-            try:
-                value = float(cell)
-            except ValueError:
-                value = math.nan
-            if not math.isfinite(value):
-                raise Mistake(
-                    f"{self.path}, row {i + 1} after the header, column {name!r}: {cell!r} is not a "
-                    "finite number; correct it or leave the column out"
-                )
-            values.append(value)
-        return values
-
-
-def read_csv(path: Path) -> Csv:
-    """All columns of a CSV file that has a header row."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a text may be longer than the default limit of 128 KiB
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path} is not a CSV file in UTF-8 ({error}): convert it first") from error
-    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
-        raise Mistake(f"{path} has two columns with the name {twice[0]!r}: rename or remove one of them")
-    rows = [row for row in rows if row]
-    if not rows:
-        raise Mistake(f"{path} has no rows below its header")
-    wrong = [i for i, row in enumerate(rows) if len(row) != len(header)]
-    if wrong:
-        found = f"{len(rows[wrong[0]])} cells, not {len(header)}"
-        raise Mistake(f"{path}, row {wrong[0] + 1} after the header: {found}; correct the row")
-    return Csv(path, {name: list(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)})
-
-
-def number_values(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Number the different values in their sorted order (as numbers, if all of them are).
-
-    >>> number_values(["b", "a", "b"])
-    (tensor([1, 0, 1]), ('a', 'b'))
-    """
-    different = set(values)
-    try:
-        names = tuple(sorted(different, key=lambda value: (float(value), value)))
-    except ValueError:
-        names = tuple(sorted(different))
-    number = {name: i for i, name in enumerate(names)}
-    return torch.tensor([number[value] for value in values]), names
+from turnout.data.partitioned import Partitioned, Pool, federate
+from turnout.data.pooled import Pooled, pool_tests
+from turnout.errors import Mistake
+from turnout.task import Standardised
 
 
 @dataclass(frozen=True)
 class Table(Partitioned):
-    """Rows of numbers: `label` is the target's column, `owner` names the client (one column, or several together),
-    `features` the inputs.
+    """Rows of a CSV file; or of several with the same columns ("towns/*.csv", or a folder), each of which is a client.
 
-    Without `features`, all other columns are features. With `regression` the target is a number and not a class;
-    `standardise` gives every feature mean 0 and standard deviation 1 over the whole table.
+    label           the target's column: text or whole numbers are classes, numbers with fractions are to be predicted
+                    (`task=Regression()`); `regression` says it where that guess is wrong
+    owner           the column that names the client, or several together
+    features        the input columns; None for all others but those in `leave_out`
+    standardise     numbers among the inputs, and a number to predict, get mean 0 and standard deviation 1. Metrics and
+                    the trained model speak the target's own unit all the same
+    categories      columns that hold categories also where they do not look so: numbers that are names (a zip code)
+    missing         what counts as a gap, in small letters or large
+    max_categories  a column with more different texts than that is refused, as it is more likely a name; so is one
+                    whose texts all differ, unless it is listed in `categories`
+
+    Texts become one-hot categories. A gap among numbers is filled with the column's mean, and a column of 0 and 1
+    beside it says where the gaps were; a gap among texts is a category of its own. Dates are refused. Means,
+    deviations and categories are those of all clients' training rows together, as if clients had agreed on them
+    beforehand; a text that is not among them is all zeros.
     """
 
     path: Path | str
     label: str
     owner: Columns = None
     features: tuple[str, ...] | None = None
-    regression: bool = False
-    standardise: bool = False
+    regression: bool | None = None
+    standardise: bool = True
+    categories: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+    missing: tuple[str, ...] = MISSING
+    max_categories: int = 100
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
@@ -119,23 +61,86 @@ class Table(Partitioned):
                 f"Table: {self.label!r} is the label and also among the features, so that a model would be shown the "
                 "answer: leave it out of features"
             )
+        if both := [name for name in self.features or () if name in self.leave_out]:
+            raise Mistake(f"Table: {both[0]!r} is a feature and also left out: say one of the two")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        table = read_csv(find_path(self.path, data_dir))
-        target = table.column(self.label)
-        owner_S, owners = table.owners(self.owner)
-        others = {self.label, *((self.owner,) if isinstance(self.owner, str) else self.owner or ())}
+        """All samples; what is learnt of columns is learnt from all rows."""
+        table = self._table(data_dir)
+        pool = self._undealt(table)
+        x, y = self._learnt(table, pool, torch.arange(len(table))).samples(table, pool.y)
+        return replace(pool, x=x, y=y)
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
+        table = self._table(data_dir)
+        pool = self._undealt(table)
+        dealt = federate(pool, self, seed)
+        learnt = self._learnt(table, pool, dealt.train_rows.row_R)
+        x, y = learnt.samples(table, pool.y)
+        note = f"{table.path.name}: {learnt.encoding.text()}; {self._said(pool, learnt.unit)}"
+        return pool_tests(replace(dealt, x=x, y=y, standardised=learnt.unit, note=note))
+
+    def encode(self, path: Path | str, seed: int = 0, data_dir: Path | None = None) -> Tensor:
+        """The inputs of another file's rows, made as this table's training rows were; it needs no label."""
+        table = self._table(data_dir)
+        pool = self._undealt(table)
+        train_R = federate(pool, self, seed).train_rows.row_R
+        return self._learnt(table, pool, train_R).encoding.encode(find_tables(path, data_dir))
+
+    def _table(self, data_dir: Path | None) -> Csv:
+        table = find_tables(self.path, data_dir)
+        for name in (*self.categories, *self.leave_out, *(self.features or ())):
+            table.column(name)
+        gaps, words = gaps_of(self.missing), "the target is missing; fill it in or remove the row"
+        table.refuse(self.label, table.column(self.label), lambda cell: cell.strip().lower() in gaps, words)
+        return table
+
+    def _undealt(self, table: Csv) -> Pool:
+        """Who owns which row, and its target: what a partition looks at. The inputs come after the rows are dealt."""
+        owner_S, owners = table.files() if table.joined and not self.owner else table.owners(self.owner)
+        row_S = torch.arange(len(table)).unsqueeze(1)
+        if self._predicts_number(table):
+            y = torch.tensor(table.numbers(self.label), dtype=torch.float64).unsqueeze(1)
+            return Pool(row_S, y, 1, owner_S=owner_S, owners=owners)
+        y, names = number_values([cell.strip() for cell in table.column(self.label)])
+        return Pool(row_S, y, len(names), names, owner_S=owner_S, owners=owners)
+
+    def _predicts_number(self, table: Csv) -> bool:
+        if self.regression is not None:
+            return self.regression
+        values = [as_number(cell) for cell in table.column(self.label)]
+        return None not in values and any(value is not None and not value.is_integer() for value in values)
+
+    def _learnt(self, table: Csv, pool: Pool, row_R: Tensor) -> _Learnt:
+        """What some rows say about the columns and the target."""
+        others = {self.label, *((self.owner,) if isinstance(self.owner, str) else self.owner or ()), *self.leave_out}
         features = self.features or [name for name in table.columns if name not in others]
         if not features:
             raise Mistake(f"{table.path} has no feature columns beside {', '.join(sorted(others))}")
-        x = torch.tensor([table.numbers(name) for name in features], dtype=torch.float64).T.contiguous()
-        if self.standardise:
-            x = (x - x.mean(0)) / x.std(0, correction=0).clamp(min=1e-12)
-        if self.regression:
-            y = torch.tensor(table.numbers(self.label)).unsqueeze(1)
-            return Pool(x.float(), y, 1, owner_S=owner_S, owners=owners)
-        y, names = number_values(target)
-        return Pool(x.float(), y, len(names), names, owner_S=owner_S, owners=owners)
+        rules, rows = ColumnRules(self.categories, self.standardise, self.missing, self.max_categories), row_R.tolist()
+        encoding = Encoding(tuple(fit_column(table, name, rules, rows) for name in features), rules)
+        if pool.labels or not self.standardise:
+            return _Learnt(encoding)
+        known = pool.y[row_R]
+        return _Learnt(encoding, Standardised(known.mean().item(), known.std(correction=0).item() or 1.0))
+
+    def _said(self, pool: Pool, unit: Standardised | None) -> str:
+        if pool.labels:
+            return f"target {self.label!r} has {pool.classes} classes"
+        how = f"mean {unit.mean:.3g}, deviation {unit.std:.3g}; metrics are in its own unit" if unit else ""
+        return f"target {self.label!r} is a number" + (f", standardised ({how})" if unit else "")
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    """How rows become inputs, and how a number to predict is standardised."""
+
+    encoding: Encoding
+    unit: Standardised | None = None
+
+    def samples(self, table: Csv, y: Tensor) -> tuple[Tensor, Tensor]:
+        target = y if self.unit is None else self.unit.standard(y)
+        return self.encoding.encode(table), target.float() if y.is_floating_point() else y
 
 
 KINDS = {"table": Table}

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from turnout.data.csv_files import Columns, number_values, read_csv
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.data.tables import Columns, number_values, read_csv
 from turnout.errors import Mistake
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[^\w\s]")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from turnout.task import Classification, Regression, TaskSpec
+from turnout.task import Classification, InOwnUnit, Regression, TaskSpec
 
 Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, Tensor]]
 
@@ -71,4 +71,4 @@ BY_HAND: dict[type, Loss] = {Classification: cross_entropy, Regression: squared_
 
 def loss_by_hand(task: TaskSpec) -> Loss | None:
     """The hand-written form of a task's loss; None if there is none."""
-    return BY_HAND.get(type(task))
+    return BY_HAND.get(type(task.task if isinstance(task, InOwnUnit) else task))

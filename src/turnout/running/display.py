@@ -31,6 +31,7 @@ class Began:
     threads: int
     headline: str
     memory: int
+    data_note: str = ""
 
     def text(self) -> str:
         went = f", going on after round {self.done}" if 0 < self.done < self.rounds else ""
@@ -173,6 +174,8 @@ class Display:
     def _began(self, message: Began) -> None:
         if not self.before or message.done:
             self.say(self._prefix(message.name) + message.text(), "dim")
+        if message.data_note and not self.before:
+            self.say(message.data_note, "dim")
         self.done[message.name] = self.before[message.name] = message.done
         self.rows[message.name] = self.bar.add_task(
             message.name or "rounds", total=message.rounds, completed=message.done, words=""

@@ -110,6 +110,7 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
         threads=about["threads"],
         headline=prepared.headline(),
         memory=memory,
+        data_note=prepared.data_note,
     )
 
 

@@ -2,6 +2,7 @@
 
 spec.py      what every task promises; a metric with its direction and unit: read this first
 tasks.py     classification, next character, regression, and a user's own functions as a task
+unit.py      standardised targets, and the way back to their own unit
 checks.py    whether a model's output fits the targets
 
 Imports nothing of the library but errors: every room may import it.
@@ -10,15 +11,19 @@ Imports nothing of the library but errors: every room may import it.
 from turnout.task.checks import check_model
 from turnout.task.spec import WELL_KNOWN, Metric, MetricInfo, PerSample, TaskSpec, Unit, metric_infos
 from turnout.task.tasks import Classification, NextCharacter, Regression, Task, correct
+from turnout.task.unit import InOwnUnit, Predictor, Standardised
 
 __all__ = [
     "WELL_KNOWN",
     "Classification",
+    "InOwnUnit",
     "Metric",
     "MetricInfo",
     "NextCharacter",
     "PerSample",
+    "Predictor",
     "Regression",
+    "Standardised",
     "Task",
     "TaskSpec",
     "Unit",

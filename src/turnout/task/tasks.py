@@ -46,7 +46,7 @@ class Classification:
             raise Mistake(
                 "classification compares scores [samples, labels] with labels [samples], but the model gives "
                 f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
-                "Regression, for text NextCharacter"
+                "task=Regression(), for text NextCharacter()"
             )
         check_batch(output_shape, target)
         check_labels(output_shape[1], target)
@@ -120,6 +120,11 @@ class Regression:
         """A `Mistake` unless there is one output per number to predict."""
         check_batch(output_shape, target)
         if torch.Size(output_shape).numel() != target.numel():
+            if not target.is_floating_point():
+                raise Mistake(
+                    "regression predicts numbers, but the data has classes: give its targets as numbers with a "
+                    "fraction (a Table: regression=True), or use Classification()"
+                )
             raise Mistake(
                 f"the model gives {tuple(output_shape[1:])} numbers per sample but the data has "
                 f"{tuple(target.shape[1:])}: build the model with one output per number to predict"

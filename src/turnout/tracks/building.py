@@ -17,6 +17,7 @@ from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
+from turnout.task import InOwnUnit
 
 
 def enrolment_of(federation: Federation) -> Enrolment:
@@ -29,6 +30,8 @@ def enrolment_of(federation: Federation) -> Enrolment:
         sample=_a_few_samples(federation),
         groups=federation.groups(),
         fingerprint=federation.fingerprint(),
+        standardised=getattr(federation, "standardised", None),  # tables have it
+        note=getattr(federation, "note", ""),
     )
 
 
@@ -43,7 +46,7 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
-    """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
+    """Tie parts to this data: clients by name (fleet logs), the target's own unit; refuse a cohort larger than it."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
         if hasattr(part, "bound"):
@@ -52,7 +55,10 @@ def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
             part.check_rounds(experiment.rounds)
     if hasattr(selection, "check"):
         selection.check(enrolment.clients)
-    return experiment
+    unit = enrolment.standardised
+    if unit is None or isinstance(experiment.task, InOwnUnit):
+        return experiment
+    return experiment.but(task=InOwnUnit(experiment.task, unit.mean, unit.std))
 
 
 def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:

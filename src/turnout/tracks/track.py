@@ -52,6 +52,11 @@ class Track(Protocol):
         """Who federates what: "50 clients, 610 shared parameters"."""
         ...
 
+    @property
+    def data_note(self) -> str:
+        """How files became samples, in a sentence; empty where there is nothing to say."""
+        ...
+
     def begin(self) -> Any:
         """The state before the first round."""
         ...

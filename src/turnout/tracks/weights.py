@@ -25,6 +25,7 @@ from turnout.round_log import Evaluation, RoundRecord
 from turnout.runtimes.clients import whole_model
 from turnout.runtimes.setup import Model
 from turnout.server.state import Server
+from turnout.task import Predictor
 from turnout.tracks.hindsight import SimulatedHindsight
 from turnout.tracks.track import ON_ITS_DEVICE, filled, sample_of
 from turnout.types import Extra, State
@@ -59,6 +60,10 @@ class Weights:
 
     def headline(self) -> str:
         return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
+
+    @property
+    def data_note(self) -> str:
+        return self.enrolment.note
 
     def begin(self) -> Server:
         return self.server
@@ -142,14 +147,18 @@ class Weights:
         return values
 
     def module(self, state: Server, client: int | None) -> nn.Module:
-        """The template with the server's weights in it, and one client's personal ones where asked."""
+        """The template with the server's weights in it, and one client's personal ones where asked.
+
+        Where targets were standardised, it comes inside a `Predictor`, which gives numbers in their own unit.
+        """
         if client is None:
             flat_P, states = whole_model(self.model, state.shared_P, state.states)
         elif self.runtime.simulation is None:
             raise Mistake(ON_ITS_DEVICE)
         else:
             flat_P, states = self.runtime.simulation.own_model(client, self.asked(state, 0))
-        return filled(self.template, self.model.layout, flat_P, states)
+        module, unit = filled(self.template, self.model.layout, flat_P, states), self.enrolment.standardised
+        return module if unit is None else Predictor(module, unit).eval()
 
     # -- what it takes
 

@@ -53,6 +53,10 @@ class ScoreTrack:
         kinds = f"{self.models} model{'s' * (self.models > 1)}"
         return f"{self.clients:,} clients, {kinds}, scores of {labels} labels on {rows:,} public samples"
 
+    @property
+    def data_note(self) -> str:
+        return getattr(self.federation, "note", "")
+
     def begin(self) -> ScoreServer:
         return self.server
 

@@ -1,0 +1,107 @@
+"""`ClientFiles`: one file per client, of arrays or of a table."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from turnout.data.check import as_samples
+from turnout.data.files import find_path
+from turnout.data.generated import Generated
+from turnout.data.loaders import Arrays, Loader, check_labels
+from turnout.data.pooled import Pooled
+from turnout.data.tables import Table
+from turnout.errors import Mistake
+
+
+@dataclass(frozen=True)
+class ClientFiles:
+    """One file per client; clients are named by their files.
+
+    An `.npz` or `.safetensors` file has arrays `x` and `y`, and is read when its client's data is needed. Whole-number
+    targets need `classes`; others are regression.
+
+    With pattern="*.csv" files are tables with the same columns, and `label` is the one to predict. They are read at
+    once, since the categories and means of columns are those of all clients: this is `Table("folder/*.csv", label)`,
+    which has more settings.
+    """
+
+    path: Path | str
+    pattern: str = "*.npz"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    test_share: float = 0.2
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            if self.classes < 1:
+                raise Mistake(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
+            check_labels("ClientFiles", self.classes, self.labels)
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
+        folder = find_path(self.path, data_dir)
+        if self.pattern.endswith(".csv"):
+            return self._table(folder).load(seed)
+        if self.label is not None:
+            raise Mistake(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
+        paths = _matching(folder, self.pattern)
+        if not paths:
+            raise Mistake(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
+        x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
+        if self.classes is None and not y.is_floating_point():
+            raise Mistake("ClientFiles: say how many classes there are (classes=...)")
+        loader = Loader(
+            _ReadFile(paths),
+            clients=len(paths),
+            input_shape=tuple(x.shape[1:]),
+            classes=self.classes or y.shape[1],
+            labels=() if y.is_floating_point() else self.labels,
+            names=tuple(path.stem for path in paths),
+            test_share=self.test_share,
+        )
+        return loader.load(seed)
+
+    def _table(self, folder: Path) -> Table:
+        if self.label is None:
+            raise Mistake(f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict")
+        if self.classes is not None or self.labels is not None:
+            raise Mistake("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
+        return Table(folder / self.pattern, self.label, test_share=self.test_share)
+
+
+def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
+    try:
+        return tuple(sorted(folder.glob(pattern)))
+    except (ValueError, NotImplementedError) as error:  # pathlib raises these for an empty and for an absolute pattern
+        raise Mistake(
+            f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _ReadFile:
+    paths: tuple[Path, ...]
+
+    def __call__(self, client: int) -> Arrays:
+        return _arrays(self.paths[client])
+
+
+def _arrays(path: Path) -> Arrays:
+    """x and y of one file, without unpickling."""
+    try:
+        if path.suffix == ".safetensors":
+            held = load_file(path)
+            return held["x"], held["y"]
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["x"], arrays["y"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
+        raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+
+
+KINDS = {"client-files": ClientFiles}

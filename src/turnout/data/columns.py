@@ -1,0 +1,202 @@
+"""How the columns of a table become the inputs of a model: numbers, texts as one-hot categories, gaps by a stated rule.
+
+What a column becomes is learnt from the training rows only (`fit_column`), and is then the same for every row, also of
+another file. A number's gap is filled with the column's mean, and a column of 0 and 1 beside it says where the gaps
+were. A text is one column of 0 and 1 for each category; a gap among texts is a category of its own, and a text that was
+not among the training rows has no column that is 1.
+
+Shape letters: S rows of a table, I inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turnout.data.csv_files import Csv, as_number, number_values
+from turnout.errors import Mistake
+
+MISSING = ("", "NA", "N/A", "NaN", "null", "?")  # what counts as a gap, in small letters or large
+GAP = "(missing)"
+FEW = 10  # rows that may all have different texts by chance
+DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ,]+\d{1,2}:\d{2}.*)?")
+WITH_COMMA = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?|[-+]?\d+,\d+")
+
+Cells = list[str | None]  # of a column, None for a gap
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ColumnRules:
+    """What a person may say about columns; the fields are those of `Table`."""
+
+    categories: tuple[str, ...] = ()
+    standardise: bool = True
+    missing: tuple[str, ...] = MISSING
+    max_categories: int = 100
+
+    def cells(self, table: Csv, name: str) -> Cells:
+        """A column without blanks around its cells, and with None for its gaps."""
+        gaps = gaps_of(self.missing)
+        stripped = (cell.strip() for cell in table.column(name))
+        return [None if cell.lower() in gaps else cell for cell in stripped]
+
+
+def gaps_of(missing: Iterable[str]) -> set[str]:
+    """What counts as a gap, in small letters."""
+    return {word.strip().lower() for word in missing}
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers: (value - shift) / scale, with `fill` for a gap; `marked`: an input says where gaps were."""
+
+    name: str
+    fill: float
+    shift: float = 0.0
+    scale: float = 1.0
+    marked: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.name, f"{self.name} is missing") if self.marked else (self.name,)
+
+    def encode(self, table: Csv, rules: ColumnRules) -> Floats:
+        value_S = numbers(table, self.name, rules.cells(table, self.name))
+        gap_S = np.isnan(value_S)
+        scaled_S = (np.where(gap_S, self.fill, value_S) - self.shift) / self.scale
+        return np.stack([scaled_S, gap_S] if self.marked else [scaled_S], axis=1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of texts: an input of 0 and 1 for each of the texts in the training rows."""
+
+    name: str
+    known: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(f"{self.name} = {text}" for text in self.known)
+
+    def encode(self, table: Csv, rules: ColumnRules) -> Floats:
+        place = {text: i for i, text in enumerate(self.known)}
+        column_S = np.array([place.get(GAP if cell is None else cell, -1) for cell in rules.cells(table, self.name)])
+        return (column_S[:, None] == np.arange(len(self.known))).astype(np.float32)
+
+
+Column = NumberColumn | CategoryColumn
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a table's rows become inputs, column after column."""
+
+    columns: tuple[Column, ...]
+    rules: ColumnRules
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What each input of the model is."""
+        return tuple(name for column in self.columns for name in column.inputs)
+
+    def encode(self, table: Csv) -> Tensor:
+        """The inputs [S, I] of the rows of a table that has these columns."""
+        return torch.from_numpy(np.concatenate([column.encode(table, self.rules) for column in self.columns], axis=1))
+
+    def text(self) -> str:
+        """What was done, in a sentence."""
+        found = [column.name for column in self.columns if isinstance(column, NumberColumn)]
+        texts = [column for column in self.columns if isinstance(column, CategoryColumn)]
+        parts = [f"{some(found)} {'are numbers' if len(found) > 1 else 'is a number'}"] if found else []
+        parts += [some([f"{column.name} has {len(column.known)} categories" for column in texts])] if texts else []
+        gaps = [column.name for column in self.columns if isinstance(column, NumberColumn) and column.marked]
+        if gaps:
+            parts.append(f"gaps ({some(gaps)}) are filled with the mean and marked in a column of their own")
+        if self.rules.standardise and found:
+            parts.append("numbers are standardised")
+        return f"{'; '.join(parts)}: {len(self.inputs)} inputs"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first few of a list, in words.
+
+    >>> some(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def fit_column(table: Csv, name: str, rules: ColumnRules, train_R: Sequence[int]) -> Column:
+    """What a column becomes, learnt from some rows of its table."""
+    cells = rules.cells(table, name)
+    if not any(cell is not None for cell in cells):
+        raise Mistake(f"{table.path}: column {name!r} has no values: {leave_out(name)}")
+    if name not in rules.categories and _is_number(table, name, cells):
+        return _fit_numbers(name, numbers(table, name, cells)[list(train_R)], rules.standardise)
+    known = number_values([cells[row] or GAP for row in train_R])[1]
+    all_differ = len(known) == len(train_R) > FEW and name not in rules.categories
+    if len(known) > rules.max_categories or all_differ:
+        raise Mistake(
+            f"{table.path}: column {name!r} has {len(known)} different texts in {len(train_R)} training rows, as names "
+            f"have and categories have not: {leave_out(name)}, or say that it is one (categories=({name!r},), and "
+            f"max_categories={len(known)} where there are more than {rules.max_categories})"
+        )
+    return CategoryColumn(name, known)
+
+
+def _fit_numbers(name: str, value_R: NDArray[np.float64], standardise: bool) -> NumberColumn:
+    known = value_R[~np.isnan(value_R)]
+    mean, std = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
+    marked = bool(np.isnan(value_R).any())
+    return (
+        NumberColumn(name, mean, mean, std or 1.0, marked) if standardise else NumberColumn(name, mean, marked=marked)
+    )
+
+
+def numbers(table: Csv, name: str, cells: Cells) -> NDArray[np.float64]:
+    """A column's numbers, NaN for a gap."""
+    values = [np.nan if cell is None else as_number(cell) for cell in cells]
+    if None in values:
+        row = values.index(None)
+        raise Mistake(f"{table.place(row, name)}: {cells[row]!r} is not a finite number; correct it or leave it empty")
+    return np.array(values, dtype=np.float64)
+
+
+def _is_number(table: Csv, name: str, cells: Cells) -> bool:
+    """Whether a column holds numbers; a mistake where it holds numbers and texts, dates, or numbers with commas."""
+    texts = [row for row, cell in enumerate(cells) if cell is not None and as_number(cell) is None]
+    if not texts:
+        return True
+    first = f"{table.place(texts[0], name)}: {cells[texts[0]]!r} is"
+    known = [cell for cell in cells if cell is not None]
+    if len(texts) < len(known):
+        raise Mistake(
+            f"{first} not a number, as others of the column are: correct it, leave it empty if it is unknown, or say "
+            f"that the column has names (categories=({name!r},))"
+        )
+    if _all(DATE, known):
+        raise Mistake(
+            f"{first} a date, which no model can multiply: turn it into numbers (days since then, a month, an hour), "
+            f"or {leave_out(name)}"
+        )
+    if _all(WITH_COMMA, known):
+        raise Mistake(f"{first} a number with a comma: write numbers with a point, and thousands without a mark")
+    return False
+
+
+def _all(pattern: re.Pattern[str], cells: Iterable[str]) -> bool:
+    fits: Callable[[str], object] = pattern.fullmatch
+    return all(fits(cell) for cell in cells)
+
+
+def leave_out(name: str) -> str:
+    """What to write to do without a column."""
+    return f"leave it out (leave_out=({name!r},))"
