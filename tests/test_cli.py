@@ -266,11 +266,11 @@ def test_lost_client_rows(capsys: Capture) -> None:
     assert "the clients' rows in out/clients are damaged" in capsys.readouterr().err
 
 
-def test_data_with_a_hole(capsys: Capture) -> None:
-    Path("data.csv").write_text("a,b,who,y\n1,2,ann,0\n3,nan,bob,1\n")
+def test_data_with_a_word_among_numbers(capsys: Capture) -> None:
+    Path("data.csv").write_text("a,b,who,y\n1,2,ann,0\n3,many,bob,1\n")
     data = "world.data={kind='table', path='data.csv', label='y', owner='who'}"
     assert turnout("run", "small.toml", "--set", data, "-q") == 2
-    assert "row 2 after the header, column 'b': 'nan' is not a finite number" in capsys.readouterr().err
+    assert "data.csv, line 3, column 'b': 'many' is not a number, as others of the column are" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_names_the_client_and_the_round(capsys: Capture) -> None:

@@ -268,7 +268,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_run_only(tmp_path: Path) -
 
 def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
     to.run(small(), tmp_path / "one", quiet=True)
-    with pytest.raises(to.Mistake, match="is not empty"):
+    with pytest.raises(to.Mistake, match="holds this experiment"):
         to.run(small(), tmp_path / "one", quiet=True)
     with pytest.raises(to.Mistake, match="holds a single run, and this would be 2"):
         run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)

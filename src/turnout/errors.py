@@ -10,6 +10,10 @@ from typing import Any
 class Mistake(ValueError):
     """Something a person wrote or brought cannot work; the message is shown without a traceback."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show in place of a traceback."""
+        return [f"Mistake: {self}"]
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from turnout.brief import chosen, settings_html
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
 from turnout.errors import Mistake, check_part, nearest
@@ -209,6 +210,15 @@ class Experiment:
             raise Mistake(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
         if self.seed < 0:
             raise Mistake(f"a seed must not be negative, but is {self.seed}")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was chosen, part by part."""
+        rows: dict[str, Any] = {"data": self.world.data, "model": self.model}
+        rows |= {name: part for name, part in chosen(self.world) if name != "data"}
+        rows |= dict(chosen(self.algorithm)) if isinstance(self.algorithm, Algorithm) else {"algorithm": self.algorithm}
+        told = ("world", "model", "algorithm", "title")
+        rows |= {name: part for name, part in chosen(self) if name not in told}
+        return settings_html(self.title or "Experiment", rows | {"rounds": self.rounds, "seed": self.seed})
 
     def but(self, **changes: Any) -> Experiment:
         """The same experiment with some settings replaced, by path: `but(**{"algorithm.weighting": ByShare()})`.

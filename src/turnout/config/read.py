@@ -191,18 +191,26 @@ def lasting(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
 
 
+def changed_settings(path: Path, experiment: Experiment) -> list[str]:
+    """The settings of an experiment that are not those of a run's file, but for those that may change."""
+    differences = _differences(_table_of(path), tomllib.loads(to_toml(experiment)))
+    return [name for name in differences if name.split(".")[0] not in FREE_TO_CHANGE]
+
+
+def _table_of(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Mistake(f"{path} cannot be read ({error}): choose another --out folder") from error
+
+
 def check_same(path: Path, experiment: Experiment) -> str | None:
     """Refuse to go on with a run under other settings than it began with.
 
     What its file should say from now on comes back where rounds, stop rules or title are new; what it runs on stays.
     """
-    try:
-        before = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Mistake(f"{path} cannot be read ({error}): choose another --out folder") from error
-    now = tomllib.loads(to_toml(experiment))
-    changed = [name for name in _differences(before, now) if name.split(".")[0] not in FREE_TO_CHANGE]
-    if changed:
+    before, now = _table_of(path), tomllib.loads(to_toml(experiment))
+    if changed := changed_settings(path, experiment):
         raise Mistake(
             f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "
             f"or give the settings of {path}"

@@ -2,6 +2,7 @@
 
 finding.py      which runs a folder holds
 runs.py         what their records say: curves, totals, means over seeds
+notebook.py     a run, or a folder of runs, in short
 results.py      the table of results, the same in a terminal and on the page
 page.py         the page, from title to footer: read this first
 sections.py     the sections that are tables or charts over rounds
@@ -18,8 +19,9 @@ May import records and the values at the root; whatever runs an experiment is ab
 """
 
 from turnout.report.finding import find_runs
+from turnout.report.notebook import runs_html
 from turnout.report.page import write_picture, write_report
 from turnout.report.results import results_table
 from turnout.report.units import sparkline
 
-__all__ = ["find_runs", "results_table", "sparkline", "write_picture", "write_report"]
+__all__ = ["find_runs", "results_table", "runs_html", "sparkline", "write_picture", "write_report"]

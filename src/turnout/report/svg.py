@@ -40,8 +40,8 @@ def frame(title: str, body: str, points: str = "") -> str:
     return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'
 
 
-def sheet(pictures: Sequence[str]) -> str:
-    """Charts two by two as one standalone SVG document with its own style sheet."""
+def sheet(pictures: Sequence[str], css: str | None = None, attributes: str = "") -> str:
+    """Charts two by two as one standalone SVG document with its own style sheet (that of the charts, if not given)."""
     found = [picture for picture in pictures if picture]
     across, down = min(len(found), 2), (len(found) + 1) // 2
     body = ""
@@ -49,9 +49,10 @@ def sheet(pictures: Sequence[str]) -> str:
         place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
         body += picture.replace("<svg ", f"<svg {place} ", 1)
     body = re.sub(r' data-chart="[^"]*"', "", body)  # a picture has no script to read it
-    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
+    head = f'xmlns="http://www.w3.org/2000/svg" {attributes}viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
+    css = packaged("charts.css") if css is None else css
     paper = '<rect class="paper" width="100%" height="100%"/>'
-    return f"<svg {head}><style>\n{packaged('charts.css')}</style>{paper}{body}</svg>\n"
+    return f"<svg {head}><style>\n{css}</style>{paper}{body}</svg>\n"
 
 
 def grid(x: Axis, y: Axis, x_label: str) -> str:

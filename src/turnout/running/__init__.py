@@ -2,12 +2,15 @@
 
 loop.py        rounds, evaluations, records and checkpoints of one run: read this first
 stop_rules.py  when to stop before the last round
+used.py        a folder that holds a run already: the choices, and deleting it
 folder.py      the run folder: its name, whether it may be used, its lock
 result.py      what can be had from a run afterwards: curves, report, model
 plan.py        which runs are made together, and where
 runs.py        `run` one experiment, `run_many` variants and seeds
 processes.py   runs as streams of messages, in this process or side by side
 display.py     these messages on the terminal
+notebook.py    the same in a notebook, updated in place
+frames.py      records as tables of pandas
 memory.py      whether a run fits this machine
 profile.py     seconds by stage of the round
 

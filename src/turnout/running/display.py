@@ -1,4 +1,4 @@
-"""Progress of runs: live rows on a terminal, plain lines elsewhere.
+"""Progress of runs: live rows on a terminal, an output that is updated in a notebook, plain lines elsewhere.
 
 Runs, which may be in other processes, send messages: they began, a round ended, they ended or failed. `Display` shows
 them on stderr, so that stdout holds results only.
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from turnout.report.units import Unit, duration, show, size, title_of
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.notebook import NotebookOutput
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
 
@@ -128,7 +129,8 @@ class Display:
     def __init__(self, total: int, quiet: bool = False, runs: int = 1):
         self.total, self.quiet, self.runs = total, quiet, runs
         self.console = Console(stderr=True, soft_wrap=True)
-        self.live = not quiet and self.console.is_terminal
+        self.notebook = NotebookOutput() if self.console.is_jupyter and not quiet else None
+        self.live = not quiet and (self.console.is_terminal or self.notebook is not None)
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
@@ -138,7 +140,7 @@ class Display:
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True),
-            console=self.console, transient=True, disable=not self.live,
+            console=self.console, transient=True, disable=not self.live or self.notebook is not None,
         )  # fmt: skip
         self.all = self.bar.add_task(self._counted(), total=total, words="rounds", visible=runs > 1)
 
@@ -148,6 +150,8 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
+        if self.notebook is not None:
+            self.notebook.end()
 
     def show(self, message: Message) -> None:
         """Show one message."""
@@ -162,7 +166,9 @@ class Display:
 
     def say(self, words: str, style: str = "") -> None:
         """Print a line above the live rows."""
-        if not self.quiet:
+        if self.notebook is not None:
+            self.notebook.say(words, style)
+        elif not self.quiet:
             self.console.print(Text(words, style=style))
 
     def _prefix(self, name: str) -> str:
@@ -202,6 +208,9 @@ class Display:
 
     def _count(self) -> None:
         self.bar.update(self.all, completed=sum(self.done.values()), description=self._counted())
+        if self.notebook is not None:
+            tasks = [task for task in self.bar.tasks if task.visible]
+            self.notebook.draw([(t.description, int(t.completed), int(t.total or 0), t.fields["words"]) for t in tasks])
 
     def _ended(self, message: Ended | Failed) -> None:
         self.ended += 1

@@ -54,6 +54,7 @@ class Place:
     threads: int | None = None
     side_by_side: int = 1
     profile: bool = False
+    overwrite: bool = False
 
 
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
@@ -62,7 +63,9 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     with _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
-            prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
+            prepared = begin(
+                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite
+            )
         yield from (Note(place.name, str(warning.message)) for warning in caught)
         needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
         yield from _run(prepared, place, needed, start)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.records.records import Records
+from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.loop import read_state
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.tracks.prepare import prepare
@@ -55,6 +57,22 @@ class Run:
         from turnout.report import write_report
 
         return write_report(self.folder)
+
+    def frame(self, clients: bool = False) -> Any:
+        """The records as a pandas DataFrame: a row per round, or with `clients` one per client and round.
+
+        Round -1 is the evaluation before training.
+        """
+        with self.records() as records:
+            if clients:
+                return as_frame(client_columns(records), ["round", "client"])
+            return as_frame(round_columns(records), ["round"])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the numbers in short, and the curves."""
+        from turnout.report import runs_html
+
+        return runs_html(self.folder)
 
     def model(self, client: int | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client, with that client's personal parameters.

@@ -14,6 +14,7 @@ from turnout.running.folder import make_folder, new_folder, refuse_full
 from turnout.running.plan import RunPlan, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
 from turnout.running.result import Run
+from turnout.running.used import refuse_used
 
 
 def run(
@@ -24,17 +25,26 @@ def run(
     quiet: bool = False,
     data_dir: str | Path | None = None,
     profile: bool = False,
+    overwrite: bool = False,
 ) -> Run:
     """Run one experiment with a progress display; the folder is `out`, or a new one under runs/.
 
-    `profile`: keep the seconds of each stage of the round in the folder (`profile.json`).
+    resume     go on with the run in the folder, or return it where it is complete
+    overwrite  delete the run in the folder first
+    profile    keep the seconds of each stage of the round in the folder (`profile.json`)
     """
     if not isinstance(experiment, Experiment):
         what = f"the {type(experiment).__name__} {experiment!r}"
         raise Mistake(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`)")
     folder = Path(out) if out is not None else new_folder(experiment.title or "run")
+    if resume and overwrite:
+        raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
+    if not resume and not overwrite:
+        refuse_used(folder, experiment)
     result = Run(folder, experiment, Path(data_dir) if data_dir else None)
-    place = Place(experiment.title or folder.name, folder, result.data_dir, resume, profile=profile)
+    place = Place(
+        experiment.title or folder.name, folder, result.data_dir, resume, profile=profile, overwrite=overwrite
+    )
     try:
         with Display(total=experiment.rounds, quiet=quiet) as display:
             for message in messages_of(experiment, place):

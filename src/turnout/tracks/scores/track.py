@@ -55,7 +55,7 @@ class ScoreTrack:
 
     @property
     def data_note(self) -> str:
-        return getattr(self.federation, "note", "")
+        return self.enrolment.note
 
     def begin(self) -> ScoreServer:
         return self.server
