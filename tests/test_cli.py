@@ -270,7 +270,7 @@ def test_data_with_a_word_among_numbers(capsys: Capture) -> None:
     Path("data.csv").write_text("a,b,who,y\n1,2,ann,0\n3,many,bob,1\n")
     data = "world.data={kind='table', path='data.csv', label='y', owner='who'}"
     assert turnout("run", "small.toml", "--set", data, "-q") == 2
-    assert "data.csv, line 3, column 'b': 'many' is not a number, as others of the column are" in capsys.readouterr().err
+    assert "data.csv, line 3, column 'b': 'many' is not a number, as others" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_names_the_client_and_the_round(capsys: Capture) -> None:
