@@ -43,9 +43,8 @@ class ColumnRules:
 
     def cells(self, table: Csv, name: str) -> Cells:
         """A column without blanks around its cells, and with None for its gaps."""
-        gaps = gaps_of(self.missing)
-        stripped = (cell.strip() for cell in table.column(name))
-        return [None if cell.lower() in gaps else cell for cell in stripped]
+        gaps, stripped = gaps_of(self.missing), list(map(str.strip, table.column(name)))
+        return [None if low in gaps else cell for cell, low in zip(stripped, map(str.lower, stripped), strict=True)]
 
 
 def gaps_of(missing: Iterable[str]) -> set[str]:
@@ -163,18 +162,28 @@ def _fit_numbers(name: str, value_R: NDArray[np.float64], standardise: bool) -> 
 
 def numbers(table: Csv, name: str, cells: Cells) -> NDArray[np.float64]:
     """A column's numbers, NaN for a gap."""
-    values = [np.nan if cell is None else as_number(cell) for cell in cells]
-    if None in values:
-        row = values.index(None)
+    value_S = _floats(cells)
+    if value_S is None:
+        row = next(i for i, cell in enumerate(cells) if cell is not None and as_number(cell) is None)
         raise Mistake(f"{table.place(row, name)}: {cells[row]!r} is not a finite number; correct it or leave it empty")
-    return np.array(values, dtype=np.float64)
+    return value_S
+
+
+def _floats(cells: Cells) -> NDArray[np.float64] | None:
+    """All cells as numbers, NaN for a gap; None where one of them is no finite number."""
+    try:
+        value_S = np.array([np.nan if cell is None else float(cell) for cell in cells])
+    except ValueError:
+        return None
+    gaps = sum(cell is None for cell in cells)
+    return value_S if int(np.isfinite(value_S).sum()) == len(cells) - gaps else None
 
 
 def _is_number(table: Csv, name: str, cells: Cells) -> bool:
     """Whether a column holds numbers; a mistake where it holds numbers and texts, dates, or numbers with commas."""
-    texts = [row for row, cell in enumerate(cells) if cell is not None and as_number(cell) is None]
-    if not texts:
+    if _floats(cells) is not None:
         return True
+    texts = [row for row, cell in enumerate(cells) if cell is not None and as_number(cell) is None]
     first = f"{table.place(texts[0], name)}: {cells[texts[0]]!r} is"
     known = [cell for cell in cells if cell is not None]
     if len(texts) < len(known):
