@@ -13,6 +13,8 @@ import turnout as to
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.data import ClientFiles, Table
+from turnout.data.columns import Encoding
+from turnout.data.csv_files import read_csv
 from turnout.data.partition import IID
 from turnout.errors import Mistake
 from turnout.task import InOwnUnit
@@ -100,6 +102,14 @@ def test_another_files_rows_are_encoded_as_the_training_rows_were(people, tmp_pa
         data.encode(written(tmp_path, "job\ncook\n", "new2.csv"))
     with pytest.raises(Mistake, match=r"new3.csv, line 2, column 'age': 'old' is not a finite number"):
         data.encode(written(tmp_path, "job,age\ncook,old\n", "new3.csv"))
+
+
+def test_what_was_learnt_of_columns_can_be_kept_in_a_file(people):
+    data = Table(people, "income", "town", leave_out=("name",), test_share=0)
+    found = data.load()
+    kept = Encoding.from_plain(json.loads(json.dumps(found.encoding.plain())))
+    assert kept == found.encoding
+    assert torch.equal(kept.encode(read_csv(people)), found.x)
 
 
 def test_what_was_done_is_said_in_a_sentence(people):

@@ -11,8 +11,9 @@ Shape letters: S rows of a table, I inputs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,6 +110,21 @@ class Encoding:
         """The inputs [S, I] of the rows of a table that has these columns."""
         return torch.from_numpy(np.concatenate([column.encode(table, self.rules) for column in self.columns], axis=1))
 
+    def plain(self) -> dict[str, Any]:
+        """As tables and lists that a JSON file can hold; `from_plain` is the way back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_plain(table: Mapping[str, Any]) -> Encoding:
+        columns: list[Column] = []
+        for column in table["columns"]:
+            texts = "known" in column
+            columns.append(CategoryColumn(column["name"], tuple(column["known"])) if texts else NumberColumn(**column))
+        rules: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list | tuple) else v for name, v in table["rules"].items()
+        }
+        return Encoding(tuple(columns), ColumnRules(**rules))
+
     def text(self) -> str:
         """What was done, in a sentence."""
         found = [column.name for column in self.columns if isinstance(column, NumberColumn)]
@@ -191,19 +207,14 @@ def _is_number(table: Csv, name: str, cells: Cells) -> bool:
             f"{first} not a number, as others of the column are: correct it, leave it empty if it is unknown, or say "
             f"that the column has names (categories=({name!r},))"
         )
-    if _all(DATE, known):
+    if all(map(DATE.fullmatch, known)):
         raise Mistake(
             f"{first} a date, which no model can multiply: turn it into numbers (days since then, a month, an hour), "
             f"or {leave_out(name)}"
         )
-    if _all(WITH_COMMA, known):
+    if all(map(WITH_COMMA.fullmatch, known)):
         raise Mistake(f"{first} a number with a comma: write numbers with a point, and thousands without a mark")
     return False
-
-
-def _all(pattern: re.Pattern[str], cells: Iterable[str]) -> bool:
-    fits: Callable[[str], object] = pattern.fullmatch
-    return all(fits(cell) for cell in cells)
 
 
 def leave_out(name: str) -> str:

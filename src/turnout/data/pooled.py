@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device, digest
 from turnout.data.labels import Public
 from turnout.data.lru_cache import LRUCache
@@ -63,8 +64,8 @@ class Pooled:
     `test_rows` are rows of `test_x` and `test_y` if those are given (an official test set divided among the clients),
     else of the training pool. `central` is what global metrics can be measured on: the official test set, or all
     clients' test samples one after another (`pool_tests`). `official` says that it is not divided among the clients:
-    then the members' labels say which of it is used. `standardised` says how targets were, where they were; `note` is
-    what a person should know of how files became samples.
+    then the members' labels say which of it is used. `standardised` says how targets were, where they were; `encoding`
+    how the rows of a table became inputs, and `note` the same in a sentence.
     """
 
     x: Tensor
@@ -82,6 +83,7 @@ class Pooled:
     noisy_N: Tensor | None = None
     public: Public | None = None
     standardised: Standardised | None = None
+    encoding: Encoding | None = None
     note: str = ""
     found: LRUCache = field(default_factory=lambda: LRUCache(64 * 2**20), init=False, repr=False)  # rows by members
 

@@ -78,7 +78,7 @@ class Table(Partitioned):
         learnt = self._learnt(table, pool, dealt.train_rows.row_R)
         x, y = learnt.samples(table, pool.y)
         note = f"{table.path.name}: {learnt.encoding.text()}; {self._said(pool, learnt.unit)}"
-        return pool_tests(replace(dealt, x=x, y=y, standardised=learnt.unit, note=note))
+        return pool_tests(replace(dealt, x=x, y=y, standardised=learnt.unit, encoding=learnt.encoding, note=note))
 
     def encode(self, path: Path | str, seed: int = 0, data_dir: Path | None = None) -> Tensor:
         """The inputs of another file's rows, made as this table's training rows were; it needs no label."""
