@@ -105,6 +105,21 @@ def test_an_experiment_of_a_dataset_is_written_and_recognised(tmp_path):
         to.run(experiment(x + 1).but(rounds=2), tmp_path / "run", quiet=True, resume=True)
 
 
+def test_a_list_of_samples_is_not_written_into_the_file(tmp_path):
+    samples = [(torch.zeros(2), i % 2) for i in range(50)]
+    run = to.run(to.Experiment(to.World(FromDataset(samples, clients=2)), rounds=1), tmp_path / "run", quiet=True)
+    assert len((run.folder / "experiment.toml").read_text()) < 3000
+
+
+def test_a_dataset_whose_parts_hold_each_other_can_be_run(tmp_path):
+    class Knot(Letters):
+        def __init__(self) -> None:
+            super().__init__()
+            self.myself = self
+
+    to.run(to.Experiment(to.World(FromDataset(Knot(), clients=2)), rounds=1), tmp_path / "run", quiet=True)
+
+
 GOOD = [(torch.zeros(2), 0), (torch.ones(2), 1)]
 
 

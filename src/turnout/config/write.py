@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def _hash(thing: Any) -> str:
         inside = getattr(thing, "__dict__", {}) if source is not thing else {}
         if inspect.isfunction(thing):
             inside = inspect.getclosurevars(thing).nonlocals
-        digest.update(repr({name: to_table(value) for name, value in sorted(inside.items())}).encode())
+        with suppress(RecursionError):  # of objects that hold each other; the data has a fingerprint of its own
+            digest.update(repr({name: to_table(value) for name, value in sorted(inside.items())}).encode())
     return digest.hexdigest()[:16]
 
 

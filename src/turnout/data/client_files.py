@@ -46,7 +46,7 @@ class ClientFiles:
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
         folder = find_path(self.path, data_dir)
-        if self.pattern.endswith(".csv"):
+        if self.pattern.lower().endswith(".csv"):
             return self._table(folder).load(seed)
         if self.label is not None:
             raise Mistake(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")

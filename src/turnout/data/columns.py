@@ -120,10 +120,9 @@ class Encoding:
         for column in table["columns"]:
             texts = "known" in column
             columns.append(CategoryColumn(column["name"], tuple(column["known"])) if texts else NumberColumn(**column))
-        rules: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list | tuple) else v for name, v in table["rules"].items()
-        }
-        return Encoding(tuple(columns), ColumnRules(**rules))
+        rules = table["rules"]
+        lists: dict[str, Any] = {name: tuple(rules[name]) for name in ("categories", "missing")}
+        return Encoding(tuple(columns), ColumnRules(**{**rules, **lists}))
 
     def text(self) -> str:
         """What was done, in a sentence."""

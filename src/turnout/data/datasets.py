@@ -53,6 +53,12 @@ class FromDataset(Partitioned):
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
+            if isinstance(given := getattr(self, name), list | tuple):
+                object.__setattr__(self, name, _Listed(given))
+
     def read(self, data_dir: Path | None = None) -> Pool:
         return self._pool
 
@@ -94,6 +100,19 @@ class FromDataset(Partitioned):
         if None in plain:
             raise Mistake(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
         return number_values([str(owner) for owner in plain])
+
+
+class _Listed(Dataset[Any]):
+    """A list of samples as a data set."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.samples[i]
 
 
 def _made(given: Any) -> Any:

@@ -9,6 +9,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -37,7 +38,7 @@ def runs_html(folder: Path) -> str:
 
 def _page(folder: Path, title: str, lines: list[str], table: Results | None = None, picture: str = "") -> str:
     path = folder / "report.html"
-    report = os.path.relpath(path) if path.is_file() else ""
+    report = quote(Path(os.path.relpath(path)).as_posix()) if path.is_file() else ""
     values = {"title": title, "folder": str(folder), "lines": lines, "table": table, "picture": picture}
     return render("notebook.html", **values, report=report)
 
