@@ -9,6 +9,7 @@ A new part is one more option in `Draws`; a new rule about what cannot be combin
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -404,7 +405,7 @@ class Draws:
         return self.one("selection", everyone, everyone, to.selection.Fraction(0.6), to.selection.Count(4))
 
     def membership(self) -> Any:
-        drop = to.DropInactive(J=1.0, C=0.1, least=2, rejoin_after=self.one("rejoin", None, 1))
+        drop = to.DropInactive(J=1.0, C=0.1, rarely=math.inf, least=1, rejoin_after=self.one("rejoin", None, 1))
         surveyed, lends = self.one("surveyed", 200, 2, 0), self.substitution().func.lends
         return functools.partial(
             to.Membership,

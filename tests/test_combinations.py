@@ -341,7 +341,8 @@ def counted(found: Combination, happened: Round) -> Tensor:
 
 
 def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C: Tensor, cohort: int) -> Tensor:
-    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too."""
+    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too, with
+    shares normalised over those who count unless a substitution pays."""
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
     if isinstance(algorithm.weighting, to.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
@@ -350,6 +351,8 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
     if isinstance(algorithm.weighting, to.FedNova):
         own_C = torch.where(counts_C, share_C, 0.0)
         tau = (own_C * progress_C).sum() / own_C.sum()
+        if not algorithm.substitution.lends:  # those who are gone are drawn only where all are: shares sum to 1
+            tau = tau * (1.0 if cohort > len(share_C) else share_C.sum()) / own_C.sum()
         return tau / progress_C if at_server else tau.expand_as(share_C)
     return torch.ones_like(share_C)
 

@@ -57,14 +57,22 @@ def test_scheme_c_scales_by_work():
     torch.testing.assert_close(moved(experiment), expected([p[0], E / 2 * p[1], 0, p[3]], experiment))
 
 
-def test_fednova_normalises_by_steps():
-    """w + τ_eff Σ p_k D_k / a_k with a_k local steps, τ_eff = Σ p̂_k a_k over those present (p̂ normalised)."""
-    experiment = world(COUNTS, *FRACTIONS, weighting=to.FedNova())
+@pytest.mark.parametrize("over", ["normalised", "unbiased"])
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_fednova_normalises_by_steps(over: str, scale_at: str):
+    """w + τ_eff Σ p̂_k D_k / a_k, a_k local steps, τ_eff = Σ p̂_k a_k: p̂ of those present, which make up for the rest.
+
+    (SPEC §1.5.) So it is the same with a substitution that spreads the missing shares.
+    """
+    parts = {"weighting": to.FedNova(), "shares": to.Shares(over=over), "scale_at": scale_at}
+    experiment = world(COUNTS, *FRACTIONS, **parts)
     p, a = shares(), [8, 6, 0, 16]
     present = p[0] + p[1] + p[3]
-    tau = (p[0] * a[0] + p[1] * a[1] + p[3] * a[3]) / present
-    coefficient = [tau * p[0] / a[0], tau * p[1] / a[1], 0, tau * p[3] / a[3]]
+    p_hat = [p[0] / present, p[1] / present, 0, p[3] / present]
+    tau = sum(p_hat[k] * a[k] for k in range(4))
+    coefficient = [tau * p_hat[k] / a[k] if a[k] else 0 for k in range(4)]
     torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+    torch.testing.assert_close(moved(world(COUNTS, *FRACTIONS, substitution=to.Spread(), **parts)), moved(experiment))
 
 
 def test_scheme_c_is_fednova_with_tau_fixed_to_the_full_work():

@@ -51,7 +51,10 @@ class Hindsight(Protocol):
 def run_round(
     server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
 ) -> tuple[Server, RoundRecord]:
-    """One round: the next server and the record of what happened. A round without anybody changes nothing."""
+    """One round: the next server and the record of what happened.
+
+    A round without anybody changes nothing, except that rules about absences remember who was asked in vain.
+    """
     with stage("membership"):
         server, opening = open_round(server, t, seed, algorithm, runtime)
     clock = t - server.origin
@@ -68,7 +71,8 @@ def run_round(
     turnout = turnout.among(cohort.client_C)
     log.attended(turnout, cohort)
     if replies is None:
-        return server, log.record(skipped="nobody who answered counts" if log.answered else "nobody answered")
+        why = "nobody who answered counts" if log.answered else "nobody answered"
+        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
@@ -76,7 +80,8 @@ def run_round(
     position_R = position_R[replies.report["finite"]]
     replies = without_bad_numbers(replies, algorithm.nonfinite, t)
     if len(replies.client_C) == 0:
-        return server, log.record(skipped="no update of those who count is a number")
+        why = "no update of those who count is a number"
+        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
@@ -106,6 +111,13 @@ def fetched(replies: Replies, server: Server, algorithm: Algorithm, download: Do
     with stage("broadcast"):
         model_R = way_down.catch_up(server.compression, replies.message, sending)
     return model_R + wire_bytes(download.states) + replies.report["bytes_down"]
+
+
+def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
+    """The server after a round in which no update arrived: where a rule asks for it, who was there is remembered."""
+    no_loss_C = torch.full_like(cohort.share_C, torch.inf)
+    roster = algorithm.membership.observe(server.roster, t - server.origin, turnout, no_loss_C, cohort.share_C)
+    return server if roster is server.roster else replace(server, roster=roster)
 
 
 def client_work(
