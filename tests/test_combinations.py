@@ -282,6 +282,13 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
             holds |= {client: record.round} if finite else {}
     told_R = replies.report["finite"] * sum(map(wire_bytes, happened.told.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
+    unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
+    for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):
+        lossy = not isinstance(compression, to.Dense) and compression.directions == "both"
+        model = dense if not lossy or download.start_CP is not None else missed_by(client, happened, holds, dense)
+        assert 0 <= size - model - wire_bytes(download.states) <= whole
+    assert record.clients["bytes_down"][record.clients["work"] == 0].isnan().all()
+    assert record.bytes_down == int(record.clients["bytes_down"].nansum())
 
 
 def check_message(compression: Any, happened: Round) -> None:

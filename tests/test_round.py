@@ -240,6 +240,31 @@ def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent()
     assert record.extra["nonfinite_clients"] == "1"
 
 
+@pytest.mark.parametrize("scheme", ["A", "B", "C"])
+def test_whoever_turns_up_has_downloaded(scheme: str):
+    """0 and 3 finish, 1 does half, 2 is absent: three downloads; under A only two of them come to an update."""
+    weighting = {"A": to.CompleteOnly(), "B": to.ByShare(), "C": to.ByWork()}[scheme]
+    _, (record,) = play(ready(world(COUNTS, *FRACTIONS, weighting=weighting)))
+    model, nothing = 4 * 18, float("nan")
+    assert record.clients["bytes_down"].tolist() == pytest.approx([model, model, nothing, model], nan_ok=True)
+    assert record.bytes_down == 3 * model
+    up = [model, nothing if scheme == "A" else model, nothing, model]
+    assert record.clients["bytes_up"].tolist() == pytest.approx(up, nan_ok=True)
+    assert record.bytes_up == sum(value == model for value in up) * model
+
+
+def test_downloads_of_a_round_in_which_nobody_finishes_are_counted():
+    """K = 0 under A: the round is skipped, and has cost what three devices fetched: model and BatchNorm's states."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    experiment = world(COUNTS, 0.5, 0.5, 0.0, 0.25, weighting=to.CompleteOnly())
+    _, (record,) = play(ready(dataclasses.replace(experiment, model=model)))
+    each = 4 * (5 * 6 + 6 + 12 + 6 * 3 + 3) + 4 * 12 + 8  # parameters; mean and variance; batches counted
+    assert record.skipped == "nobody who answered counts"
+    assert (record.bytes_up, record.bytes_down) == (0, 3 * each)
+    _, (silent,) = play(ready(world(COUNTS, 0.0, 0.0, 0.0, 0.0, weighting=to.CompleteOnly())))
+    assert (silent.bytes_up, silent.bytes_down) == (0, 0)
+
+
 def test_the_record_says_who_turned_up_and_what_they_weighed():
     _, (record,) = play(ready(world(COUNTS, *FRACTIONS)))
     p = shares()

@@ -33,9 +33,10 @@ from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.round import client_work
+from turnout.round_log import terms_bytes
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
-from turnout.types import Replies, Samples, Tensors
+from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.members import Members
 
 
@@ -73,6 +74,13 @@ class Clients:
         watch = self._watch(asked.client_R, download.t) if algorithm is None else None
         algorithm = algorithm or self.algorithm
         return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch)
+
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
+        rows = self.state(client_I, {}, Told(), lambda name: name.startswith(("residual/", "mine/")))
+        held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
+        bytes_I = terms_bytes(self.algorithm.terms, download.down, rows.mine, len(client_I))
+        return Replies(client_I, held, report={"bytes_down": bytes_I})
 
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
