@@ -136,6 +136,14 @@ class BytesRuntime(Simulated):
             wrong = fault(replies, part, self.algorithm, self.layout, states, sending)
             assert wrong is None, wrong
 
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        parts = self._at(client_I)
+        for process, place in parts:
+            own = wire.download_tree(download.among(client_I[place]))
+            process.send("unfinished", download=own, client=client_I[place])
+        replies = Replies.join([wire.replies_of(process.answer()) for process, _ in parts])
+        return replies.take(torch.cat([place for _, place in parts]).argsort())
+
     def commit(self, t: int, client_R: Tensor) -> None:
         for process in self.processes:
             process.ask("commit", client=client_R)
@@ -237,6 +245,9 @@ class Home:
         replies, state = self.clients.work(wire.download_of(download), work)
         self.clients.keep(replies, state)
         return wire.replies_tree(replies)
+
+    def unfinished(self, download: State, client: Tensor) -> State:
+        return wire.replies_tree(self.clients.unfinished(self._only_mine(client), wire.download_of(download)))
 
     def would_send(self, download: State, asked: State) -> State:
         plain = replace(self.clients.algorithm, compression=Dense())

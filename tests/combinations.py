@@ -9,6 +9,7 @@ A new part is one more option in `Draws`; a new rule about what cannot be combin
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -118,6 +119,10 @@ def _unseen_average(s: Settings) -> bool:
     return s["evaluate.activations"] and _norm_at_home(s) and s["algorithm.newcomers"] != "average"
 
 
+def _nothing_to_calibrate(s: Settings) -> bool:
+    return s["algorithm.newcomers"] == "calibrated" and not (_norm_at_home(s) and has_norm(s))
+
+
 def _path_under_adam(s: Settings) -> bool:
     adam = isinstance(s["algorithm.local"].optimizer, to.Adam)
     return adam and any(term in (to.Scaffold(2), to.FedGATE(), to.VRLSGD()) for term in s["algorithm.terms"])
@@ -147,6 +152,7 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
     (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
+    (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
@@ -350,7 +356,12 @@ class Draws:
 
     def newcomers(self) -> str:
         average = self.shares_personal() and self.chance("newcomers", 6)
-        return "average" if average or self.rarely("newcomers alone") else "initial"
+        if average or self.rarely("newcomers alone"):
+            return "average"
+        norm = "norm" in self.model() or self.model() == "convolution"
+        at_home = norm and self.personal() in (to.personal.batch_norm, to.personal.everything)
+        calibrated = at_home and self.chance("calibrated", 4)
+        return "calibrated" if calibrated or self.rarely("calibrated alone") else "initial"
 
     def activations(self) -> bool:
         shown = self.newcomers() == "average" or self.personal() is None
@@ -404,7 +415,7 @@ class Draws:
         return self.one("selection", everyone, everyone, to.selection.Fraction(0.6), to.selection.Count(4))
 
     def membership(self) -> Any:
-        drop = to.DropInactive(J=1.0, C=0.1, least=2, rejoin_after=self.one("rejoin", None, 1))
+        drop = to.DropInactive(J=1.0, C=0.1, rarely=math.inf, least=1, rejoin_after=self.one("rejoin", None, 1))
         surveyed, lends = self.one("surveyed", 200, 2, 0), self.substitution().func.lends
         return functools.partial(
             to.Membership,

@@ -282,6 +282,13 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
             holds |= {client: record.round} if finite else {}
     told_R = replies.report["finite"] * sum(map(wire_bytes, happened.told.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
+    unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
+    for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):
+        lossy = not isinstance(compression, to.Dense) and compression.directions == "both"
+        model = dense if not lossy or download.start_CP is not None else missed_by(client, happened, holds, dense)
+        assert 0 <= size - model - wire_bytes(download.states) <= whole
+    assert record.clients["bytes_down"][record.clients["work"] == 0].isnan().all()
+    assert record.bytes_down == int(record.clients["bytes_down"].nansum())
 
 
 def check_message(compression: Any, happened: Round) -> None:
@@ -341,7 +348,8 @@ def counted(found: Combination, happened: Round) -> Tensor:
 
 
 def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C: Tensor, cohort: int) -> Tensor:
-    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too."""
+    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too, with
+    shares normalised over those who count unless a substitution pays."""
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
     if isinstance(algorithm.weighting, to.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
@@ -350,6 +358,8 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
     if isinstance(algorithm.weighting, to.FedNova):
         own_C = torch.where(counts_C, share_C, 0.0)
         tau = (own_C * progress_C).sum() / own_C.sum()
+        if not algorithm.substitution.lends:  # those who are gone are drawn only where all are: shares sum to 1
+            tau = tau * (1.0 if cohort > len(share_C) else share_C.sum()) / own_C.sum()
         return tau / progress_C if at_server else tau.expand_as(share_C)
     return torch.ones_like(share_C)
 

@@ -134,6 +134,24 @@ def test_8_9_who_was_away_holds_the_server_s_weights_to_the_last_bit(compression
     assert replayed > 5
 
 
+def test_a_device_that_does_not_finish_fetches_what_it_missed_since_its_last_reply():
+    """Scheme A: 0 and 3 always finish, 1 finishes only in round 0, 2 is away in between. What a device gets in a round
+    that it does not finish is not kept, as nothing of that round is."""
+    rows = [(1, 1, 1, 1), (1, 0.5, 0, 1), (1, 0.5, 0, 1), (1, 0.25, 0.5, 1), (1, 1, 1, 1), (1, 0.5, 1, 1)]
+    experiment = away(to.SparseTernary(0.2, 0.4), weighting=to.CompleteOnly())
+    prepared = ready(experiment.but(**{"world.participation": Days(*rows)}))
+    server, dense, replied = prepared.begin(), 4 * 18, {}
+    for t, row in enumerate(rows):
+        log = BroadcastLog.from_state(server.compression)
+        server, record = prepared.round(server, t)
+        for k, fraction in enumerate(row):
+            owed = int(log.owed(torch.tensor([replied.get(k, -1)]), dense)[0])
+            assert record.clients["bytes_down"][k] == owed if fraction else record.clients["bytes_down"][k].isnan()
+        assert record.bytes_down == int(record.clients["bytes_down"].nansum())
+        replied |= {k: t for k, fraction in enumerate(row) if fraction == 1}
+    assert 0 < log.owed(torch.tensor([4]), dense) < dense, "the last download was a message, not the model"
+
+
 def test_the_log_is_cut_at_the_size_of_the_model():
     prepared = ready(away(to.SparseTernary(0.5)))
     server, _ = play(prepared, 12)

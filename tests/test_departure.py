@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from turnout.errors import Mistake
 from turnout.parts.membership.departure import (
+    RULES,
     Bounds,
     Fit,
     bounds_from,
@@ -26,7 +27,7 @@ positive = st.floats(0.01, 100.0)
     D=positive, V=positive, gamma=positive, Gamma_l=positive, E=positive, tau0=st.integers(1, 100), x=st.integers(1, 99)
 )
 def test_the_rules_are_the_formulas(D, V, gamma, Gamma_l, E, tau0, x):
-    """SPEC §2.5: f0, f1, eq. (8) as printed by brute force over every round, (9), and the crossing rule."""
+    """SPEC §2.5: f0, f1, eq. (8) as printed (min over all τ >= τ0) by brute force, (9), and the crossing rule."""
     T, bounds = tau0 + x, Bounds(D, V, gamma, Gamma_l, E)
 
     def f0(tau: float) -> float:
@@ -37,8 +38,26 @@ def test_the_rules_are_the_formulas(D, V, gamma, Gamma_l, E, tau0, x):
 
     assume(abs(f0(T) - f1(T)) > 1e-9)
     assert should_exclude(bounds, tau0, T) == (f0(T) >= f1(T))
-    assert should_exclude(bounds, tau0, T, "literal") == (min(f0(tau) for tau in range(tau0, T + 1)) >= f1(T))
+    every = [f0(tau) for tau in (*range(tau0, T + 1), *(10**n for n in range(3, 16)))]  # (8) has no upper end
+    assume(abs(min(every) - f1(T)) > 1e-9 * (1 + f1(T)))
+    assert should_exclude(bounds, tau0, T, "literal") == (min(every) >= f1(T))
     assert should_exclude(bounds, tau0, T, "sqrt", c=2.0) == (T - tau0 >= 2 * math.sqrt(Gamma_l * tau0))
+
+
+def test_equation_8_looks_beyond_the_deadline():
+    """f0 falls to D / E = 1 in the end, below f1(T) = 4/3; up to T = 20 it is at least 2."""
+    bounds = Bounds(D=1.0, V=31.0, gamma=1.0, Gamma_l=9.0, E=1.0)
+    assert min(bounds.include(tau, 10) for tau in range(10, 21)) > bounds.exclude(20, 10) > 1
+    assert should_exclude(bounds, 10, 20, "crossing")
+    assert not should_exclude(bounds, 10, 20, "literal")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(D=positive, V=positive, gamma=positive, Gamma_l=positive, tau0=st.integers(0, 50), past=st.integers(0, 200))
+def test_past_the_deadline_nothing_is_left_to_win_by_a_restart(rule, D, V, gamma, Gamma_l, tau0, past):
+    """T <= τ0, and T may even lie before the last shift, below 0: the client stays, the other bound is endless."""
+    assert not should_exclude(Bounds(D, V, gamma, Gamma_l, 1.0), tau0, tau0 - past, rule)
+    assert left_to_learn(C=V, gamma=0.0, tau0=tau0, T=tau0 - past, E=5) == math.inf
 
 
 @given(Gamma_l=positive, more=positive, tau0=st.integers(1, 90), later=st.integers(0, 9))

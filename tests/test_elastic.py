@@ -398,6 +398,19 @@ def test_bytes_with_fewer_fishers_a_client_downloads_sums_once():
     ]  # fmt: skip
 
 
+def test_bytes_of_sums_for_a_device_that_does_not_finish():
+    """Scheme A: 1 does half and never replies, so it never has the latest U and V and fetches them every time."""
+    P = 5 * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
+    term, model, sums = to.Elastic(0.3, fisher_every=3), 4 * P + 4, 4 * (2 * P + 1)
+    experiment = elastic_world(term=term).but(**{"algorithm.weighting": to.CompleteOnly()})
+    prepared = ready(experiment)
+    prepared.experiment.world.participation.fractions = torch.tensor([1.0, 0.5, 0.0, 1.0], dtype=torch.float64)
+    _, records = play(prepared, 3)
+    down = [r.clients["bytes_down"].nan_to_num(0).tolist() for r in records]
+    both = model + sums
+    assert down == [[model, model, 0, model], [both, both, 0, both], [model, both, 0, model]]
+
+
 def test_bytes_with_the_largest_entries_only():
     """k = ⌈keep P⌉ places (4 bytes), u and v each; down the union of the places."""
     P, keep = 5 * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3, 0.1

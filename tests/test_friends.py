@@ -70,7 +70,8 @@ class ByTheBook:
     def __init__(self, clients: int, part: to.Friends):
         self.K, self.part, self.t = clients, part, 0
         self.R = [[0.0] * clients for _ in range(clients)]
-        self.N = [[0.0] * clients for _ in range(clients)]
+        self.N = [[0] * clients for _ in range(clients)]  # rounds in which two met
+        self.W = [[0.0] * clients for _ in range(clients)]  # what those meetings weigh in their mean
         self.C = [set(range(clients)) - {k} for k in range(clients)]
 
     def score(self, a: Tensor, b: Tensor) -> float:
@@ -84,18 +85,34 @@ class ByTheBook:
             for j in S:
                 if i < j and (j in self.C[i] or i in self.C[j]) and D[i].norm() > 0 and D[j].norm() > 0:
                     w = float(min(work[i], work[j])) / 4 if self.part.weight_by_work else 1.0
-                    r, n = self.score(D[i], D[j]), self.N[i][j]
-                    self.R[i][j] = self.R[j][i] = (n * self.R[i][j] + w * r) / (n + w)
-                    self.N[i][j] = self.N[j][i] = n + w
+                    r, before = self.score(D[i], D[j]), self.W[i][j]
+                    self.R[i][j] = self.R[j][i] = (before * self.R[i][j] + w * r) / (before + w)
+                    self.W[i][j] = self.W[j][i] = before + w
+                    self.N[i][j] = self.N[j][i] = self.N[i][j] + 1
                     compared += 1
         self.t += compared > 0
-        if self.part.candidates is not None and self.t:
-            theta = self.part.candidates.theta(self.t, self.K)
-            for k in range(self.K):
-                judged = [i for i in self.C[k] if self.N[k][i] >= self.part.candidates.min_common]
-                best = max((self.R[k][i] for i in judged), default=0.0)
-                self.C[k] -= {i for i in judged if best - self.R[k][i] >= theta}
+        self.judge()
         return compared
+
+    def judge(self) -> None:
+        if self.part.candidates is None or not self.t:
+            return
+        theta = self.part.candidates.theta(self.t, self.K)
+        for k in range(self.K):
+            judged = [i for i in self.C[k] if self.N[k][i] >= self.part.candidates.min_common]
+            best = max((self.R[k][i] for i in judged), default=0.0)
+            self.C[k] -= {i for i in judged if best - self.R[k][i] >= theta}
+
+    def leave(self, gone: int) -> None:
+        """Its row and column go (§5.6). C_k is never empty (§5.3): whoever loses its last candidate has all again."""
+        for k in range(self.K):
+            self.R[k][gone] = self.R[gone][k] = self.W[k][gone] = self.W[gone][k] = 0.0
+            self.N[k][gone] = self.N[gone][k] = 0
+        for k in range(self.K):
+            met = {i for i in range(self.K) if self.N[k][i]}
+            if met and not met & self.C[k]:
+                self.C[k] = set(range(self.K)) - {k}
+        self.judge()
 
     def friend(self, k: int, S: list[int]) -> int:
         for among in ([i for i in S if i in self.C[k]], S):
@@ -147,6 +164,70 @@ def test_friends_are_those_of_the_loops(part: to.Friends, seed: int) -> None:
     assert torch.isnan(similarity_KK[~met_KK]).all()
     if part.candidates is not None:
         assert sum(map(len, book.C)) < clients * (clients - 1), "nothing was dropped: the test says nothing"
+
+
+PRUNED = to.Friends(candidates=to.Candidates(theta_scale=0.06, min_common=2))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_when_a_friend_leaves_the_next_best_is_the_best(seed: int) -> None:
+    """§5.3: C_k is judged by the best of those in it. The best friends of some who are away leave, one after another:
+    candidates, comparisons and stand-ins go on as in the loops."""
+    clients, left = 9, {8: 0, 12: 3, 15: 1}
+    book, state = ByTheBook(clients, PRUNED), PRUNED.begin(clients, 6)
+    share_C, gone = torch.full((clients,), 1 / clients, dtype=torch.float64), []
+    for t, (present_C, update_CP, work_C) in enumerate(random_rounds(seed, clients, rounds=24)):
+        if t in left:
+            state = PRUNED.forget(state, torch.tensor([left[t]]))
+            book.leave(left[t])
+            gone.append(left[t])
+        present_C[gone] = False
+        present_C[[4, 7]] = present_C[[4, 7]] & torch.tensor(t not in range(6, 14))  # away when 0, 1 and 3 leave
+        S = present_C.nonzero().squeeze(1).tolist()
+        here = arrived(t, present_C, update_CP, work_C)
+        state = PRUNED.observe(state, here)
+        assert state["compared"] == book.observe(S, update_CP, work_C), t
+        lent = PRUNED.lend(state, share_C, present_C, here)
+        assert lent.friend_C.tolist() == [-1 if k in S else book.friend(k, S) for k in range(clients)], t
+
+
+def test_a_client_away_when_its_only_candidate_leaves_has_the_others_again() -> None:
+    """0 and 1 are alike, and so are 2 and 3: after a while only such pairs are compared. 1 leaves while 0 is away."""
+    angle = torch.tensor([0.0, 0.01, 1.0, 1.05])
+    update_CP = torch.stack([angle.cos(), angle.sin()], 1).double()
+    part = to.Friends(candidates=to.Candidates(theta_scale=0.02, min_common=1, rounds=1, friends=1))
+    everyone, no_1 = torch.ones(4, dtype=torch.bool), torch.tensor([True, False, True, True])
+    state = part.begin(4, 2)
+    for t, compared in enumerate((6, 2, 2)):
+        state = part.observe(state, arrived(t, everyone, update_CP))
+        assert state["compared"] == compared
+    state = part.observe(part.forget(state, torch.tensor([1])), arrived(3, no_1 & (torch.arange(4) > 0), update_CP))
+    for t in (4, 5):
+        state = part.observe(state, arrived(t, no_1, update_CP))
+        assert state["compared"] == 3, "0 takes 2 and 3 for candidates again, and so they are compared"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_to_be_forgotten_for_want_of_room_is_to_leave(seed: int) -> None:
+    """Six of seven are remembered: when the seventh comes, whoever was not seen for longest goes, as if it had left."""
+    tight, wide = replace(PRUNED, remember=6), PRUNED
+    states = {part: part.begin(7, 6) for part in (tight, wide)}
+    rounds = random_rounds(seed, 7, rounds=16)
+    share_C = torch.full((7,), 1 / 7, dtype=torch.float64)
+    for t, (present_C, update_CP, work_C) in enumerate(rounds):
+        present_C[6] = t >= 10
+        present_C[0] = t < 7  # a friend of 3 and 6, and the one not seen for longest when 6 comes
+        present_C[3] = t not in (8, 9, 10)  # away then
+        present_C[[1, 2, 4, 5]] |= torch.tensor(t in (8, 9))
+        here = arrived(t, present_C, update_CP, work_C)
+        if t == 10:
+            states[wide] = wide.forget(states[wide], torch.tensor([0]))
+        lent = []
+        for part in states:
+            states[part] = part.observe(states[part], here)
+            lent.append(part.lend(states[part], share_C, present_C, here))
+        assert lent[0].friend_C.tolist() == lent[1].friend_C.tolist(), t
+        assert lent[0].extra == lent[1].extra, t
 
 
 @given(seed=st.integers(0, 10**6), clients=st.integers(2, 9), scheme=st.sampled_from("BC"))
@@ -247,6 +328,22 @@ def test_rule_2_scheme_c_substitutes_the_normalised_update(scale_at: str) -> Non
     assert columns["friend"].tolist() == [-1, -1, friend, -1]
 
 
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+@pytest.mark.parametrize("weighting", [to.ByWork(), to.ByShare()], ids=str)
+def test_rules_2_and_3_an_incomplete_friend_scales_what_it_borrows_too(weighting: to.Weighting, scale_at: str) -> None:
+    """§7.3: (E/s_j) (p_j + p_k) D_j for a friend that did s_j of E; under B it is p_j + p_k, unscaled."""
+    row, steps, full = (0.75, 0.5, 0.0, 0.25), [6, 6, 0, 4], [8, 12, 4, 16]  # whoever stands in is incomplete
+    experiment = days(ROW_0, row, weighting=weighting, scale_at=scale_at)
+    change, D, columns = second_round(experiment)
+    friend = expected_friend(experiment, 2, [0, 1, 3])
+    q = [n / sum(COUNTS) for n in COUNTS]
+    q[friend] += q[2]
+    by_work = weighting == to.ByWork()
+    scale = [full[k] / steps[k] if by_work and steps[k] else float(steps[k] > 0) for k in range(4)]
+    torch.testing.assert_close(change, torch.tensor([scale[k] * q[k] for k in range(4)], dtype=torch.float64) @ D)
+    assert columns["friend"].tolist() == [-1, -1, friend, -1]
+
+
 def test_rule_3_scheme_b_substitutes_the_update_as_it_is() -> None:
     experiment = days(ROW_0, ROW_1)
     change, D, _ = second_round(experiment)
@@ -254,6 +351,18 @@ def test_rule_3_scheme_b_substitutes_the_update_as_it_is() -> None:
     q[expected_friend(experiment, 2, [0, 1, 3])] += q[2]
     q[2] = 0
     torch.testing.assert_close(change, q @ D)
+
+
+@pytest.mark.parametrize("alike", [(3, 20, 35), (17, 33), (31, 32), (16, 15)], ids=str)
+def test_of_equals_the_lowest_client_stands_in_in_whatever_block_it_is(alike: tuple[int, ...]) -> None:
+    """SPEC §5.2: ties go to the lowest id. Rows are looked at in blocks of 16: equals lie in several of them."""
+    part, clients = to.Friends(), 40
+    update_CP = torch.eye(clients + 2)[:clients]  # no two are alike, so every other mean is 1/2
+    update_CP[[39, *alike]] = torch.eye(clients + 2)[-1]
+    state = part.observe(part.begin(clients, clients + 2), arrived(0, torch.ones(clients, dtype=torch.bool), update_CP))
+    present_C = torch.arange(clients) < 39
+    lent = part.lend(state, torch.full((clients,), 1 / clients).double(), present_C, arrived(1, present_C, update_CP))
+    assert int(lent.friend_C[39]) == min(alike)
 
 
 def test_rule_4_only_those_asked_can_be_missing() -> None:
@@ -322,6 +431,22 @@ def test_rule_8_a_meeting_counts_as_much_as_the_less_complete_of_the_two() -> No
         state = part.observe(state, arrived(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
     _, similarity_KK = friends.similarity(state)
     assert float(similarity_KK[0, 1]) == pytest.approx((1.0 * 1.0 + 0.25 * 0.0) / 1.25)
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_rule_8_two_that_met_at_half_work_have_met(least: int) -> None:
+    """N counts rounds (§5.2: N >= 1), the mean is weighted: little work makes a meeting count less, not vanish."""
+    part = to.Friends(weight_by_work=True, min_common=least)
+    update_CP, work_C = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]]), torch.tensor([4.0, 2.0, 1.0])
+    state, away_C = part.begin(3, 2), torch.tensor([False, True, True])
+    share_C = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    for t in range(least):
+        later = part.lend(state, share_C, away_C, arrived(t, away_C, update_CP))
+        assert later.friend_C.tolist() == [-1, -1, -1], "they have not met often enough"
+        state = part.observe(state, arrived(t, torch.ones(3, dtype=torch.bool), update_CP, work_C))
+    lent = part.lend(state, share_C, away_C, arrived(least, away_C, update_CP))
+    assert lent.friend_C.tolist() == [1, -1, -1]
+    assert lent.borrowed_C.tolist() == pytest.approx([0.0, 0.2, 0.0])
 
 
 def test_rules_9_and_10_personal_layers_and_buffers_are_not_compared() -> None:

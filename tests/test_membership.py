@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import turnout as to
 from turnout.errors import Mistake
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.server.state import Server
+from turnout.types import flatten
 from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
 
@@ -230,6 +232,18 @@ def test_an_included_client_comes_back_and_an_excluded_one_is_a_newcomer():
     assert weights(out[4]) == pytest.approx([P[0], 3 * P[1], P[2], P[3]])
 
 
+def test_an_excluded_newcomer_that_rejoins_is_boosted_as_any_other():
+    """SPEC §2.4, §2.6: its boost is that of its latest arrival (3, 1.5, ...), not what was left of the first one."""
+    for again in (3, 5):
+        _, records = play(ready(town(to.Join(1, 1), to.Leave(1, 2), to.Join(1, again), rounds=7)), 7)
+        assert weights(records[1])[1] == pytest.approx(3 * P[1])
+        boosts = [weights(r)[1] / P[1] for r in records[again:]]
+        assert boosts == pytest.approx([1 + 2 / (n + 1) ** 2 for n in range(len(boosts))])
+        assert [r.clock for r in records[again:]] == list(range(len(boosts)))
+        roster = play(ready(town(to.Join(1, 1), to.Leave(1, 2), to.Join(1, again), rounds=7)), 7)[0].roster
+        assert (roster.newcomer_J.tolist(), roster.since_J.tolist()) == ([1], [again])
+
+
 def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it():
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
     for leave, forgotten in (("exclude", True), ("include", False)):
@@ -300,12 +314,32 @@ def test_the_deadline_is_the_last_round_unless_given():
     assert prepared.experiment.algorithm.membership.deadline == 17
 
 
+@pytest.mark.parametrize("deadline", [1, 3, 6])
+@pytest.mark.parametrize("rule", ["crossing", "literal", "sqrt"])
+def test_past_the_deadline_who_leaves_stays_in_the_objective(deadline: int, rule: str):
+    """No round is left in which a restart could pay; the objective may even have shifted after the deadline (T < 0)."""
+    membership = to.Membership(leave="decide", rule=rule, deadline=deadline)
+    server, records = play(ready(town(to.Join(3, 4), to.Leave(1, 8), membership=membership, rounds=9)), 9)
+    assert records[8].events == ((1, "leave", f"include: the deadline, round {deadline}, has passed"),)
+    assert (records[8].clock, server.origin, records[8].weight_sum) == (4, 4, pytest.approx(1 + 2 / 25 * P[3] - P[1]))
+
+
+def test_past_the_deadline_nobody_is_dropped():
+    """γ = 0, the default: at the deadline nothing but the square of no rounds is left."""
+    drop = to.DropInactive(least=1)
+    for deadline, out in ((1, []), (2, []), (6, [2])):
+        membership = to.Membership(drop=drop, deadline=deadline)
+        _, records = play(ready(town(to.Join(0, 2), fractions=FRACTIONS, membership=membership, rounds=6)), 6)
+        assert [e[0] for r in records for e in r.events if e[1] == "drop"] == out
+
+
 # -- hardly ever there
 
 
 def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
-    """001 Cor. 1 with y_a = 1 for client 2: dropped once judged, back as a newcomer after 3 rounds, judged again."""
-    drop = to.DropInactive(J=1.0, C=1.0, least=2, rejoin_after=3)
+    """001 Cor. 1 with y_a = 1 for client 2: dropped once the others have answered 1.5 times on average, so after two
+    rounds, back as a newcomer after 3 more, judged again."""
+    drop = to.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
     experiment = town(fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
     _, records = play(ready(experiment), 9)
     events = [(r.round, *e[:2]) for r in records for e in r.events]
@@ -317,8 +351,104 @@ def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
     assert not any(r.events for r in play(ready(patient), 6)[1])
 
 
+class Rare:
+    """Some clients answer one round in `every`, the others with a probability of their own."""
+
+    def __init__(self, rare: set[int], every: int, away: float = 0.0, outage: int = 0):
+        self.rare, self.every, self.away, self.outage = rare, every, away, outage
+
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        usual_C = to.participation.Dropout(self.away).fraction(client_C, t, full_work, seed)
+        rare_C = torch.isin(client_C, torch.tensor(sorted(self.rare), dtype=torch.int64))
+        found_C = torch.where(rare_C, float(t % self.every == 0), usual_C).double()
+        return found_C * float(t >= self.outage)
+
+
+def dropped(participation: object, rounds: int, **algorithm: object) -> set[int]:
+    """Who of twenty clients is dropped, by the default rule unless another is given."""
+    membership = to.Membership(drop=algorithm.pop("drop", to.DropInactive()))
+    made = world([4] * 20, local=to.Local(steps=2, batch_size=4), membership=membership, **algorithm)
+    made = dataclasses.replace(made, world=dataclasses.replace(made.world, participation=participation))
+    _, records = play(ready(dataclasses.replace(made, rounds=rounds)), rounds)
+    return {client for r in records for client, kind, _ in r.events if kind == "drop"}
+
+
+@pytest.mark.parametrize("away", [0.1, 0.5, 0.8])
+def test_clients_that_are_away_now_and_then_are_not_dropped_by_default(away: float):
+    """Whatever the dropout, as long as it is everybody's: nobody is there a tenth as often as the others."""
+    assert dropped(Rare(set(), 1, away), 100) == set()
+
+
+def test_the_corollary_alone_is_for_those_who_ask_for_it():
+    """J = C = 1: y_a > T / (E (T - τ0))², which is 1/400 at first: one absence is too many."""
+    assert len(dropped(Rare(set(), 1, 0.1), 100, drop=to.DropInactive(rarely=math.inf))) > 10
+
+
+def test_clients_that_are_hardly_there_are_dropped_by_default():
+    """Three of twenty answer one round in thirty, and twelve of twenty (after which the others are most)."""
+    for rare in ({3, 7, 11}, set(range(12))):
+        assert dropped(Rare(rare, 30, 0.1), 100) == rare
+    assert dropped(Rare({3, 7, 11}, 5, 0.1), 100) == set(), "one in five is not hardly ever"
+
+
+def test_when_nobody_answers_for_long_that_is_nobody_s_fault():
+    """Thirty rounds without anybody: all have been away in all of them, and more than 90 % of the rounds later on."""
+    assert dropped(Rare(set(), 1, 0.1, outage=30), 100) == set()
+    assert dropped(Rare({3}, 30, 0.1, outage=30), 100) == {3}
+
+
+def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
+    """One of four is asked a round and 2 is never there: rounds without it are all there is to know of it."""
+    drop = to.DropInactive(least=1)
+    counted = town(fractions=(1.0, 1.0, 0.0, 1.0), membership=to.Membership(drop=drop), rounds=12)
+    server, records = play(ready(counted, **{"algorithm.selection": to.selection.Count(1)}), 12)
+    asked = [int(r.clients["client"][0]) for r in records]
+    last = next(t for t, r in enumerate(records) for e in r.events if e[1] == "drop")
+    assert {r.skipped for r in records if 2 in r.clients["client"]} == {"nobody answered"}
+    assert records[last].events == ((2, "drop", f"away in {asked[:last].count(2)} of the {asked[:last].count(2)} "
+                                    "rounds it was asked"),)  # fmt: skip
+    ledger = server.roster.ledger
+    assert dict(zip(ledger.client_K.tolist(), ledger.asked_K.tolist(), strict=True)) == {
+        c: asked.count(c) for c in (0, 1, 3)
+    }
+
+
+def test_what_a_skipped_round_leaves_in_the_ledger():
+    """Asked and there but incomplete (scheme A), asked and away, asked and no number: no loss enters the curve."""
+    decide = to.Membership(leave="decide")
+    partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.CompleteOnly())
+    server, records = play(ready(partial), 2)
+    assert {r.skipped for r in records} == {"nobody who answered counts"}
+    ledger = server.roster.ledger
+    assert ledger.asked_K.tolist() == [2, 2, 2, 2]
+    assert ledger.absent_K.tolist() == [0, 0, 2, 0]
+    assert server.roster.curve == []
+    assert not torch.isfinite(ledger.latest_K).any()
+    spoilt = ready(town(fractions=FRACTIONS, membership=decide, nonfinite="absent"))
+    federation = spoilt.runtime.clients.federation
+    spoilt.runtime.clients.federation = dataclasses.replace(federation, x=torch.full_like(federation.x, torch.nan))
+    server, records = play(spoilt, 1)
+    assert records[0].skipped == "no update of those who count is a number"
+    assert server.roster.ledger.absent_K.tolist() == [0, 0, 1, 0]
+    assert server.roster.curve == []
+
+
+def test_a_skipped_round_changes_nothing_where_no_rule_looks_at_absences():
+    """SPEC §8 item 16, of everything the server carries."""
+    prepared = ready(town(fractions=(0.0,) * 4, membership=to.Membership(leave="include")))
+    server, _ = play(prepared, 1)
+    assert same_state(server.to_state(), prepared.begin().to_state())
+
+
+def same_state(a: dict, b: dict) -> bool:
+    (tensors, plain), (others, rest) = flatten(a), flatten(b)
+    return (
+        plain == rest and tensors.keys() == others.keys() and all(torch.equal(v, others[n]) for n, v in tensors.items())
+    )
+
+
 def test_an_event_of_the_world_about_somebody_who_was_dropped():
-    drop = to.DropInactive(J=1.0, C=0.0, least=2)
+    drop = to.DropInactive(J=1.0, C=0.0, least=1.5)
     experiment = town(to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop))
     _, records = play(ready(experiment), 6)
     assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
@@ -450,3 +580,5 @@ def test_wrong_settings_are_refused_with_a_sentence():
         to.Constants(1.0, 1.0, 0.0)
     with pytest.raises(Mistake, match="rejoin_after"):
         to.DropInactive(rejoin_after=0)
+    with pytest.raises(Mistake, match="rarely must be above 0"):
+        to.DropInactive(rarely=0.0)

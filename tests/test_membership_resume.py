@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def busy_world(rounds: int = 60, **algorithm) -> to.Experiment:
 
 def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
     """`kill -9` in the middle, `--resume`, and every record is as in a run that was never interrupted."""
-    drop = to.DropInactive(J=1.0, C=20.0, least=8, rejoin_after=10)
+    drop = to.DropInactive(J=1.0, C=20.0, rarely=math.inf, least=6.0, rejoin_after=10)
     experiment = busy_world(90, membership=to.Membership(leave="decide", drop=drop))
     killed, whole = killed_and_resumed(experiment, tmp_path, after=30)
     with Records.read(whole / "records.sqlite") as records:
@@ -51,7 +52,9 @@ def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
         {"membership": to.Membership(leave="include", stand_in=True), "substitution": to.Spread()},
         {"membership": to.Membership(join="vanilla"), "terms": (Control(),), "weighting": to.FedNova()},
         {
-            "membership": to.Membership(leave="decide", rule="sqrt", drop=to.DropInactive(C=10.0, rejoin_after=3)),
+            "membership": to.Membership(
+                leave="decide", rule="sqrt", drop=to.DropInactive(C=10.0, rarely=math.inf, rejoin_after=3)
+            ),
             "shares": to.Shares(over="unbiased"),
             "selection": to.selection.Fraction(0.5),
             "weighting": to.CompleteOnly(),

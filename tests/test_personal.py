@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import tomllib
@@ -13,10 +14,13 @@ import turnout as to
 from alone import fresh, torch_adam, train_alone, weights_of
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
+from turnout.engine.batches import address_batches
 from turnout.errors import Mistake
 from turnout.records.records import same
+from turnout.rng import key as address
 from turnout.running import stop_rules
-from worlds import Given, folder_run, own_models, play, ready, world
+from turnout.types import Samples
+from worlds import Given, folder_run, own_models, play, ready, stopped_and_resumed, world
 
 COUNTS, FRACTIONS = [8, 13, 4, 16], (1.0, 0.5, 0.0, 1.0)  # 13 = 3 batches of 4 and one of 1, which is dropped
 ADAM = to.Adam(lr=0.02, beta1=0.9, beta2=0.99, eps=1e-3)  # (a bias before BatchNorm has gradient 0: keep it calm)
@@ -232,6 +236,77 @@ def test_7_3_rule_19_newcomers_begin_with_initial_values_or_the_average(newcomer
     torch.testing.assert_close(returned[0, shared:], flat[0, shared:])
 
 
+def statistics_by_hand(module: torch.nn.Module, batches: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """SPEC §7.3 item 19: one pass in which only statistics move. Each layer normalises by its batch (γ and β as they
+    are); its running mean is the mean of the batches' means, its running variance that of their unbiased variances."""
+    seen: dict[str, list[torch.Tensor]] = {}
+    for x in batches:
+        h = x.double()
+        for i in (1, 2):
+            h = getattr(module, f"linear{i}")(h)
+            norm, mean, var = getattr(module, f"norm{i}"), h.mean(0), h.var(0, correction=0)
+            seen.setdefault(f"norm{i}.running_mean", []).append(mean)
+            seen.setdefault(f"norm{i}.running_var", []).append(h.var(0, correction=1))
+            h = torch.relu((h - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias)
+    return {name: torch.stack(values).mean(0).detach() for name, values in seen.items()}
+
+
+@pytest.mark.parametrize("batch_size", [4, 20])
+def test_7_3_rule_19_or_with_statistics_of_their_own_samples(batch_size):
+    """Of 2, absent so far, and of 1 (13 samples: a last batch of one is dropped), excluded for good and back again."""
+    prepared = ready(personal_world(newcomers="calibrated"), **{"algorithm.local.batch_size": batch_size})
+    server, _ = play(prepared, 2)
+    prepared.runtime.forget(torch.tensor([1]))
+    flat, states = own_models(prepared, server, torch.tensor([0, 1, 2]))(torch.tensor([0, 1, 2]))
+    store, shared = prepared.runtime.clients.store, prepared.model.layout.shared
+    assert torch.equal(flat[1:, shared:], store.initial["personal"].expand(2, -1)), "only statistics are calibrated"
+    for i, client in ((1, 1), (2, 2)):
+        x, y = prepared.runtime.clients.federation.train(torch.tensor([client]), 0).of(0)
+        order = address_batches(
+            Samples(x, y, torch.arange(len(x)), torch.tensor([len(x)])), torch.tensor([client]),
+            torch.tensor([-(-(len(x) - 1) // batch_size)]), batch_size, True, address(0, "calibration"), 0,
+        )  # fmt: skip
+        rows = [row[:size] for row, size in zip(order.row_cJB[0], order.size_cJ[0].tolist(), strict=True)]
+        fresh = copy.deepcopy(prepared.template).double()
+        fresh.load_state_dict(prepared.model.layout.unpack(flat[i]), strict=False)
+        for name, expected in statistics_by_hand(fresh, [x[row] for row in rows]).items():
+            torch.testing.assert_close(states[name][i], expected)
+    kept = store.gather(torch.tensor([0]))
+    for name in ("norm1.running_mean", "norm2.running_var"):
+        assert torch.equal(states[name][0], kept[f"state/{name}"][0]), "who has been there keeps what it has"
+
+
+def test_7_3_rule_19_calibrated_newcomers_train_on_from_there():
+    """After one step on all samples with momentum 0.1: 0.9 of the calibrated mean and 0.1 of the batch's, the same. In
+    all engines, in whatever chunks, and from the first evaluation on; nothing more is sent."""
+    local = to.Local(to.SGD(lr=0.1), steps=1, batch_size=20)
+    experiment = personal_world(newcomers="calibrated").but(**{"algorithm.local": local})
+    ends = []
+    for engine, chunk in (("loop", 1), ("vmap", 3), ("by-hand", 2)):
+        prepared = ready(experiment, **{"runtime.engine": engine, "runtime.chunk": chunk})
+        before = own_models(prepared, prepared.begin(), torch.arange(4))(torch.arange(4))[1]
+        server, (record,) = play(prepared, 1)
+        rows = prepared.runtime.clients.store.gather(torch.tensor([0, 3]))
+        torch.testing.assert_close(rows["state/norm1.running_mean"], before["norm1.running_mean"][[0, 3]])
+        torch.testing.assert_close(rows["state/norm2.running_var"], before["norm2.running_var"][[0, 3]])
+        ends.append(server.shared_P)
+        plain = ready(experiment, **{"runtime.engine": engine, "algorithm.newcomers": "initial"})
+        assert play(plain, 1)[1][0].bytes_down == record.bytes_down
+    for other in ends[1:]:
+        torch.testing.assert_close(other, ends[0], rtol=1e-10, atol=1e-13)
+
+
+def test_calibrated_runs_resume(tmp_path):
+    experiment = toml_world().but(rounds=6, **{
+        "algorithm.share_personal": False, "algorithm.newcomers": "calibrated",
+        "algorithm.selection": to.selection.Count(3), "world.events": (to.Join(4, 3),),
+    })  # fmt: skip
+    assert from_table(tomllib.loads(to_toml(experiment))) == experiment
+    whole = folder_run(experiment, tmp_path / "whole")
+    halves = stopped_and_resumed(experiment, tmp_path / "halves", after=3)
+    assert same(whole.folder / "records.sqlite", halves.folder / "records.sqlite") == []
+
+
 def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data():
     """After download, before training; measured twice it is equal; mean, worst tenth, spread, noisy and clean."""
     prepared = ready(with_tests(personal_world(), noisy=(1, 4)))
@@ -392,7 +467,9 @@ def test_noisy_clients_are_known():
             "nothing is",
         ),
         ({"algorithm.newcomers": "average"}, "share_personal"),
-        ({"algorithm.newcomers": "averaged"}, "'initial' or 'average'"),
+        ({"algorithm.newcomers": "averaged"}, "'initial', 'average' or 'calibrated'"),
+        ({"algorithm.newcomers": "calibrated", "algorithm.personal": to.personal.Named("output.*")}, "BatchNorm"),
+        ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "BatchNorm statistics that stay home"),
     ],
 )
 def test_mistakes_are_sentences_before_the_first_round(changes, words):

@@ -57,14 +57,22 @@ def test_scheme_c_scales_by_work():
     torch.testing.assert_close(moved(experiment), expected([p[0], E / 2 * p[1], 0, p[3]], experiment))
 
 
-def test_fednova_normalises_by_steps():
-    """w + τ_eff Σ p_k D_k / a_k with a_k local steps, τ_eff = Σ p̂_k a_k over those present (p̂ normalised)."""
-    experiment = world(COUNTS, *FRACTIONS, weighting=to.FedNova())
+@pytest.mark.parametrize("over", ["normalised", "unbiased"])
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_fednova_normalises_by_steps(over: str, scale_at: str):
+    """w + τ_eff Σ p̂_k D_k / a_k, a_k local steps, τ_eff = Σ p̂_k a_k: p̂ of those present, which make up for the rest.
+
+    (SPEC §1.5.) So it is the same with a substitution that spreads the missing shares.
+    """
+    parts = {"weighting": to.FedNova(), "shares": to.Shares(over=over), "scale_at": scale_at}
+    experiment = world(COUNTS, *FRACTIONS, **parts)
     p, a = shares(), [8, 6, 0, 16]
     present = p[0] + p[1] + p[3]
-    tau = (p[0] * a[0] + p[1] * a[1] + p[3] * a[3]) / present
-    coefficient = [tau * p[0] / a[0], tau * p[1] / a[1], 0, tau * p[3] / a[3]]
+    p_hat = [p[0] / present, p[1] / present, 0, p[3] / present]
+    tau = sum(p_hat[k] * a[k] for k in range(4))
+    coefficient = [tau * p_hat[k] / a[k] if a[k] else 0 for k in range(4)]
     torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+    torch.testing.assert_close(moved(world(COUNTS, *FRACTIONS, substitution=to.Spread(), **parts)), moved(experiment))
 
 
 def test_scheme_c_is_fednova_with_tau_fixed_to_the_full_work():
@@ -230,6 +238,31 @@ def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent()
     p, D = shares(), local_updates(ready(plain()))
     torch.testing.assert_close(server.shared_P - poisoned.server.shared_P, p[0] * D[0] + p[2] * D[2] + p[3] * D[3])
     assert record.extra["nonfinite_clients"] == "1"
+
+
+@pytest.mark.parametrize("scheme", ["A", "B", "C"])
+def test_whoever_turns_up_has_downloaded(scheme: str):
+    """0 and 3 finish, 1 does half, 2 is absent: three downloads; under A only two of them come to an update."""
+    weighting = {"A": to.CompleteOnly(), "B": to.ByShare(), "C": to.ByWork()}[scheme]
+    _, (record,) = play(ready(world(COUNTS, *FRACTIONS, weighting=weighting)))
+    model, nothing = 4 * 18, float("nan")
+    assert record.clients["bytes_down"].tolist() == pytest.approx([model, model, nothing, model], nan_ok=True)
+    assert record.bytes_down == 3 * model
+    up = [model, nothing if scheme == "A" else model, nothing, model]
+    assert record.clients["bytes_up"].tolist() == pytest.approx(up, nan_ok=True)
+    assert record.bytes_up == sum(value == model for value in up) * model
+
+
+def test_downloads_of_a_round_in_which_nobody_finishes_are_counted():
+    """K = 0 under A: the round is skipped, and has cost what three devices fetched: model and BatchNorm's states."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    experiment = world(COUNTS, 0.5, 0.5, 0.0, 0.25, weighting=to.CompleteOnly())
+    _, (record,) = play(ready(dataclasses.replace(experiment, model=model)))
+    each = 4 * (5 * 6 + 6 + 12 + 6 * 3 + 3) + 4 * 12 + 8  # parameters; mean and variance; batches counted
+    assert record.skipped == "nobody who answered counts"
+    assert (record.bytes_up, record.bytes_down) == (0, 3 * each)
+    _, (silent,) = play(ready(world(COUNTS, 0.0, 0.0, 0.0, 0.0, weighting=to.CompleteOnly())))
+    assert (silent.bytes_up, silent.bytes_down) == (0, 0)
 
 
 def test_the_record_says_who_turned_up_and_what_they_weighed():

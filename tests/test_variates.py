@@ -107,7 +107,8 @@ def test_the_gates_divide_each_half_by_the_steps_it_stands_for(term, weighting):
         if isinstance(weighting, to.CompleteOnly):
             a = p * (s == 4) * 4 / (s == 4).sum()
         elif isinstance(weighting, to.FedNova):
-            a = torch.where(s > 0, p / s.clamp(min=1), 0.0) * (present * s).sum() / present.sum()
+            tau_eff = (present * s).sum() / present.sum()
+            a = torch.where(s > 0, p / s.clamp(min=1), 0.0) * tau_eff / present.sum()
         else:
             a = torch.where(s > 0, p * 4 / s.clamp(min=1), 0.0) if isinstance(weighting, to.ByWork) else present
         ends = corrected_ends(prepared, t, w, delta)

@@ -53,8 +53,8 @@ class Coarse(Dense):
         message, kept = super().encode((update_CP * 8).round() / 8, kept, sending)
         return replace(message, bytes_C=message.bytes_C // 4), kept
 
-    def catch_up(self, state, message, sending):
-        return super().catch_up(state, message, sending) // 4
+    def catch_up(self, state, held, sending):
+        return super().catch_up(state, held, sending) // 4
 
 
 def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experiment:

@@ -229,6 +229,11 @@ class Runtime(Protocol):
         """
         ...
 
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        """Of clients that turned up in this round but whose work does not count: replies without an update, which say
+        what their download took ("bytes_down" of terms, and what they held). They keep nothing of the round."""
+        ...
+
     def commit(self, t: int, client_R: Tensor) -> None:
         """The replies of these clients were used: what they kept of round t becomes theirs. Others go back."""
         ...

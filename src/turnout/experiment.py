@@ -76,7 +76,8 @@ class Algorithm:
     mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
     personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
     share_personal  send it all the same (counted in bytes): its average completes a central model, and
-    newcomers   may begin with that "average" instead of the "initial" values
+    newcomers   may begin with that "average" instead of the "initial" values, or with these and BatchNorm statistics
+                "calibrated" by one pass over their own samples
     """
 
     local: Local = field(default_factory=Local)
@@ -108,8 +109,8 @@ class Algorithm:
             raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
         if self.nonfinite not in ("stop", "absent"):
             raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
-        if self.newcomers not in ("initial", "average"):
-            raise Mistake(f"algorithm.newcomers is 'initial' or 'average', not {self.newcomers!r}")
+        if self.newcomers not in ("initial", "average", "calibrated"):
+            raise Mistake(f"algorithm.newcomers is 'initial', 'average' or 'calibrated', not {self.newcomers!r}")
         if self.max_weight is not None and not self.max_weight > 0:
             raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         check_algorithm(self)

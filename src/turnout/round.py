@@ -29,15 +29,16 @@ from turnout.layout import Slot
 from turnout.machine.clock import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
-from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
 from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
 from turnout.server.cohort import Cohort
+from turnout.server.downloads import fetched
 from turnout.server.finite import without_bad_numbers
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
-from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes, wire_bytes
+from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
 
 
 class Hindsight(Protocol):
@@ -51,7 +52,10 @@ class Hindsight(Protocol):
 def run_round(
     server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
 ) -> tuple[Server, RoundRecord]:
-    """One round: the next server and the record of what happened. A round without anybody changes nothing."""
+    """One round: the next server and the record of what happened.
+
+    A round without anybody changes nothing, except that rules about absences remember who was asked in vain.
+    """
     with stage("membership"):
         server, opening = open_round(server, t, seed, algorithm, runtime)
     clock = t - server.origin
@@ -67,16 +71,19 @@ def run_round(
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
     log.attended(turnout, cohort)
+    sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
+    log.fetched(fetched(server, algorithm, runtime, download, turnout, replies, sending))
     if replies is None:
-        return server, log.record(skipped="nobody who answered counts" if log.answered else "nobody answered")
+        why = "nobody who answered counts" if log.answered else "nobody answered"
+        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-    sending = Sending(t, seed, replies.client_C, runtime.layout.shared_slots)
-    log.travelled(replies, fetched(replies, server, algorithm, download, sending), position_R)
+    log.travelled(replies, position_R)
     position_R = position_R[replies.report["finite"]]
     replies = without_bad_numbers(replies, algorithm.nonfinite, t)
     if len(replies.client_C) == 0:
-        return server, log.record(skipped="no update of those who count is a number")
+        why = "no update of those who count is a number"
+        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
@@ -100,12 +107,11 @@ def download_for(
     return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
 
 
-def fetched(replies: Replies, server: Server, algorithm: Algorithm, download: Download, sending: Sending) -> Tensor:
-    """The bytes each of those who replied had to download."""
-    way_down = algorithm.compression if download.start_CP is None else Dense()  # nobody else has such a row
-    with stage("broadcast"):
-        model_R = way_down.catch_up(server.compression, replies.message, sending)
-    return model_R + wire_bytes(download.states) + replies.report["bytes_down"]
+def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
+    """The server after a round in which no update arrived: where a rule asks for it, who was there is remembered."""
+    no_loss_C = torch.full_like(cohort.share_C, torch.inf)
+    roster = algorithm.membership.observe(server.roster, t - server.origin, turnout, no_loss_C, cohort.share_C)
+    return server if roster is server.roster else replace(server, roster=roster)
 
 
 def client_work(

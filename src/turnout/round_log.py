@@ -106,14 +106,18 @@ class RoundLog:
         """Numbers of those who replied, by name: each becomes a column over the cohort."""
         self.columns |= {name: self._over_cohort(value_R, position_R) for name, value_R in numbers.items()}
 
-    def travelled(self, replies: Replies, fetched_R: Tensor, position_R: Tensor) -> None:
-        """What was sent and fetched, whether it could be used or not."""
+    def fetched(self, bytes_C: Tensor) -> None:
+        """What each had to download, NaN for the absent."""
+        self.columns["bytes_down"] = bytes_C
+        self.bytes_down = int(bytes_C.nansum())
+
+    def travelled(self, replies: Replies, position_R: Tensor) -> None:
+        """What was sent, whether it could be used or not."""
         up_R, loss_R = replies.report["bytes_up"], replies.report["loss"].to(torch.float64)
         finite_R = replies.report["finite"]
         more = {name: value for name, value in replies.report.items() if name not in COUNTED}
-        counted = {"loss": loss_R, "bytes_up": up_R, "bytes_down": fetched_R}
-        self.reported(counted | more, position_R)
-        self.bytes_up, self.bytes_down = int(up_R.sum()), int(fetched_R.sum())
+        self.reported({"loss": loss_R, "bytes_up": up_R} | more, position_R)
+        self.bytes_up = int(up_R.sum())
         self.train_loss = mean_of(loss_R, self.columns["share"][position_R], finite_R)
         self.extra |= noticed(more, finite_R)
         if lost := replies.client_C[~finite_R].tolist():

@@ -336,7 +336,10 @@ def check_compression(compression: Compression) -> None:
             _expect(same, f"encode: the message of client {i} depends on its company in round {t}")
             part = compression.decode(message.take(torch.tensor([i])), one, start_P)
             _expect(torch.equal(part[0], decoded_CP[i]), f"decode: client {i} must be readable by itself")
-        fetched_C = compression.catch_up(state, message, sending)
+        held = compression.held(kept)
+        fetched_C = compression.catch_up(state, held, sending)
+        same = torch.equal(fetched_C, compression.catch_up(state, message.tensors, sending))
+        _expect(same, f"catch_up: must follow from `held` ({sorted(held)}), which the message has to say too")
         for name, bytes_C in (("bytes_C", message.bytes_C), ("catch_up", fetched_C)):
             whole = bytes_C.shape == (3,) and not bytes_C.is_floating_point() and bool((bytes_C >= 0).all())
             _expect(whole, f"{name}: a number of bytes for each client, not {bytes_C.tolist()}")

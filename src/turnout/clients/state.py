@@ -139,6 +139,11 @@ class ClientState:
         personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
         return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
 
+    def with_statistics(self, place_I: Tensor, found: Tensors) -> ClientState:
+        """The same with other statistics for the clients at some places."""
+        states = {n: v.index_copy(0, place_I.to(v.device), found[n].to(v)) for n, v in self.states.items()}
+        return replace(self, states=states)
+
     def heard(self, client_C: Tensor, told: Told, terms: Sequence[Term]) -> ClientState:
         """The same after clients have heard what terms told them when their last reply was used."""
         mine = self.mine

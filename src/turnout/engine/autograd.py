@@ -15,6 +15,7 @@ from torch.backends import cudnn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from turnout.engine.batches import Batch
+from turnout.engine.dropout import seeded
 from turnout.engine.factored import ChunkWeights
 from turnout.engine.network import Network
 from turnout.types import Tensors
@@ -138,9 +139,11 @@ class Looped:
         module.train(batch.training)
         parameters, buffers = self._load(flat_P, states, batch, i)
         real = slice(None) if batch.mask_cB is None else batch.mask_cB[i].bool()
-        loss = self.network.loss(module(batch.x[i][real]), batch.y[i][real]).mean()
         wanted = [parameters[s.name] for s in layout.slots]
-        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+        address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
+        with seeded(address, flat_P.device):
+            loss = self.network.loss(module(batch.x[i][real]), batch.y[i][real]).mean()
+            grads = torch.autograd.grad(loss, wanted, allow_unused=True)
         for name in layout.states:
             states[name][i] = buffers[name]
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(wanted, grads, strict=True)]

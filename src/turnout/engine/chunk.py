@@ -64,10 +64,10 @@ class Chunk:
         return self.gradients.chunk_weights(self.start_cP, len(self.client_c), samples)
 
     def _dropout_keys(self) -> Tensor | None:
-        if not self.network.dropout_keys:
+        if not self.network.keys:
             return None
-        steps, layers = self.batches.size_cJ.shape[1], len(self.network.dropout_keys)
-        keys_cJk = dropout_keys(self.job.seed, self.job.t, self.client_c, steps, layers)
+        steps = self.batches.size_cJ.shape[1]
+        keys_cJk = dropout_keys(self.job.seed, self.job.t, self.client_c, steps, self.network.keys)
         return keys_cJk.to(self.job.samples.x.device)
 
     @cached_property

@@ -1,11 +1,17 @@
 """Dropout with addressed masks, so that results do not depend on chunk size, order or runtime.
 
 `vmap(randomness="different")` draws masks that change with the chunk. So the engine replaces every `nn.Dropout` in its
-copy of a model by a layer whose mask is a hash of (seed, round, client, step, layer, position). Dropout called as a
-function inside a user's `forward` cannot be replaced: `vmap` refuses it, and the plain loop trains the model.
+copy of a model by a layer whose mask is a hash of (seed, round, client, step, layer, position). What is drawn inside a
+user's `forward` (dropout called as a function, or within attention) cannot be replaced: such a model is trained by the
+plain loop, with torch's own generator seeded by (seed, round, client, step) for each step.
 """
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +19,7 @@ from torch import Tensor, nn
 from turnout.rng import key, keys
 
 _BITS = 31
+_GENERATOR = Lock()  # torch's own generator belongs to the whole process: one thread at a time
 
 
 class AddressedDropout(nn.Module):
@@ -64,3 +71,36 @@ def dropout_keys(seed: int, t: int, client_c: Tensor, steps: int, layers: int) -
     per_client = keys(key(seed, "dropout", t), client_c)
     number = torch.arange(steps * layers, device=client_c.device).view(steps, layers)
     return keys(per_client[:, None, None], number[None])
+
+
+def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
+    """Whether a forward pass takes numbers from torch's own generator; neither that nor the module is changed."""
+    module, x = copy.deepcopy(module).train(training), x if len(x) > 1 else torch.cat([x, x])  # BatchNorm needs two
+    with torch.no_grad(), _own_generator(x.device):
+        before = _generator_states(x.device)
+        module(x)
+        return any(not torch.equal(a, b) for a, b in zip(before, _generator_states(x.device), strict=True))
+
+
+@contextmanager
+def seeded(key_1: Tensor | None, device: torch.device) -> Iterator[None]:
+    """Inside, torch's own generator begins at the address that this key stands for (None: it is left alone)."""
+    with nullcontext() if key_1 is None else _own_generator(device):
+        if key_1 is not None:
+            seed = int(key_1) & (2**63 - 1)
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _own_generator(device: torch.device) -> Iterator[None]:
+    """Inside, torch's own generator is this thread's alone; afterwards it is as it was."""
+    with _GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+def _generator_states(device: torch.device) -> list[Tensor]:
+    on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *on_gpu]

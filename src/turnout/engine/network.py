@@ -24,6 +24,7 @@ class Network:
     layout: Layout
     loss: PerSample
     dropout_keys: tuple[str, ...] = field(default=())  # names of the buffers that hold the keys
+    draws: bool = False  # whether training draws from torch's own generator too, inside the forward pass
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout, loss: PerSample) -> Network:
@@ -32,7 +33,12 @@ class Network:
 
     def twin(self) -> Network:
         """A copy for another thread (modules are not thread-safe)."""
-        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys)
+        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys, self.draws)
+
+    @property
+    def keys(self) -> int:
+        """Keys that a client needs for a step: one for each dropout layer, and a last one for what else it draws."""
+        return len(self.dropout_keys) + self.draws
 
     def keyed(self, keys_ck: Tensor | None) -> Tensors:
         """The dropout keys of a step by buffer name: name -> [c]."""

@@ -13,6 +13,7 @@ from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
+from turnout.engine.dropout import draws_inside
 from turnout.engine.gradients import Gradients
 from turnout.engine.losses import Loss
 from turnout.engine.native.steps import NativeSteps
@@ -36,6 +37,8 @@ CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a C
 def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor) -> Trainer:
     """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y."""
     gradients = pick_gradients(settings.engine, network, loss)
+    if not isinstance(gradients, ByHand):  # layers written by hand draw nothing that is not addressed
+        gradients = addressed_gradients(gradients, network, x)
     if not isinstance(gradients, Looped):
         gradients = checked_gradients(gradients, network, x, y)
     cost = client_bytes(network, x, y)
@@ -129,6 +132,25 @@ def fastest(network: Network, loss: Loss | None) -> ByHand | Vmapped:
     """By hand if the model is a plain stack and its loss has a hand-written form, else under `vmap`."""
     stack = stack_of(network.module, loss) if loss is not None else None
     return ByHand(network, stack) if stack is not None else Vmapped(network)
+
+
+def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gradients:
+    """The same gradients, or the plain loop (with a warning) if the model draws random numbers that only the loop can
+    address."""
+    if draws_inside(network.module, x, training=False):
+        raise Mistake(
+            "the model draws random numbers in evaluation mode too, so its metrics would be other ones every time: in "
+            "its forward pass write F.dropout(x, p, training=self.training), or use a layer, nn.Dropout(p)"
+        )
+    network.draws = draws_inside(network.module, x, training=True)
+    if not network.draws or isinstance(gradients, Looped):
+        return gradients
+    warnings.warn(
+        "this model draws random numbers inside its forward pass (dropout called as a function, or within attention), "
+        "so clients train one at a time, slowly; layers (nn.Dropout) can be vectorised",
+        stacklevel=2,
+    )
+    return Looped(network)
 
 
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:

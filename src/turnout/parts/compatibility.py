@@ -115,6 +115,11 @@ def check_experiment(experiment: Measuring, algorithm: AlgorithmParts, layout: L
             f"algorithm.personal = {name} keeps nothing at home: nothing in this model is of that kind, so it would be "
             "plain FedAvg. Its parameters are " + ", ".join(slot.name for slot in layout.slots[:6])
         )
+    if algorithm.newcomers == "calibrated" and not any(n.endswith("running_mean") for n in layout.personal_states):
+        raise Mistake(
+            "algorithm.newcomers = 'calibrated' is about BatchNorm statistics that stay home, and here none do: set "
+            "algorithm.personal = batch-norm on a model with BatchNorm, or leave newcomers out"
+        )
     if experiment.evaluate.activations:
         _check_activations(algorithm, layout)
     if layout.shared == 0:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from turnout.errors import Mistake
 from turnout.parts.arrived import Arrived
-from turnout.parts.substitution.similarity_table import find_slots, room_for
+from turnout.parts.substitution.slots import find_slots, room_for
 from turnout.types import State
 
 BLOCK = 1 << 14  # columns whose distances are summed together: no second copy of all models

@@ -79,9 +79,10 @@ class ByWork(Weighting):
 
 @dataclass(frozen=True)
 class FedNova(Weighting):
-    """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps and τ_eff = Σ p_k a_k over those present, shares normalised.
+    """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps, τ_eff = Σ p_k a_k, shares normalised over those present.
 
-    Scheme C is the same with τ_eff fixed to E.
+    Those present make up for the rest, as in the paper, which samples clients; a substitution does that too, so with
+    one the shares stay as it gives them. Where nobody is absent, scheme C is the same with τ_eff fixed to E.
     """
 
     def client_scale(self, turnout: Turnout) -> Tensor:
@@ -90,7 +91,7 @@ class FedNova(Weighting):
     def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
         own_C = torch.where(counts_C, share_C, 0.0)
         mean_progress = (own_C * turnout.progress_C).sum() / own_C.sum()
-        return mean_progress.expand_as(share_C)
+        return (mean_progress if lent else mean_progress * share_C.sum() / own_C.sum()).expand_as(share_C)
 
 
 @dataclass(frozen=True)

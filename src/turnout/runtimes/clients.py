@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.clients.calibration import Calibration
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
@@ -33,9 +34,10 @@ from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.round import client_work
+from turnout.round_log import terms_bytes
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
-from turnout.types import Replies, Samples, Tensors
+from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.members import Members
 
 
@@ -69,10 +71,20 @@ class Clients:
         `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then.
         """
         state = self.state(asked.client_R, download.states, download.told)
+        place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
+        if len(place_I):
+            state = state.with_statistics(place_I, found)
         samples = self._samples(asked.client_R, download.t)
         watch = self._watch(asked.client_R, download.t) if algorithm is None else None
         algorithm = algorithm or self.algorithm
         return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch)
+
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
+        rows = self.state(client_I, {}, Told(), lambda name: name.startswith(("residual/", "mine/")))
+        held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
+        bytes_I = terms_bytes(self.algorithm.terms, download.down, rows.mine, len(client_I))
+        return Replies(client_I, held, report={"bytes_down": bytes_I})
 
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
@@ -103,6 +115,30 @@ class Clients:
         with stage("client state"):
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
         return state.welcome(~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
+
+    def _calibrated(
+        self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
+    ) -> tuple[Tensor, Tensors]:
+        """Which of these clients are new and so have statistics made for them, and those; nobody unless asked for.
+
+        `start` gives the shared parameters that some clients begin with.
+        """
+        if self.algorithm.newcomers != "calibrated":
+            return client_C[:0], {}
+        place_I = (~self.store.knows(client_C)).nonzero().squeeze(1)
+        client_I, layout, place = client_C[place_I], self.model.layout, self.place
+        own_Q = place.put(self.model.flat_P[layout.shared :])
+        first = place.put_all({name: self.model.states[name] for name in layout.personal_states})
+        with stage("calibration"):
+            calibration = Calibration(
+                client_I=client_I,
+                samples=self._samples(client_I, max(t, 0)),
+                start=lambda i: torch.cat([start(client_I[i : i + 1]).reshape(-1), own_Q]),
+                states={name: states[name] for name in layout.shared_states} | first,
+                batch_size=self.algorithm.local.batch_size,
+                seed=self.seed,
+            )
+            return place_I, calibration.run(self.trainer.workers, layout.personal_states) if len(place_I) else {}
 
     def _samples(self, client_R: Tensor, t: int) -> Samples:
         samples = self.federation.train(client_R, t)
@@ -165,10 +201,16 @@ class Clients:
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if term.personal]
         sent = sent_down(asked.states, self.algorithm)
         wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
+        new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
             state = self.state(client_c, sent, asked.told.among(client_c), lambda name: name.startswith(wanted))
+            here_c = torch.isin(place_c.cpu(), new_I)
+            if bool(here_c.any()):
+                at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
+                statistics = {name: value[at_i.to(value.device)] for name, value in found.items()}
+                state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
             flat = state.start(asked.start_of(client_c))
             for term in terms:

@@ -122,6 +122,9 @@ class InProcessRuntime(Simulated):
         self.clients.keep(replies, state)
         return plan.turnout, replies
 
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        return self.clients.unfinished(client_I, download)
+
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)
 

@@ -2,6 +2,7 @@
 
     state      `Server`: everything it carries from round to round, and so everything a checkpoint holds
     cohort     whom it asks in a round, and what each stands for
+    downloads  what clients had to download
     finite     what to do about replies that are not numbers
     opening    the beginning of a round: who joins and leaves, and what that does to the state
 

@@ -50,7 +50,11 @@ class Compression(Protocol):
         """The updates as the server has them [C, P], in its precision."""
         ...
 
-    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+    def held(self, kept: Tensors) -> Tensors:
+        """What clients say of the model they hold, for `catch_up`: it is in their messages too."""
+        ...
+
+    def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         """Bytes each client had to fetch, at the start of the round, to hold the shared parameters of that moment."""
         ...
 
@@ -88,7 +92,10 @@ class Dense:
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         return message.tensors["update"]
 
-    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+    def held(self, kept: Tensors) -> Tensors:
+        return {}
+
+    def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         return torch.full((len(sending.client_C),), dense_bytes(sending.slots))
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:

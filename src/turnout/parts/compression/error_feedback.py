@@ -86,7 +86,7 @@ class ErrorFeedback(ABC):
         if self.feedback:
             left_CP = self._aged(kept["left"], sending.t - 1 - round_C).add_(update_CP)
         coded = self.codec("up", sending).write(left_CP, sending.slots)
-        message = Message({"byte": coded.byte_CB, "since": round_C}, coded.length_C)
+        message = Message({"byte": coded.byte_CB} | self.held(kept), coded.length_C)
         now = {"round": torch.full_like(round_C, sending.t)}
         return message, now | ({"left": left_CP} if self.feedback else {})
 
@@ -102,11 +102,14 @@ class ErrorFeedback(ABC):
         coded = Coded(message.tensors["byte"].to(like_P.device), message.bytes_C)
         return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)
 
-    def catch_up(self, state: State, message: Message, sending: Sending) -> Tensor:
+    def held(self, kept: Tensors) -> Tensors:
+        return {"since": kept["round"]}
+
+    def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         dense = dense_bytes(sending.slots)
         if self.directions == "up":
-            return torch.full_like(message.bytes_C, dense)
-        return BroadcastLog.from_state(state).owed(message.tensors["since"].cpu(), dense)
+            return torch.full((len(sending.client_C),), dense)
+        return BroadcastLog.from_state(state).owed(held["since"].cpu(), dense)
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         if self.directions == "up":

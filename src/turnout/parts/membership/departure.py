@@ -57,8 +57,11 @@ def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing"
     """Whether leaving the client out promises the smaller loss at the deadline T.
 
     crossing  f0(T) >= f1(T)
-    literal   min over τ in [τ0, T] of f0(τ) >= f1(T): equation (8) as printed; f0 is monotone, so its ends suffice
+    literal   min over τ >= τ0 of f0(τ) >= f1(T): equation (8) as printed, which has no upper end; f0 is monotone, so
+              the minimum is f0(τ0), or what f0 tends to: D / E
     sqrt      T - τ0 >= c √(Γ_l τ0): equation (9)
+
+    Past the deadline (T <= τ0) the client stays in: no round is left in which a restart could pay.
 
     >>> b = Bounds(D=1.0, V=1.0, gamma=1.0, Gamma_l=4.0, E=1.0)
     >>> [should_exclude(b, tau0=25, T=T, rule="sqrt") for T in (34, 35)]  # 25 + √100
@@ -66,12 +69,14 @@ def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing"
     >>> [should_exclude(b, tau0=25, T=T) for T in (36, 37)]  # 12/37 < (1/26 + 4)/12, but 13/38 > (1/26 + 4)/13
     [False, True]
     """
+    if tau0 >= T:
+        return False
     if rule == "sqrt":
         return T - tau0 >= c * math.sqrt(bounds.Gamma_l * tau0)
-    kept, left_out = bounds.include(T, tau0), bounds.exclude(T, tau0)
+    kept = bounds.include(T, tau0)
     if rule == "literal":
-        kept = min(kept, bounds.include(tau0, tau0))
-    return kept >= left_out
+        kept = min(bounds.include(tau0, tau0), bounds.D / bounds.E)
+    return kept >= bounds.exclude(T, tau0)
 
 
 def check_rule(rule: str) -> None:
@@ -126,9 +131,10 @@ def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> fl
     """Paper 001, Corollary 1: f1(T) = C~ / (E (T - τ0) + γ~)², C~ = T C and γ~ = γ.
 
     What is left to learn at the deadline if the objective shifts at τ0. A client is abandoned if y_a J > f1(T): y_a is
-    the share of rounds in which it was asked and did not answer, J what its absence costs.
+    the share of rounds in which it was asked and did not answer, J what its absence costs. Past the deadline
+    (T <= τ0) a shift cannot be made up for: endless.
 
     >>> left_to_learn(C=1.0, gamma=0.0, tau0=50, T=100, E=1)
     0.04
     """
-    return T * C / (E * (T - tau0) + gamma) ** 2
+    return T * C / (E * (T - tau0) + gamma) ** 2 if tau0 < T else math.inf

@@ -5,7 +5,8 @@ rate starts again; for a while the newcomer's own share weighs more (fast-reboot
 objective, which shifts it too (exclude), or stays in it (include): it is drawn into cohorts like anybody and is absent,
 only that nobody asks it. Which of the two promises more is `decide`'s question (departure.py).
 
-Shape letters: C clients of the cohort, I any clients, J newcomers, K clients ever asked, D dropped.
+Shape letters: C clients of the cohort, I any clients (members ever asked, where they are judged), J newcomers, K
+clients ever asked, D dropped.
 """
 
 from __future__ import annotations
@@ -39,22 +40,44 @@ def boost(rounds_I: Tensor, factor: float = 3.0, decay: float = 2.0) -> Tensor:
 class DropInactive:
     """Paper 001, Corollary 1: a client is dropped if y_a J > f1(T), y_a the share of asked rounds it was away.
 
-    J, C, gamma    the constants of the bound, which the paper leaves open
-    least          a client is judged once it has been asked this often
+    The paper leaves the constants open. With J = C = 1 the bound alone drops whoever was away once, so a client must
+    also be hardly ever there, compared with the others.
+
+    J, C, gamma    the constants of the bound
+    rarely         only clients that answer less than this times as often as members do on average; inf: the bound alone
+    least          a client is judged once members asked as often as it was would have answered this often on average
     rejoin_after   rounds until a dropped client may join again, as a newcomer; None: only by an event of the world
     """
 
     J: float = 1.0
     C: float = 1.0
     gamma: float = 0.0
-    least: int = 10
+    rarely: float = 0.1
+    least: float = 10.0
     rejoin_after: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.J, self.C, self.gamma) < 0 or self.least < 1:
-            raise Mistake("membership.drop: J, C and gamma must not be negative, and least must be at least 1")
+        if min(self.J, self.C, self.gamma) < 0:
+            raise Mistake("membership.drop: J, C and gamma must not be negative")
+        if not self.rarely > 0 or not self.least > 0:
+            raise Mistake(
+                f"membership.drop: rarely must be above 0 and least too, not {self.rarely} and {self.least}: leave "
+                "membership.drop out to drop nobody"
+            )
         if self.rejoin_after is not None and self.rejoin_after < 1:
             raise Mistake(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
+
+    def picks(self, asked_I: Tensor, absent_I: Tensor, bound: float) -> Tensor:
+        """Which of the members to drop, by how often each was asked and how often in vain, given f1(T).
+
+        >>> DropInactive(least=8).picks(torch.tensor([10, 10, 10]), torch.tensor([1, 0, 10]), bound=0.04)
+        tensor([False, False,  True])
+        """
+        answers_I = (asked_I - absent_I).double()
+        usual = float(answers_I.sum() / asked_I.sum())  # how often a member answers, on average
+        judged_I = asked_I * usual >= self.least
+        rare_I = answers_I < self.rarely * usual * asked_I
+        return judged_I & rare_I & (absent_I / asked_I * self.J > bound)
 
 
 @dataclass(frozen=True)
@@ -67,7 +90,8 @@ class Membership:
     surveyed  how many members are asked for that norm when somebody joins; 0: it is not measured
     leave     "include", "exclude", or "decide" by `rule`: "crossing", "literal" (equation 8 as printed) or "sqrt"
               (equation 9, with `c`); `constants` of the bounds, fitted to the loss curve where none are given;
-              `deadline`: the round T it is decided for, the last round where none is given
+              `deadline`: the round T it is decided for, the last round where none is given; past it who leaves is
+              included, and nobody is dropped
     stand_in  whether the substitution also stands in for those who have left but are included
     drop      drop clients that are hardly ever there
     """
@@ -154,7 +178,9 @@ class Membership:
 
     def _decide(self, change: Transition, client: int, outlook: Outlook) -> Transition:
         """Include or exclude, with the numbers that decided in the record."""
-        tau0, T = outlook.clock, (self.deadline or outlook.t + 1) - outlook.origin
+        tau0, T = outlook.clock, self._deadline(outlook)
+        if tau0 >= T:
+            return change.included(client, f"include: the deadline, round {self.deadline}, has passed")
         bounds = outlook.bounds(client, self.constants)
         if bounds is None:
             return change.excluded(client, "leave", "exclude: too early to fit a loss curve", outlook.t)
@@ -166,18 +192,22 @@ class Membership:
             return change.excluded(client, "leave", f"exclude: {why}", outlook.t)
         return change.included(client, f"include: {why}")
 
+    def _deadline(self, outlook: Outlook) -> int:
+        """T, in rounds since the objective last shifted."""
+        return (self.deadline or outlook.t + 1) - outlook.origin
+
     # -- hardly ever there
 
     def _inactive(self, change: Transition, outlook: Outlook) -> list[tuple[int, str]]:
         """Members whose absence costs more than their data brings, and why."""
         drop, ledger = self.drop, change.roster.ledger
-        if drop is None or not len(ledger.client_K):
+        here_K = change.members.which(ledger.client_K)
+        if drop is None or not bool(here_K.any()):
             return []
-        tau0, T = outlook.clock, (self.deadline or outlook.t + 1) - outlook.origin
-        bound = left_to_learn(drop.C, drop.gamma, tau0, T, outlook.local.full_work)
-        costly_K = ledger.absent_K / ledger.asked_K * drop.J > bound
-        out_K = costly_K & (ledger.asked_K >= drop.least) & change.members.which(ledger.client_K)
-        rows = zip(*(v[out_K].tolist() for v in (ledger.client_K, ledger.absent_K, ledger.asked_K)), strict=True)
+        client_I, asked_I, absent_I = (v[here_K] for v in (ledger.client_K, ledger.asked_K, ledger.absent_K))
+        bound = left_to_learn(drop.C, drop.gamma, outlook.clock, self._deadline(outlook), outlook.local.full_work)
+        out_I = drop.picks(asked_I, absent_I, bound)
+        rows = zip(*(v[out_I].tolist() for v in (client_I, absent_I, asked_I)), strict=True)
         found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]
         return found[: len(change.members) - 1]
 
@@ -190,16 +220,19 @@ class Membership:
     # -- after the round
 
     def observe(self, roster: Roster, clock: int, turnout: Turnout, loss_C: Tensor, share_C: Tensor) -> Roster:
-        """Learn what the rules need from those who were asked; `loss_C` is inf for those who sent none."""
+        """Learn what the rules need from those who were asked; `loss_C` is inf for those who sent none (all of them,
+        in a round that is skipped)."""
         if self.leave != "decide" and self.drop is None:
             return roster
-        heard_C = torch.isfinite(loss_C)
-        own_C = torch.where(heard_C, share_C, 0.0)
-        mean = float((own_C * torch.where(heard_C, loss_C, 0.0)).sum() / own_C.sum().clamp(min=1e-300))
         asked_C = ~torch.isin(turnout.client_C, roster.gone_L)
         client_C, present_C = turnout.client_C[asked_C], turnout.present_C[asked_C]
-        ledger = roster.ledger.after(client_C, present_C, loss_C[asked_C])
-        return replace(roster.heard(clock, mean), ledger=ledger)
+        roster = replace(roster, ledger=roster.ledger.after(client_C, present_C, loss_C[asked_C]))
+        heard_C = torch.isfinite(loss_C)
+        if not bool(heard_C.any()):
+            return roster
+        own_C = torch.where(heard_C, share_C, 0.0)
+        mean = float((own_C * torch.where(heard_C, loss_C, 0.0)).sum() / own_C.sum().clamp(min=1e-300))
+        return roster.heard(clock, mean)
 
     def lendable(self, roster: Roster, client_C: Tensor, share_C: Tensor) -> Tensor:
         """The shares a substitution may give away: not those of the included who are gone, unless `stand_in`."""

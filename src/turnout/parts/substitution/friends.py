@@ -25,7 +25,7 @@ from turnout.errors import Mistake, nearest
 from turnout.machine.threads import ordered_map
 from turnout.parts.substitution.base import Arrived, Lent, Unused, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
-from turnout.parts.substitution.similarity_table import Pairs
+from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
 
 SIMILARITIES = ("cosine", "distance")
@@ -91,7 +91,7 @@ class Friends(Unused):
     candidates      complexity reduction; none: all pairs are compared for ever
     min_common      rounds two clients must have met before one may stand in for the other
     near_tie        among friends this close to the best, the one that did most work
-    weight_by_work  a meeting counts as much as the less complete of the two: min(s_i, s_j) / E
+    weight_by_work  a meeting weighs as much in the mean as the less complete of the two: min(s_i, s_j) / E
     remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
     project_above   products (pairs × parameters) of a round above which a random projection is compared
     project_to      columns of that projection (project_above = inf: none)
@@ -125,7 +125,7 @@ class Friends(Unused):
         return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}
 
     def memory(self, clients: int, width: int) -> int:
-        return min(clients, self.remember) ** 2 * (8 if self.weight_by_work else 6)
+        return min(clients, self.remember) ** 2 * (10 if self.weight_by_work else 6)
 
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
@@ -133,25 +133,28 @@ class Friends(Unused):
     def observe(self, state: State, arrived: Arrived) -> State:
         """Compare all pairs that replied, or those that are still candidates."""
         dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
-        table = Pairs.from_state(state["pairs"])
-        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype)
+        table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
+        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype, judging)
         row_R = (slot_R >= 0).nonzero().squeeze(1)
         slot_R, wanted_RR = slot_R[row_R], None
-        if self.candidates is not None:
-            wanted_RR = pairs.prune(slot_R, self._theta(state), self.candidates.min_common)
+        if judging is not None:
+            wanted_RR = pairs.prune(slot_R, judging)
         blocks = list(_blocks(len(slot_R), wanted_RR))
         x_RD = self._shown(arrived, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
         work_R = None
         if self.weight_by_work:
             work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
         compared = self._compare(pairs, slot_R, x_RD, blocks, work_R)
-        if self.candidates is not None:
-            pairs.rate(slot_R, self.candidates.min_common)
+        if judging is not None:
+            pairs.rate(slot_R, judging.least)
         rounds = state["rounds"] + (1 if compared else 0)
         return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
 
-    def _theta(self, state: State) -> float:
-        return math.inf if self.candidates is None else self.candidates.theta(state["rounds"], state["population"])
+    def _judging(self, state: State) -> Judging | None:
+        """How candidates are judged by now; None: all are candidates for ever."""
+        if self.candidates is None:
+            return None
+        return Judging(self.candidates.theta(state["rounds"], state["population"]), self.candidates.min_common)
 
     def _shown(self, arrived: Arrived, row_R: Tensor, pairs: int) -> Tensor:
         """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
@@ -201,9 +204,9 @@ class Friends(Unused):
         slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
         position_M, slot_M = position_M[slot_M >= 0], slot_M[slot_M >= 0]
         position_R, slot_R = position_R[slot_R >= 0], slot_R[slot_R >= 0]
-        place_C = torch.full((len(share_C),), -1)
+        place_C, judging = torch.full((len(share_C),), -1), self._judging(state)
         if len(slot_M) and len(slot_R):
-            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R], self._theta(state))
+            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R], judging)
             place_C[position_M] = torch.where(place_M >= 0, position_R[place_M], -1)
         found_C = place_C >= 0
         borrowed_C = lend_share(share_C, place_C, found_C) + spread(share_C, counts_C, missing_C & ~found_C)
@@ -212,19 +215,19 @@ class Friends(Unused):
             "pairs_compared": float(state["compared"]),
             "friends_found": float(found_C.sum()),
         }
-        if self.candidates is not None and state["rounds"]:
-            extra["theta"] = self._theta(state)
+        if judging is not None and state["rounds"]:
+            extra["theta"] = judging.theta
         return Lent(borrowed_C, friend_C, extra=extra)
 
-    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, theta: float) -> Tensor:
+    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, judging: Judging | None) -> Tensor:
         """For each missing client, which of those present stands in; -1: nobody it has met."""
         place_M = pairs.closest(slot_M, slot_R, self.min_common)
         again_M = place_M >= 0
         if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
-            again_M = again_M & self._gone(pairs, slot_M, slot_R[place_M.clamp(min=0)][:, None], theta)[:, 0]
+            again_M = again_M & _gone(pairs, slot_M, slot_R[place_M.clamp(min=0)][:, None], judging)[:, 0]
         for some_b in again_M.nonzero().squeeze(1).split(BLOCK):
             score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
-            candidate_bR = ~self._gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), theta)
+            candidate_bR = ~_gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), judging)
             candidate_bR &= score_bR > -torch.inf
             alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is here: the best of all who are
             score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
@@ -235,13 +238,15 @@ class Friends(Unused):
             place_M[some_b] = score_bR.argmax(1)
         return place_M
 
-    def _gone(self, pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, theta: float) -> Tensor:
-        if self.candidates is None:
-            return torch.zeros_like(friend_MR, dtype=torch.bool)
-        return pairs.gone(missing_M, friend_MR, theta, self.candidates.min_common)
-
     def forget(self, state: State, client_L: Tensor) -> State:
-        return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L).to_state()}
+        return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L, self._judging(state)).to_state()}
+
+
+def _gone(pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, judging: Judging | None) -> Tensor:
+    """Which of these are no candidates of the missing any more."""
+    if judging is None:
+        return torch.zeros_like(friend_MR, dtype=torch.bool)
+    return pairs.gone(missing_M, friend_MR, judging)
 
 
 def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:

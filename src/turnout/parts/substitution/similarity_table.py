@@ -3,8 +3,8 @@
 Tables are dense over the clients that were ever seen, in the slots they got when they first replied: a look at all
 pairs of a round is then a few large, regular memory operations. They are written in place.
 
-Shape letters: K or S slots, R replies, P shared parameters, M missing clients, L clients that left, I any clients, b
-rows of a block, c columns.
+Shape letters: K slots, R replies, M missing clients, L clients that left, I any clients, N pairs, b rows of a block, c
+columns.
 """
 
 from __future__ import annotations
@@ -14,46 +14,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from turnout.parts.substitution.slots import find_slots
 from turnout.types import State
 
 CACHED = 16  # rows of a table looked at together, so that they stay in the cache
 _MOST_COUNT = 32_000  # of int16: from here on a mean moves as if this many rounds had been seen
 
 
-def find_slots(client_K: Tensor, client_I: Tensor) -> Tensor:
-    """Where clients are in an unsorted list of slots, -1 for those without one.
+@dataclass(frozen=True)
+class Judging:
+    """How candidates are judged now: dropped if `theta` or more below a client's best, once met `least` times."""
 
-    >>> find_slots(torch.tensor([7, -1, 3]), torch.tensor([3, 4, 7]))
-    tensor([ 2, -1,  0])
-    """
-    if len(client_K) == 0:
-        return torch.full_like(client_I, -1)
-    known_K, slot_K = client_K.sort()
-    place_I = torch.searchsorted(known_K, client_I).clamp(max=len(known_K) - 1)
-    return torch.where(known_K[place_I] == client_I, slot_K[place_I], -1)
-
-
-def room_for(client_S: Tensor, rows_SP: Tensor, fresh_R: Tensor, population: int) -> tuple[Tensor, Tensor]:
-    """The same rows with room for newcomers: free ones first, then twice as many as before."""
-    free = (client_S < 0).nonzero().squeeze(1)
-    if len(fresh_R) > len(free):
-        have = len(client_S)
-        need = have + len(fresh_R) - len(free)
-        slots = max(need, min(2 * have, population))
-        bigger_SP = rows_SP.new_zeros(slots, rows_SP.shape[1])
-        bigger_SP[:have] = rows_SP
-        client_S, rows_SP = torch.cat([client_S, torch.full((slots - have,), -1)]), bigger_SP
-        free = (client_S < 0).nonzero().squeeze(1)
-    client_S = client_S.index_copy(0, free[: len(fresh_R)], fresh_R)
-    return client_S, rows_SP
+    theta: float
+    least: int
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Running means over the rounds in which both clients replied.
 
-    Means are -inf where two have not met, in the rows of slots that are taken. |count| is symmetric; it is below 0
-    where the row's client no longer takes the column's for a candidate.
+    Means are -inf where two have not met, in the rows of slots that are taken. |count| is symmetric: the rounds in
+    which two met; it is below 0 where the row's client no longer takes the column's for a candidate.
     """
 
     client_K: Tensor  # who has each slot, -1: nobody
@@ -61,27 +42,32 @@ class Pairs:
     mean_KK: Tensor
     count_KK: Tensor
     best_K: Tensor  # the mean of each client's best candidate, where candidates are kept
+    weight_KK: Tensor | None = None  # what two clients' meetings weigh in their mean; None: 1 each
 
     @classmethod
     def empty(cls, weighted: bool) -> Pairs:
-        """Before anybody has met; `weighted` meetings are counted in fractions."""
-        nobody = torch.empty(0, dtype=torch.int64)
-        counts = torch.empty(0, 0, dtype=torch.float32 if weighted else torch.int16)
-        return cls(nobody, nobody.clone(), torch.empty(0, 0), counts, torch.empty(0))
+        """Before anybody has met; where meetings are `weighted`, a table has what they weigh together."""
+        nobody, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
+        counts = torch.empty(0, 0, dtype=torch.int16)
+        return cls(nobody, nobody.clone(), nothing, counts, torch.empty(0), nothing.clone() if weighted else None)
 
     def to_state(self) -> State:
         tables = {"mean": self.mean_KK, "count": self.count_KK, "best": self.best_K}
-        return {"client": self.client_K, "seen": self.seen_K} | tables
+        weights = {} if self.weight_KK is None else {"weight": self.weight_KK}
+        return {"client": self.client_K, "seen": self.seen_K} | tables | weights
 
     @classmethod
     def from_state(cls, state: State) -> Pairs:
-        return cls(*(state[name] for name in ("client", "seen", "mean", "count", "best")))
+        client_K, seen_K, mean_KK, count_KK, best_K = (state[n] for n in ("client", "seen", "mean", "count", "best"))
+        return cls(client_K, seen_K, mean_KK, count_KK, best_K, state.get("weight"))
 
     def find(self, client_I: Tensor) -> Tensor:
         """The slots of clients, -1 for those without one."""
         return find_slots(self.client_K, client_I)
 
-    def place(self, client_R: Tensor, t: int, most: int, population: int, dtype: torch.dtype) -> tuple[Pairs, Tensor]:
+    def place(
+        self, client_R: Tensor, t: int, most: int, population: int, dtype: torch.dtype, judging: Judging | None
+    ) -> tuple[Pairs, Tensor]:
         """Slots for those who replied, at most `most` in all: whoever was not seen for longest makes room.
 
         -1 for those who find none because more replied than are remembered.
@@ -97,7 +83,7 @@ class Pairs:
         order_K = pairs.seen_K.argsort(stable=True)
         room = order_K[others_K[order_K]][: int(new_R.sum())]
         newcomers = client_R[new_R][: len(room)]
-        pairs._clear(room[pairs.client_K[room] >= 0])
+        pairs._clear(room[pairs.client_K[room] >= 0], judging)
         pairs.mean_KK.index_fill_(0, room, -torch.inf)
         pairs.client_K[room] = newcomers
         slot_R = pairs.find(client_R)
@@ -116,69 +102,99 @@ class Pairs:
         mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
         best_K = torch.full((slots,), -torch.inf, dtype=dtype)
         best_K[:old] = self.best_K
-        return Pairs(client_K, seen_K, mean_KK, count_KK, best_K)
+        weight_KK = None
+        if self.weight_KK is not None:
+            weight_KK = torch.zeros(slots, slots)
+            weight_KK[:old, :old] = self.weight_KK
+        return Pairs(client_K, seen_K, mean_KK, count_KK, best_K, weight_KK)
 
-    def _clear(self, slot_L: Tensor) -> None:
-        if len(slot_L):
-            self.mean_KK.index_fill_(0, slot_L, -torch.inf).index_fill_(1, slot_L, -torch.inf)
-            self.count_KK.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
-            self.best_K[slot_L] = -torch.inf
+    def _clear(self, slot_L: Tensor, judging: Judging | None) -> None:
+        """Empty the rows and columns of clients that are gone; whose best friend was among them looks for the next."""
+        if not len(slot_L):
+            return
+        bereft_B = slot_L[:0]
+        if judging is not None:
+            mean_LK = self.mean_KK.index_select(0, slot_L)
+            best_was_K = ((mean_LK > -torch.inf) & (mean_LK >= self.best_K)).any(0).index_fill(0, slot_L, False)
+            bereft_B = best_was_K.nonzero().squeeze(1)
+            self._judge(bereft_B, judging)  # those away since then, by the best they had
+        self.mean_KK.index_fill_(0, slot_L, -torch.inf).index_fill_(1, slot_L, -torch.inf)
+        for table in (self.count_KK, *(() if self.weight_KK is None else (self.weight_KK,))):
+            table.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
+        self.best_K[slot_L] = -torch.inf
+        if judging is not None:
+            self._readmit(bereft_B)
+            self.rate(bereft_B, judging.least)
 
-    def forget(self, client_L: Tensor) -> Pairs:
+    def _readmit(self, slot_B: Tensor) -> None:
+        """A client that has lost its last candidate begins again with all of them: none is ever without."""
+        for slot_b in slot_B.split(CACHED):
+            count_bK = self.count_KK.index_select(0, slot_b)
+            alone_b1 = ~(count_bK > 0).any(1, keepdim=True)
+            self.count_KK.index_copy_(0, slot_b, torch.where(alone_b1, count_bK.abs(), count_bK))
+
+    def forget(self, client_L: Tensor, judging: Judging | None = None) -> Pairs:
         """These clients have left for good: their rows and columns are gone."""
         slot_L = self.find(client_L)
         slot_L = slot_L[slot_L >= 0]
-        self._clear(slot_L)
+        self._clear(slot_L, judging)
         return replace(
             self, client_K=self.client_K.index_fill(0, slot_L, -1), seen_K=self.seen_K.index_fill(0, slot_L, -1)
         )
 
     def met(self, row_N: Tensor, column_N: Tensor, score_N: Tensor, weight_N: Tensor | float, candidates: bool) -> None:
-        """Pairs that met: R_ij <- (N_ij R_ij + r) / (N_ij + 1), N_ij <- N_ij + 1, in both of their places (eq. 15)."""
+        """Pairs that met: R_ij <- (N_ij R_ij + r) / (N_ij + 1), N_ij <- N_ij + 1, in both of their places (eq. 15).
+
+        Where meetings are weighted, R_ij is the weighted mean; N_ij still counts the rounds.
+        """
         mean, count = self.mean_KK.view(-1), self.count_KK.view(-1)
         there_N, back_N = row_N * len(self.client_K) + column_N, column_N * len(self.client_K) + row_N
         count_N, mean_N = count[there_N], mean[there_N]
         before_N = count_N.abs().to(mean.dtype)
+        if self.weight_KK is not None:
+            weight = self.weight_KK.view(-1)
+            before_N = weight[there_N].to(mean.dtype)
+            weight[there_N] = weight[back_N] = (before_N + weight_N).to(weight.dtype)
         moved_N = mean_N + (score_N - mean_N) * (weight_N / (before_N + weight_N))
-        mean_N = torch.where(before_N > 0, moved_N, score_N)
-        after_N = before_N + weight_N
-        if not count.is_floating_point():
-            after_N = after_N.clamp_(max=_MOST_COUNT)
-        after_N = after_N.to(count.dtype)
-        mean[there_N] = mean_N
-        mean[back_N] = mean_N
+        mean[there_N] = mean[back_N] = torch.where(count_N != 0, moved_N, score_N)
+        after_N = (count_N.abs() + 1).clamp_(max=_MOST_COUNT)
         count[there_N] = torch.where(count_N < 0, -after_N, after_N) if candidates else after_N
         count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N) if candidates else after_N
 
-    def prune(self, slot_R: Tensor, theta: float, least: float) -> Tensor:
-        """Drop from each client's candidates those whose mean is `theta` or more below its best; and of these clients,
-        which pairs are of interest to at least one of the two.
-
-        Only those met `least` times are judged, and the best always stays (its gap is 0).
-        """
+    def prune(self, slot_R: Tensor, judging: Judging) -> Tensor:
+        """Let each of these clients judge its candidates; which pairs of them are of interest to at least one of the
+        two."""
+        self._judge(slot_R, judging)
         dropped_RR = torch.empty(len(slot_R), len(slot_R), dtype=torch.bool)
         for first in range(0, len(slot_R), CACHED):
-            slot_b = slot_R[first : first + CACHED]
-            count_bK = self.count_KK.index_select(0, slot_b)
-            if theta <= 1:  # means are in [0, 1]
-                drop_bK = self._falls(slot_b, self.mean_KK.index_select(0, slot_b), count_bK, theta, least)
-                if bool(drop_bK.any()):
-                    count_bK = torch.where(drop_bK, -count_bK, count_bK)
-                    self.count_KK.index_copy_(0, slot_b, count_bK)
+            count_bK = self.count_KK.index_select(0, slot_R[first : first + CACHED])
             dropped_RR[first : first + CACHED] = count_bK.index_select(1, slot_R) < 0
         return ~(dropped_RR & dropped_RR.T)
 
-    def _falls(self, slot_b: Tensor, mean_bc: Tensor, count_bc: Tensor, theta: float, least: float) -> Tensor:
-        return (count_bc >= least) & (self.best_K[slot_b, None] - mean_bc >= theta)
+    def _judge(self, slot_R: Tensor, judging: Judging) -> None:
+        """Drop from each client's candidates those whose mean is `theta` or more below its best.
 
-    def rate(self, slot_R: Tensor, least: float) -> None:
+        Only those met `least` times are judged, and the best always stays (its gap is 0).
+        """
+        if judging.theta > 1:  # means are in [0, 1]
+            return
+        for slot_b in slot_R.split(CACHED):
+            count_bK = self.count_KK.index_select(0, slot_b)
+            drop_bK = self._falls(slot_b, self.mean_KK.index_select(0, slot_b), count_bK, judging)
+            if bool(drop_bK.any()):
+                self.count_KK.index_copy_(0, slot_b, torch.where(drop_bK, -count_bK, count_bK))
+
+    def _falls(self, slot_b: Tensor, mean_bc: Tensor, count_bc: Tensor, judging: Judging) -> Tensor:
+        return (count_bc >= judging.least) & (self.best_K[slot_b, None] - mean_bc >= judging.theta)
+
+    def rate(self, slot_R: Tensor, least: int) -> None:
         """Find each client's best candidate again, among those met `least` times."""
         for slot_b in slot_R.split(CACHED):
             judged_bK = self.count_KK.index_select(0, slot_b) >= least
             mean_bK = self.mean_KK.index_select(0, slot_b)
             self.best_K[slot_b] = torch.where(judged_bK, mean_bK, -torch.inf).amax(1)
 
-    def closest(self, missing_M: Tensor, friend_R: Tensor, least: float) -> Tensor:
+    def closest(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
         """The most similar of `friend_R` (slots) for each missing slot, by its place there.
 
         Only those met `least` times; the first of equals; -1 where there is none. The rows of the friends are streamed
@@ -199,21 +215,21 @@ class Pairs:
         place_M = place_Mb[:, 0] + equal_Mb.to(torch.int8).argmax(1)
         return torch.where(best_K[missing_M] > -torch.inf, place_M, -1)
 
-    def _known(self, slot_b: Tensor, least: float) -> Tensor:
+    def _known(self, slot_b: Tensor, least: int) -> Tensor:
         """The rows of some clients, -inf for those they have met less than `least` times."""
         mean_bK = self.mean_KK.index_select(0, slot_b)
-        if least > 1 or self.count_KK.is_floating_point():
+        if least > 1:
             mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
         return mean_bK
 
-    def scores(self, missing_M: Tensor, friend_R: Tensor, least: float) -> Tensor:
+    def scores(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
         """Means of the missing (rows) with those who may stand in (columns), -inf where one may not."""
         mean_MR = self.mean_KK.index_select(0, missing_M).index_select(1, friend_R)
         count_MR = self.count_KK.index_select(0, missing_M).index_select(1, friend_R)
         return torch.where(count_MR.abs() >= least, mean_MR, -torch.inf)
 
-    def gone(self, missing_M: Tensor, friend_MR: Tensor, theta: float, least: float) -> Tensor:
-        """Which of these are no candidates of the missing any more, or fall below `theta` now."""
+    def gone(self, missing_M: Tensor, friend_MR: Tensor, judging: Judging) -> Tensor:
+        """Which of these are no candidates of the missing any more, or fall below Θ now."""
         mean_MR = self.mean_KK[missing_M[:, None], friend_MR]
         count_MR = self.count_KK[missing_M[:, None], friend_MR]
-        return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, theta, least)
+        return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, judging)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turnout.errors import Mistake
 from turnout.parts.substitution.base import Arrived, Lent, Unused, spread
-from turnout.parts.substitution.similarity_table import find_slots, room_for
+from turnout.parts.substitution.slots import find_slots, room_for
 from turnout.types import State
 
 FORMS = ("update", "weights")

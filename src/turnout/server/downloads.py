@@ -1,0 +1,42 @@
+"""What clients had to download in a round: the model, or what they missed of it, states, and what terms broadcast.
+
+Shape letters: C clients of the cohort, R replies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from turnout.exchange import Download, Runtime
+from turnout.experiment import Algorithm
+from turnout.machine.clock import stage
+from turnout.parts.compression.base import Dense, Sending
+from turnout.server.state import Server
+from turnout.types import Replies, Turnout, wire_bytes
+
+
+def fetched(
+    server: Server, algorithm: Algorithm, runtime: Runtime, download: Download, turnout: Turnout,
+    replies: Replies | None, sending: Sending,
+) -> Tensor:  # fmt: skip
+    """The bytes each of the cohort had to download, NaN for the absent.
+
+    Who turns up has downloaded, also where its work does not count (scheme A: it did not finish). An absent client has
+    not: it was asked in vain.
+    """
+    way_down = algorithm.compression if download.start_CP is None else Dense()  # nobody else has such a row
+    fetched_C = torch.full((len(turnout.client_C),), torch.nan, dtype=torch.float64)
+    heard = [] if replies is None else [replies]
+    silent_C = turnout.present_C & ~torch.isin(turnout.client_C, replies.client_C if replies else turnout.client_C[:0])
+    if bool(silent_C.any()):
+        heard.append(runtime.unfinished(turnout.client_C[silent_C], download))
+    for group in heard:
+        with stage("broadcast"):
+            own = replace(sending, client_C=group.client_C)
+            model_R = way_down.catch_up(server.compression, group.message.tensors, own)
+        bytes_R = model_R + wire_bytes(download.states) + group.report["bytes_down"]
+        fetched_C[torch.searchsorted(turnout.client_C, group.client_C)] = bytes_R.double()
+    return fetched_C
