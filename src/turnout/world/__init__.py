@@ -9,8 +9,7 @@ turnout_csv.py     reading and writing such a log
 client_names.py    clients by name or by number
 
 members.py         the set of enrolled clients
-events.py          who joins and leaves when: a list or a file, checked, as one calendar
-random_events.py   joins, leaves and returns drawn from rates
+events/            who joins and leaves when: a list, a file or rates, checked, as one calendar
 
 recording.py       measuring a participation trace on this machine
 contention.py      the two processes of such a measurement

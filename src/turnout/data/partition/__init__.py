@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from turnout import kinds_in
 from turnout.data.partition.by_label import IID, Classes, Clustered, Dirichlet, OneLabel
 from turnout.data.partition.by_rows import Natural, Shards
 
@@ -32,3 +33,7 @@ class Partition(Protocol):
         `want_C` is how many samples each client should have (a data set's `sizes`); None gives out all of them.
         """
         ...
+
+
+# Kinds of modules that are not listed above, so that a new partition is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__).values()})
