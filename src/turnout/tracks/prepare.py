@@ -31,6 +31,7 @@ from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track, fingerprint
 from turnout.tracks.weights import Weights
+from turnout.types import storable
 from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
@@ -89,13 +90,15 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
     return Server(
         shared_P=shared_P,
         states=states,
-        down={term.name: place.put_all(term.down(shared_P)) for term in algorithm.terms},
+        down=place.put_tree(storable({term.name: term.down(shared_P) for term in algorithm.terms}, "algorithm.terms")),
         members=members,
-        mixing=algorithm.mixing.begin(members.population, layout.shared),
-        substitution=algorithm.substitution.begin(members.population, layout.shared),
-        compression=place.put_tree(algorithm.compression.begin(layout.shared_slots)),
-        step=place.put_tree(algorithm.server.begin(layout.shared)),
-        selection=algorithm.selection.begin(),
+        mixing=storable(algorithm.mixing.begin(members.population, layout.shared), "algorithm.mixing"),
+        substitution=storable(
+            algorithm.substitution.begin(members.population, layout.shared), "algorithm.substitution"
+        ),
+        compression=place.put_tree(storable(algorithm.compression.begin(layout.shared_slots), "algorithm.compression")),
+        step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
+        selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
     )
 
