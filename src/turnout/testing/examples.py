@@ -14,6 +14,14 @@ from torch import Tensor
 from turnout.errors import Mistake
 from turnout.parts.arrived import Arrived
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
+from turnout.world.enrolment import Enrolment
+
+
+def example_enrolment(clients: int) -> Enrolment:
+    """Clients without names, of 10 to 16 samples in three clusters."""
+    samples = torch.zeros(2, 4), torch.tensor([0, 1])
+    groups_N = torch.arange(clients) % 3
+    return Enrolment(clients, None, (4,), 2, samples, groups_N, "example", lambda client_C: 10 + client_C % 7)
 
 
 def expect(holds: bool, promise: str) -> None:

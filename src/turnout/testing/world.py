@@ -9,11 +9,21 @@ from torch import Tensor
 
 from turnout.parts.arrived import Arrived
 from turnout.parts.selection import Selection
-from turnout.testing.examples import checkpointed, copied, example_arrived, expect, unchanged
+from turnout.testing.examples import (
+    checkpointed,
+    copied,
+    example_arrived,
+    example_enrolment,
+    expect,
+    unchanged,
+)
 from turnout.types import Turnout
+from turnout.world.enrolment import tied
 from turnout.world.events import Events, Setting, calendar_of
 from turnout.world.members import Members
 from turnout.world.participation import Participation
+
+ROUNDS = 4
 
 
 def check_participation(
@@ -21,8 +31,9 @@ def check_participation(
 ) -> None:
     """Promises of a participation: float64 fractions in [0, 1], addressed: any order of rounds gives the same numbers,
     and so does any company. `alone=False` for one that divides the cohort as a whole, as `Stratified` does."""
+    participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
     client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
-    first = [participation.fraction(client_C, t, full_work, 0) for t in range(4)]
+    first = [participation.fraction(client_C, t, full_work, 0) for t in range(ROUNDS)]
     for t in (3, 1, 0, 2):
         again = participation.fraction(client_C, t, full_work, 0)
         expect(again.shape == client_C.shape, f"fraction: one number a client, not {tuple(again.shape)}")
@@ -37,8 +48,9 @@ def check_participation(
 def check_selection(selection: Selection, clients: int = 40) -> None:
     """Promises of a selection: sorted members, each once, the same for the same round, seed and state; a checkpoint can
     hold what it remembers, and `choose` does not write on it."""
+    selection = tied(selection, example_enrolment(clients), ROUNDS, "check_selection")
     members, state = Members(clients).leave(3), checkpointed(selection.begin(), "begin")
-    for t in range(4):
+    for t in range(ROUNDS):
         before = copied(state)
         chosen_C = selection.choose(members, t, 0, state)
         again_C = selection.choose(members, t, 0, state)

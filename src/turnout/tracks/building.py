@@ -17,6 +17,7 @@ from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
+from turnout.world.enrolment import tied
 
 
 def enrolment_of(federation: Federation) -> Enrolment:
@@ -29,6 +30,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         sample=_a_few_samples(federation),
         groups=federation.groups(),
         fingerprint=federation.fingerprint(),
+        examples=lambda client_C: federation.examples(client_C).cpu(),
     )
 
 
@@ -43,15 +45,10 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
-    """Tie parts that speak of clients by name (fleet logs) to this data, and refuse a cohort larger than it."""
+    """Tell parts who the clients are, where they ask for it: a fleet's log has names, a cohort must not be too large."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
-        if hasattr(part, "bound"):
-            experiment = experiment.but(**{path: part.bound(enrolment.names, enrolment.clients)})
-        if hasattr(part, "check_rounds"):
-            part.check_rounds(experiment.rounds)
-    if hasattr(selection, "check"):
-        selection.check(enrolment.clients)
+        experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
     return experiment
 
 

@@ -7,6 +7,7 @@ stratified.py      dropping an exact number of clients, spread over groups
 fleet_log.py       the log of a real fleet (`round,client,work`) as participation
 turnout_csv.py     reading and writing such a log
 client_names.py    clients by name or by number
+enrolment.py       what is known of the clients before the first round, and how a part asks for it
 
 members.py         the set of enrolled clients
 events/            who joins and leaves when: a list, a file or rates, checked, as one calendar

@@ -11,7 +11,7 @@ Shape letters: S samples of the pool, C clients.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from turnout import kinds_in
 from turnout.data.partition.by_label import IID, Classes, Clustered, Dirichlet, OneLabel
 from turnout.data.partition.by_rows import Natural, Shards
 
-__all__ = ["IID", "Classes", "Clustered", "Dirichlet", "Natural", "OneLabel", "Partition", "Shards"]
+__all__ = ["IID", "Classes", "Clustered", "Dirichlet", "Natural", "OneLabel", "Partition", "Shards", "WithClusters"]
 
 
 class Partition(Protocol):
@@ -32,6 +32,15 @@ class Partition(Protocol):
 
         `want_C` is how many samples each client should have (a data set's `sizes`); None gives out all of them.
         """
+        ...
+
+
+@runtime_checkable
+class WithClusters(Protocol):
+    """What a partition may promise besides: to say who is like whom. Reports and `Stratified` use it."""
+
+    def clusters_of_clients(self, clients: int) -> Tensor:
+        """The cluster of each client, by number from 0."""
         ...
 
 

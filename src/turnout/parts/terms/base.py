@@ -5,8 +5,8 @@ the server holds for the term ([P] each) and broadcasts, `mine` what a client ke
 least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended: one
 message for all of them.
 
-The terms that correct by what they remember are in control_variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a second model
-of the client's own is in apfl.py.
+The terms that correct by what they remember are in control_variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a
+second model of the client's own is in apfl.py.
 
 Shape letters: c clients of a chunk, C replies, I clients who leave, P shared parameters.
 """
@@ -131,7 +131,7 @@ class Term(Protocol):
         ...
 
     def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
-        """The weights a client predicts with, given those it would download; asked for only where `personal` is True."""
+        """The weights a client predicts with, given those it would download; asked only where `personal` is True."""
         ...
 
     def farewell(self, mine: Tensors) -> Tensors:
