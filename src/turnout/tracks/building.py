@@ -45,7 +45,7 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
-    """Tell parts who the clients are, where they ask for it: a fleet's log has names, a cohort must not be too large."""
+    """Tell parts who the clients are, where they ask for it: a fleet's log has names, a cohort may be too large."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
         experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
