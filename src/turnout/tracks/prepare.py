@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from turnout.clients.state import initial_moments, initial_shared
@@ -69,15 +68,15 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     if experiment.start is not None:
         load_weights(template, Path(experiment.start))
     x, y = enrolment.sample
-    highest = y if y.is_floating_point() else torch.full_like(y, enrolment.classes - 1)
-    check_model(experiment.task, template, x, highest)
+    check_model(experiment.task, template, x, experiment.task.highest(y, enrolment.classes))
     try_turnout(experiment, enrolment)
     layout = lay_out(template, _algorithm(experiment).personal)
     if not layout.width:
         raise Mistake("the model has no parameter that can be trained: give one that has")
     check_experiment(experiment, _algorithm(experiment), layout)
     flat_P = layout.pack(dict(template.named_parameters()))
-    states = {name: value.detach().clone() for name, value in template.named_buffers()}
+    buffers = dict(template.named_buffers())
+    states = {name: buffers[name].detach().clone() for name in layout.states}
     return _settled(experiment, layout), template, Model(copy.deepcopy(template), layout, flat_P, states)
 
 

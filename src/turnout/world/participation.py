@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, is_ours
+from turnout.errors import Mistake
 from turnout.machine.clock import stage
 from turnout.rng import uniform
 from turnout.world.enrolment import Enrolment, tied
@@ -43,17 +43,16 @@ class Participation(Protocol):
 def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
-    """The fractions; those of a user's own participation are checked."""
+    """The fractions; a participation is held to what it promises."""
     with stage("participation"):
         fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
-    if not is_ours(participation):
-        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
-        if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
-            found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
-            raise Mistake(
-                f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
-                f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
-            )
+    wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
+    if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
+        found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
+        raise Mistake(
+            f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
+            f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
+        )
     return fraction_C
 
 
