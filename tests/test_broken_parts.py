@@ -103,6 +103,13 @@ class Smuggles(to.Dense):
 
 
 @dataclass(frozen=True)
+class MissesTheLast(to.TopK):
+    def missed(self, state, since, slots):
+        messages = super().missed(state, since, slots)
+        return messages and messages[:-1]
+
+
+@dataclass(frozen=True)
 class RemembersTheDead(to.Stale):
     def forget(self, state, client_L):
         return state
@@ -177,6 +184,7 @@ class BatchMean:
         (testing.check_server_step, SlashState(), "first/moment"),
         (testing.check_compression, Loses(0.2), r"message \+ residual"),
         (testing.check_compression, Smuggles(), "counts 60 bytes"),
+        (testing.check_compression, MissesTheLast(0.2), "missed messages"),
         (testing.check_substitution, RemembersTheDead(), "forget"),
         (testing.check_participation, ByPosition(), "company"),
         (testing.check_participation, Single(), "float64"),

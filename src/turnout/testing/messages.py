@@ -20,12 +20,13 @@ SLOTS = (Slot("weight", (3, 4), 0, 12), Slot("bias", (3,), 12, 3))
 
 def check_compression(compression: Compression) -> None:
     """Promises of a compression: a message is one client's alone, what is decoded is numbers in the server's precision,
-    all of its bytes are counted, a state that was given is not written on, and a checkpoint can hold it. One with a
-    setting `feedback` that is true loses nothing: message + residual = input."""
+    all of its bytes are counted, a state that was given is not written on, and a checkpoint can hold it; who has missed
+    messages and receives them holds the server's model. One with a setting `feedback` that is true loses nothing:
+    message + residual = input."""
     generator = torch.Generator().manual_seed(0)
     start_P, state = torch.randn(15, generator=generator), checkpointed(compression.begin(SLOTS), "begin")
     blank = checkpointed(compression.residuals(SLOTS), "residuals")
-    kept = {n: torch.stack([v, v, v]) for n, v in blank.items()}
+    kept, model_P = {n: torch.stack([v, v, v]) for n, v in blank.items()}, start_P
     for t in range(4):
         update_CP = torch.randn(3, 15, generator=generator)
         sending = Sending(t, 0, torch.tensor([2, 5, 9]), SLOTS)
@@ -37,8 +38,14 @@ def check_compression(compression: Compression) -> None:
         _check_bytes(compression, message, state, sending)
         if getattr(compression, "feedback", False):
             _check_nothing_lost(update_CP, kept, after, decoded_CP)
-        state = _broadcast(compression, decoded_CP.mean(0), state, sending)
-        kept = after
+        applied_P, state = _broadcast(compression, decoded_CP.mean(0), state, sending)
+        kept, model_P = after, model_P + applied_P
+        messages = compression.missed(state, 0, SLOTS)
+        if messages is not None:
+            held_P = compression.received(start_P.clone(), messages, sending)
+            expect(
+                torch.equal(held_P, model_P), "received: the model after missed messages is the server's to the bit"
+            )
 
 
 def _copies(kept: Tensors, rows: slice = slice(None)) -> Tensors:
@@ -86,7 +93,7 @@ def _check_nothing_lost(update_CP: Tensor, kept: Tensors, after: Tensors, decode
     expect(same, "encode: with `feedback` message + residual = input, and here something is lost or sent twice")
 
 
-def _broadcast(compression: Compression, change_P: Tensor, state: State, sending: Sending) -> State:
+def _broadcast(compression: Compression, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
     before = copied(state)
     applied_P, after = compression.broadcast(change_P.clone(), state, sending)
     again_P, _ = compression.broadcast(change_P.clone(), state, sending)
@@ -94,4 +101,4 @@ def _broadcast(compression: Compression, change_P: Tensor, state: State, sending
     kept = unchanged(state, before) and torch.equal(applied_P, again_P)
     expect(kept, "broadcast: must not write into the state it was given")
     checkpointed(compression.forget(after, sending.client_C[:1]), "forget")
-    return checkpointed(after, "broadcast")
+    return applied_P, checkpointed(after, "broadcast")
