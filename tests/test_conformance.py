@@ -53,17 +53,25 @@ EXAMPLES: list[Any] = [
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
     to.Apply(0.5),
+    to.TheoryRate(2.0, 4.0, 5, 100.0),
+    to.Custom(lambda lr, clock: lr / (1 + clock) ** 0.5),
+    to.data.Equal(7),
+    to.data.Pareto(floor=3),
 ]
 # Roles whose kinds have tests of their own: data, models and tasks (test_data_*, test_models, test_task), and so on.
-ELSEWHERE = {"data", "partition", "sizes", "model", "task", "algorithm", "schedule", "personal", "runtime"}
+# Their checks need files, or to be told what samples look like: here they are tried on a few.
+ELSEWHERE = {"data", "model", "task", "algorithm", "personal", "runtime"}
+NOT_BY_DEFAULT = (to.data.Equal,)  # without settings it is no whole part
 
 
 def cases() -> list[Any]:
     """Every kind of every role that turnout.testing can check, as it is by default, and the examples."""
     found = []
     for role, check in testing.CHECKS.items():
+        if ROLE_NAMES[role] in ELSEWHERE:
+            continue
         makers = list(dict.fromkeys(KINDS[role].values()))
-        parts = [maker() for maker in makers if not required(maker)]
+        parts = [maker() for maker in makers if not required(maker) and maker not in NOT_BY_DEFAULT]
         parts += [part for part in EXAMPLES if type(part) in makers]
         found += [pytest.param(check, part, id=f"{ROLE_NAMES[role]} {part}") for part in parts]
     return found
@@ -74,14 +82,35 @@ def test_every_kind_keeps_its_promises(check, part, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    check(part)
+    whole = isinstance(part, participation.Stratified)  # exactly so many of those asked: no client is alone in that
+    check(part, alone=False) if whole else check(part)
+
+
+SCORES, LABELS = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)), torch.arange(15).view(5, 3) % 4
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments"),
+    [
+        (testing.check_data, [to.data.Digits(clients=8)]),
+        (testing.check_data, [to.data.Synthetic(clients=6)]),
+        (testing.check_model, [to.models.Logistic()]),
+        (testing.check_model, [to.models.MLP(8, batch_norm=True), (5,), 3]),
+        (testing.check_model, [to.models.digits_cnn(), (1, 8, 8)]),
+        (testing.check_task, [to.Classification()]),
+        (testing.check_task, [to.NextCharacter(), SCORES, LABELS]),
+        (testing.check_task, [to.Regression(), SCORES[:, 0], SCORES[:, 1]]),
+    ],
+)
+def test_data_models_and_tasks_keep_their_promises(check, arguments):
+    check(*arguments)
 
 
 def test_no_kind_is_left_out():
     assert {ROLE_NAMES[role] for role in testing.CHECKS} | ELSEWHERE == set(ROLE_NAMES.values()), (
         "a role has neither a check in turnout.testing.CHECKS nor tests elsewhere"
     )
-    for role in testing.CHECKS:
+    for role in (role for role in testing.CHECKS if ROLE_NAMES[role] not in ELSEWHERE):
         for kind, maker in KINDS[role].items():
             assert not required(maker) or maker in map(type, EXAMPLES), (
                 f"{ROLE_NAMES[role]} {kind!r} cannot be made without settings: give one to EXAMPLES"

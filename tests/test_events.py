@@ -13,7 +13,7 @@ import turnout as to
 from turnout.config import read as config
 from turnout.errors import Mistake
 from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.random_events import poisson
+from turnout.world.events.random import poisson
 from worlds import blobs, ready, world
 
 SETTING = Setting(clients=10, names=None, rounds=100, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,19 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import Mistake
 from turnout.parts.selection import AsLogged, Count
+from turnout.testing.examples import example_enrolment
 from turnout.tracks.prepare import prepare
+from turnout.world.enrolment import Enrolment
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 from turnout.world.participation import Traces
 from turnout.world.turnout_csv import read_turnout, write_turnout
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
+
+
+def enrolled(clients: int, names: tuple[str, ...] | None) -> Enrolment:
+    return replace(example_enrolment(clients), names=names)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def test_replay_gives_the_row_and_absence_without_one(path: str) -> None:
 def test_selection_follows_the_log(path: str) -> None:
     assert AsLogged(path).choose(Members(6), 1, seed=0).tolist() == [0, 4]
     assert AsLogged(path).choose(Members(6).leave(4), 1, seed=0).tolist() == [0]
-    assert AsLogged(path).bound(None, 5).choose(Members(5), 0, seed=3).tolist() == [1, 4]
+    assert AsLogged(path).tied_to_clients(enrolled(5, None), 1).choose(Members(5), 0, seed=3).tolist() == [1, 4]
 
 
 def test_a_run_exported_and_replayed_is_the_same_run(tmp_path: Path) -> None:
@@ -70,7 +77,7 @@ def test_a_run_exported_and_replayed_is_the_same_run(tmp_path: Path) -> None:
         for c, w in zip(cohort.tolist(), work.tolist(), strict=True)
     ]
     write_turnout(tmp_path / "run.csv", rows)
-    log = FleetLog(str(tmp_path / "run.csv")).bound(None, 1000)
+    log = FleetLog(str(tmp_path / "run.csv")).tied_to_clients(enrolled(1000, None), 1)
     for t in range(20):
         asked = AsLogged(log.path).choose(members, t, seed=0)
         assert torch.equal(asked, cohorts[t])
@@ -79,17 +86,17 @@ def test_a_run_exported_and_replayed_is_the_same_run(tmp_path: Path) -> None:
 
 def test_clients_by_name(tmp_path: Path) -> None:
     write_turnout(tmp_path / "log.csv", [(0, "kitchen", 0.5), (0, "hall, left", 1.0)])
-    log = FleetLog(str(tmp_path / "log.csv")).bound(("hall, left", "attic", "kitchen"), 3)
+    log = FleetLog(str(tmp_path / "log.csv")).tied_to_clients(enrolled(3, ("hall, left", "attic", "kitchen")), 1)
     assert log.asked(0).tolist() == [0, 2]
     assert log.fraction(torch.arange(3), 0, 5, 0).tolist() == [1.0, 0.0, 0.5]
     with pytest.raises(Mistake, match=r"line 2: unknown client 'kitchen'; did you mean 'kitchens'"):
-        FleetLog(str(tmp_path / "log.csv")).bound(("hall, left", "kitchens"), 2)
+        FleetLog(str(tmp_path / "log.csv")).tied_to_clients(enrolled(2, ("hall, left", "kitchens")), 1)
 
 
 def test_resampling_gives_each_client_one_logged_client_for_good(tmp_path: Path) -> None:
     rows = [(t, name, work) for name, work in [("a", 0.0), ("b", 0.5), ("c", 1.0)] for t in range(4)]
     write_turnout(tmp_path / "log.csv", [*rows, (9, "b", 0.5)])
-    log = FleetLog(str(tmp_path / "log.csv"), mode="resample").bound(None, 3000)
+    log = FleetLog(str(tmp_path / "log.csv"), mode="resample").tied_to_clients(enrolled(3000, None), 1)
     rounds = torch.stack([log.fraction(torch.arange(3000), t, 5, seed=1) for t in range(30)])
     assert (rounds == rounds[0]).all()
     share = torch.tensor([(rounds[0] == w).double().mean() for w in (0.0, 0.5, 1.0)])
@@ -153,7 +160,7 @@ def test_spreadsheets_leave_marks_that_do_not_matter(tmp_path: Path) -> None:
 def test_clients_the_data_does_not_have_are_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "log.csv").write_text("round,client,work\n" + text)
     with pytest.raises(Mistake, match=says):
-        FleetLog(str(tmp_path / "log.csv")).bound(None, 5)
+        FleetLog(str(tmp_path / "log.csv")).tied_to_clients(enrolled(5, None), 1)
 
 
 def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:

@@ -104,7 +104,7 @@ def test_clusters_have_their_own_classes_and_equal_numbers_of_each():
     # SPEC 5.7: 20 clients, 5 clusters x 4, 2 distinct classes per cluster; MNIST 200 samples per client.
     label_S, partition = labels_of(4000), Clustered()
     rows_C = partition.split(label_S, None, 20, seed=0, want_C=Equal(200).draw(torch.arange(20), 0))
-    cluster_C = partition.groups(20)
+    cluster_C = partition.clusters_of_clients(20)
     assert cluster_C.tolist() == [c // 4 for c in range(20)]
     classes = [tuple(label_S[rows].unique().tolist()) for rows in rows_C]
     assert len(set(classes)) == 5

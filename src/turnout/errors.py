@@ -56,8 +56,3 @@ def lacking(part: Any, role: Any) -> list[str]:
     """
     names = [*vars(role), *getattr(role, "__annotations__", ())] if isinstance(role, type) else []
     return [name for name in names if not name.startswith("_") and not hasattr(part, name)]
-
-
-def is_ours(part: Any) -> bool:
-    """Whether a part comes with the library, where tests hold it to its promises."""
-    return type(part).__module__.split(".")[0] == "turnout"

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Layout
-from turnout.task import Standardised
 from turnout.types import Replies, State, Tensors, Turnout
+from turnout.world.enrolment import Enrolment as Enrolment
 from turnout.world.events import Event
 from turnout.world.members import Members
 
@@ -29,21 +29,6 @@ Messages = list[tuple[int, bytes]]  # encoded changes of the model in order, eac
 
 def _nobody() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
-
-
-@dataclass(frozen=True)
-class Enrolment:
-    """What is known of the clients before the first round: how many, what they are called, what their data is like."""
-
-    clients: int
-    names: tuple[str, ...] | None
-    input_shape: tuple[int, ...]
-    classes: int
-    sample: tuple[Tensor, Tensor]  # a few samples to try the model on
-    groups: Tensor | None  # the cluster of each client [N], where the data has clusters
-    fingerprint: str  # of the data: a checkpoint of other data is refused
-    standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
-    note: str = ""  # how files became samples, in a sentence
 
 
 @dataclass(frozen=True)

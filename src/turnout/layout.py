@@ -79,6 +79,9 @@ class Layout:
 def lay_out(module: nn.Module, personal: Predicate | None = None) -> Layout:
     """Put every trainable parameter and every buffer of a model into its group.
 
+    A buffer that is not persistent (a table of sines, a mask) follows from the model and is no state: it neither
+    travels nor is kept.
+
     >>> layout = lay_out(nn.Linear(3, 2), personal=lambda name, module: name == "bias")
     >>> [(s.name, s.start) for s in layout.slots], layout.shared, layout.width
     ([('weight', 0), ('bias', 6)], 6, 8)
@@ -91,7 +94,8 @@ def lay_out(module: nn.Module, personal: Predicate | None = None) -> Layout:
     for name, parameter in shared + own:
         slots.append(Slot(name, tuple(parameter.shape), start, parameter.numel()))
         start += parameter.numel()
-    buffers = [n for n, _ in module.named_buffers()]
+    persistent = module.state_dict().keys()
+    buffers = [n for n, _ in module.named_buffers() if n in persistent]
     return Layout(
         slots=tuple(slots),
         shared=sum(p.numel() for _, p in shared),

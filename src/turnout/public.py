@@ -33,8 +33,7 @@ from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
 from turnout.world import participation
-from turnout.world.events import EventLog, Join, Leave
-from turnout.world.random_events import RandomEvents
+from turnout.world.events import EventLog, Join, Leave, RandomEvents
 
 __all__ = [
     "APFL",

@@ -6,12 +6,15 @@ S samples of a pool, R rows (samples listed client after client).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from turnout.errors import Mistake
 
 Tensors = dict[str, Tensor]
 Extra = dict[str, float | str]  # numbers and words for the round's record
@@ -191,6 +194,36 @@ def _rows(tensors: Tensors, rows: Tensor) -> Tensors:
 
 
 State = dict[str, Any]  # a tree of dicts whose leaves are tensors, numbers, strings or None: what a checkpoint holds
+
+
+def storable(tree: State, whose: str) -> State:
+    """The state of a part as it is; refused where a checkpoint could not hold it, or would give back something else.
+
+    >>> storable({"rows/old": torch.zeros(2)}, "begin")
+    Traceback (most recent call last):
+    turnout.errors.Mistake: begin: a state calls something 'rows/old', and / divides names in a checkpoint: rename it
+    """
+    for name, value in tree.items():
+        if not isinstance(name, str):
+            raise Mistake(f"{whose}: a state has the name {name!r}, and names are texts: write {str(name)!r}")
+        if "/" in name:
+            raise Mistake(f"{whose}: a state calls something {name!r}, and / divides names in a checkpoint: rename it")
+        if isinstance(value, dict):
+            storable(value, whose)
+        elif not isinstance(value, Tensor) and not _survives(value):
+            raise Mistake(
+                f"{whose}: a state has a {type(value).__name__} under {name!r}, which a checkpoint cannot hold: "
+                "give tensors, numbers, texts or None, in dictionaries by name"
+            )
+    return tree
+
+
+def _survives(value: Any) -> bool:
+    """Whether a plain value is the same after it was written as JSON."""
+    try:
+        return repr(json.loads(json.dumps(value))) == repr(value)
+    except (TypeError, ValueError):
+        return False
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, dict[str, Any]]:

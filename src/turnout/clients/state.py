@@ -21,7 +21,7 @@ from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import Term
-from turnout.types import Samples, Tensors, flatten, unflatten
+from turnout.types import Samples, Tensors, flatten, storable, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
 OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
@@ -42,7 +42,7 @@ class ClientState:
     slots: Tensors = field(default_factory=dict)
     residuals: Tensors = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
-    seen: Tensors = field(default_factory=dict)  # its own activations after training (watching.py)
+    seen: Tensors = field(default_factory=dict)  # its own activations after training (evaluation/activations.py)
 
     def start(self, shared: Tensor) -> Tensor:
         """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
@@ -197,8 +197,8 @@ def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Alg
     tree = {
         "state": {name: states[name] for name in layout.personal_states},
         "slot": slots,
-        "residual": algorithm.compression.residuals(layout.shared_slots),
-        "mine": {term.name: term.mine(shared_P) for term in algorithm.terms},
+        "residual": storable(algorithm.compression.residuals(layout.shared_slots), "algorithm.compression"),
+        "mine": storable({term.name: term.mine(shared_P) for term in algorithm.terms}, "algorithm.terms"),
     }
     rows = flatten(tree)[0]
     if layout.width > layout.shared:

@@ -18,7 +18,7 @@ def check_settings(part: Any, path: str = "") -> None:
     """Refuse the first field, at any depth, that holds something else than it says."""
     try:
         hints = settable(type(part))
-    except (NameError, TypeError):  # somebody's own class, with hints that cannot be resolved
+    except TypeError:  # somebody's own class, with hints that are no types
         return
     for name, hint in hints.items():
         here = f"{path}.{name}" if path else name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -39,13 +40,17 @@ class Shape(Enum):
     TABLE = auto()  # values by name
     SETTINGS = auto()  # a dataclass with fields of its own
     FUNCTION = auto()
+    SET = auto()
+    LITERAL = auto()  # one of a few values
+    NAMED = auto()  # a member of an Enum, by its name
     PLAIN = auto()  # a number, a text, a path, true or false, nothing
     OTHER = auto()  # a class that a file cannot hold
 
 
 @dataclass(frozen=True)
 class Hint:
-    """A type hint, taken apart: its shape, and the hints inside it (options of a choice, items, a table's values)."""
+    """A type hint, taken apart: its shape, and the hints inside it (options of a choice, items, a table's values; of a
+    literal the values themselves)."""
 
     shape: Shape
     inside: tuple[Any, ...] = ()
@@ -66,6 +71,12 @@ def parsed(hint: Any) -> Hint:
         return Hint(Shape.LIST, arguments[:1] if arguments[1:] == (Ellipsis,) else arguments)
     if origin in (dict, Mapping):
         return Hint(Shape.TABLE, arguments[1:])
+    if origin in (set, frozenset):
+        return Hint(Shape.SET, arguments)
+    if origin is typing.Literal:
+        return Hint(Shape.LITERAL, arguments)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return Hint(Shape.NAMED)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return Hint(Shape.SETTINGS)
     if origin is Callable or hint is Callable:
@@ -89,11 +100,15 @@ def fits(hint: Any, value: Any) -> bool:
             return _fits_list(found.inside, value)
         case Shape.TABLE:
             return isinstance(value, Mapping)
+        case Shape.SET:
+            return isinstance(value, set | frozenset) and all(fits(found.inside[0], item) for item in value)
+        case Shape.LITERAL:
+            return any(type(option) is type(value) and option == value for option in found.inside)
         case Shape.ROLE if isinstance(hint, type):
             return not isinstance(value, str | numbers.Number | type(None))
         case Shape.ROLE | Shape.FUNCTION:  # a role that is no class is a function
             return callable(value)
-        case Shape.SETTINGS:
+        case Shape.SETTINGS | Shape.NAMED:
             return isinstance(value, hint)
     return True
 
@@ -119,8 +134,12 @@ def in_words(hint: Any) -> str:
             return f"an object such as {example(hint)}"
         case Shape.ROLE | Shape.FUNCTION:
             return 'a function, as its path "package.module:name"'
-        case Shape.LIST:
+        case Shape.LIST | Shape.SET:
             return "a list"
+        case Shape.LITERAL:
+            return " or ".join(map(repr, found.inside))
+        case Shape.NAMED:
+            return " or ".join(repr(member.name) for member in hint)
         case Shape.TABLE:
             return "a table"
     return "None" if hint is type(None) else WORDS.get(hint, getattr(hint, "__name__", str(hint)))
@@ -136,18 +155,56 @@ def role_in(hint: Any) -> Any:
     found = parsed(hint)
     if found.shape is Shape.ROLE:
         return hint
+    if found.shape is Shape.LITERAL:
+        return None
     return next((role for inside in found.inside if (role := role_in(inside)) is not None), None)
+
+
+def nothing(hint: Any) -> str | bool:
+    """How a file says that an optional setting is None: "none", or false where "none" would be a text of its own.
+
+    >>> nothing(int | None), nothing(str | None)
+    ('none', False)
+    """
+    options = (hint, *parsed(hint).inside)
+    return False if any(option is str or _is_literal(option, "none") for option in options) else "none"
+
+
+def _is_literal(hint: Any, value: Any) -> bool:
+    found = parsed(hint)
+    return found.shape is Shape.LITERAL and value in found.inside
 
 
 def settable(maker: Any) -> dict[str, Any]:
     """The settings of a class or function with their type hints."""
     if dataclasses.is_dataclass(maker):
-        hints = typing.get_type_hints(maker)
+        hints = _hints(maker)
         return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
     function = maker.__init__ if inspect.isclass(maker) else maker
-    hints = typing.get_type_hints(function)
+    hints = _hints(function)
     names = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind != p.VAR_POSITIONAL]
     return {name: hints.get(name, Any) for name in names}
+
+
+def _hints(thing: Any) -> dict[str, Any]:
+    """The type hints of a class or function; what only a type checker imports may be anything."""
+    try:
+        return typing.get_type_hints(thing)
+    except NameError:
+        owners = reversed(inspect.getmro(thing)) if inspect.isclass(thing) else [thing]
+        return {name: hint for owner in owners for name, hint in _one_by_one(owner).items()}
+
+
+def _one_by_one(owner: Any) -> dict[str, Any]:
+    names = vars(sys.modules[owner.__module__]) if owner.__module__ in sys.modules else {}
+    found: dict[str, Any] = {}
+    for name, hint in vars(owner).get("__annotations__", getattr(owner, "__annotations__", {})).items():
+        alone = types.SimpleNamespace(__annotations__={name: hint})
+        try:
+            found |= typing.get_type_hints(alone, globalns=names)
+        except NameError:
+            found[name] = Any
+    return found
 
 
 def required(maker: Any) -> list[str]:

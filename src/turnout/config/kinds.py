@@ -75,7 +75,7 @@ ROLES = (
     Role("weighting", Weighting, ("turnout.parts.weighting",)),
     Role("aggregation", Aggregation, ("turnout.parts.aggregation",)),
     Role("server", ServerStep, ("turnout.parts.server",)),
-    Role("event", Events, ("turnout.world.events", "turnout.world.random_events")),
+    Role("event", Events, ("turnout.world.events",)),
     Role("runtime", RuntimeSpec, ("turnout.runtimes.settings",)),
 )
 
@@ -99,8 +99,15 @@ def public_kinds(namespace: str = "") -> dict[str, Maker]:
     >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__, "SGD" in public_kinds()
     ({}, 'IID', True)
     """
-    roles = [role for role in ROLES if role.public == namespace]
-    return {maker.__name__: maker for role in roles for maker in KINDS[role.protocol].values()}
+    found: dict[str, Maker] = {}
+    for role in (role for role in ROLES if role.public == namespace):
+        for maker in KINDS[role.protocol].values():
+            if found.setdefault(maker.__name__, maker) is not maker:
+                both = " and ".join(f"{m.__module__}.{m.__name__}" for m in (found[maker.__name__], maker))
+                raise ValueError(
+                    f"two kinds have one public name in turnout{namespace and '.' + namespace}: {both}: rename one"
+                )
+    return found
 
 
 def find(role: Any, kind: str, path: str) -> Maker:

@@ -11,11 +11,12 @@ import dataclasses
 import inspect
 import re
 import tomllib
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnout.config.hints import Shape, fits, in_words, parsed, required, settable
+from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
 from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported
 from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
@@ -58,11 +59,17 @@ def build(hint: Any, value: Any, path: str) -> Any:
         case Shape.ROLE:
             return _build_role(hint, value, path)
         case Shape.CHOICE:
-            return _build_choice(found.inside, value, path)
+            return _build_choice(hint, value, path)
         case Shape.LIST if isinstance(value, list | tuple):
             return tuple(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
         case Shape.TABLE if isinstance(value, dict):
             return {name: build(found.inside[0], item, f"{path}.{name}") for name, item in value.items()}
+        case Shape.SET if isinstance(value, list | tuple | set | frozenset):
+            return typing.get_origin(hint)(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
+        case Shape.NAMED if isinstance(value, str) and value in hint.__members__:
+            return hint[value]
+        case Shape.LITERAL | Shape.NAMED if fits(hint, value):
+            return value
         case Shape.SETTINGS:
             return _build_fields(hint, value, path)
         case Shape.FUNCTION if isinstance(value, str) and ":" in value:
@@ -109,10 +116,11 @@ def _is_part(role: Any, maker: Any) -> bool:
     return not inspect.isclass(maker) and bool(required(maker))
 
 
-def _build_choice(options: Sequence[Any], value: Any, path: str) -> Any:
+def _build_choice(hint: Any, value: Any, path: str) -> Any:
+    options = parsed(hint).inside
     wanted = [o for o in options if o is not type(None)]
-    if len(wanted) < len(options) and (value is None or (value == "none" and str not in wanted)):
-        return None  # a file leaves it out, a command line says none
+    if len(wanted) < len(options) and (value is None or _says_nothing(hint, wanted, value)):
+        return None
     mistakes = []
     for option in wanted:
         try:
@@ -122,6 +130,12 @@ def _build_choice(options: Sequence[Any], value: Any, path: str) -> Any:
     if len(mistakes) > 1 and not any(parsed(option).shape in (Shape.ROLE, Shape.SETTINGS) for option in wanted):
         raise Mistake(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
     raise mistakes[0]
+
+
+def _says_nothing(hint: Any, wanted: Sequence[Any], value: Any) -> bool:
+    if nothing(hint) is False:
+        return value is False and bool not in wanted
+    return isinstance(value, str) and value == nothing(hint)
 
 
 def _build_fields(maker: Any, value: Any, path: str) -> Any:

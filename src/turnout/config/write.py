@@ -11,13 +11,15 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 from torch import Tensor, nn
 
-from turnout.config.hints import role_in, settable
+from turnout.config.hints import nothing, role_in, settable
 from turnout.config.kinds import name_of
 from turnout.experiment import Experiment
 
@@ -26,18 +28,22 @@ OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has
 
 
 def to_table(thing: Any, role: Any = None) -> Any:
-    """An object as nested tables: every field, so that the file is exact; what is None is left out."""
+    """An object as nested tables: every field, so that the file is exact; what is None by default is left out then."""
+    if isinstance(thing, np.generic):
+        thing = thing.item()
+    if isinstance(thing, Enum):
+        return thing.name
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        hints = settable(type(thing))
-        fields = {name: to_table(getattr(thing, name), role_in(hint)) for name, hint in hints.items()}
         named = {"kind": name_of(role, thing)} if role is not None else {}
-        return named | {name: value for name, value in fields.items() if value is not None}
+        return named | _fields(thing)
     if isinstance(thing, list | tuple):
         return [to_table(item, role) for item in thing]
+    if isinstance(thing, set | frozenset):
+        return sorted((to_table(item, role) for item in thing), key=repr)
     if isinstance(thing, Mapping):
-        return {str(name): to_table(item) for name, item in thing.items()}
+        return {str(name): to_table(item, role) for name, item in thing.items()}
     if callable(thing):
         return name_of(role, thing) if "<" not in getattr(thing, "__qualname__", "<") else f"<source {_hash(thing)}>"
     if isinstance(thing, Path):
@@ -45,6 +51,20 @@ def to_table(thing: Any, role: Any = None) -> Any:
     return (
         thing if thing is None or isinstance(thing, str | int | float) else f"<{type(thing).__name__} {_hash(thing)}>"
     )
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    """The settings of an object. None is left out where it is the default, and said where it is not."""
+    hints = settable(type(thing))
+    absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
+    found = {}
+    for name, hint in hints.items():
+        value = getattr(thing, name)
+        if value is not None:
+            found[name] = to_table(value, role_in(hint))
+        elif name not in absent:
+            found[name] = nothing(hint)
+    return found
 
 
 def _hash(thing: Any) -> str:

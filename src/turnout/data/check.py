@@ -39,11 +39,22 @@ def check_paired(x: Tensor, y: Tensor) -> None:
 
 
 def classes_of(y: Tensor, classes: int | None, labels: Sequence[str] | None) -> int:
-    """How many outputs a model needs: `classes`, one per label, or the largest label + 1; for numbers their width."""
+    """How many outputs a model needs: `classes`, one per label, or the largest label + 1; for numbers their width, and
+    so for rows of 0 and 1 (any number of labels each).
+
+    >>> classes_of(torch.tensor([4, 2]), None, None), classes_of(torch.tensor([[0, 1, 1], [0, 0, 0]]), None, None)
+    (5, 3)
+    """
     if y.is_floating_point():
         return y[0].numel() if len(y) else 1
+    if _any_number_of_labels(y):
+        return classes or (len(labels) if labels else y.shape[1])
     found = int(y.max()) + 1 if y.numel() else 0
     return classes or (len(labels) if labels else max(found, 2))
+
+
+def _any_number_of_labels(y: Tensor) -> bool:
+    return y.ndim == 2 and y.numel() > 0 and bool(((y == 0) | (y == 1)).all())
 
 
 def check_samples(
@@ -64,7 +75,7 @@ def check_samples(
         if values.is_floating_point():
             bad = (~values.flatten(1).isfinite()).any(1)
             _refuse(bad, place, f"{name} is NaN or infinite; repair or remove the sample")
-    if not y.is_floating_point():
+    if not y.is_floating_point() and not _any_number_of_labels(y):
         wrong = ((y < 0) | (y >= classes)).view(len(y), -1).any(1)
         _refuse(wrong, place, f"the label is outside 0 to {classes - 1}; renumber it or raise classes")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.partition import IID, Natural, Partition
+from turnout.data.partition import IID, Natural, Partition, WithClusters
 from turnout.data.partition.label_quotas import divide_pools, pick_rows
 from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
@@ -86,7 +86,6 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     rows_C = _rows(pool, partition, spec.sizes, clients, seed)
     official = spec.local_test == "official"
     train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, spec, seed)
-    groups = getattr(partition, "groups", None)  # only partitions with clusters have it
     federation = Pooled(
         pool.x,
         pool.y,
@@ -99,7 +98,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
         test_y=pool.test[1] if official and pool.test else None,
         central=pool.test,
         official=pool.test is not None and not official,
-        cluster_N=groups(clients) if groups else None,
+        cluster_N=partition.clusters_of_clients(clients) if isinstance(partition, WithClusters) else None,
     )
     return federation if pool.test else pool_tests(federation)
 

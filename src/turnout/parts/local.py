@@ -7,13 +7,13 @@ Shape letters: c clients of a chunk, P parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, check_part
-from turnout.parts.optimizers import SGD, Optimizer
+from turnout.errors import Mistake, check_part, nearest
+from turnout.parts.optimizers import MOMENTS, SGD, Optimizer
 from turnout.parts.schedules import Constant, Schedule
 from turnout.types import Turnout
 
@@ -36,6 +36,7 @@ class Local:
     def __post_init__(self) -> None:
         check_part("algorithm.local.optimizer", self.optimizer, Optimizer, "SGD(lr=0.1)")
         check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
+        _check_moments(self.optimizer)
         if self.epochs is not None and self.steps is not None:
             raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         if self.full_work < 1:
@@ -67,6 +68,19 @@ class Local:
         if self.steps is not None:
             return torch.where(per_epoch_C > 0, self.steps, 0)
         return per_epoch_C * self.full_work
+
+
+def _check_moments(optimizer: Optimizer) -> None:
+    """What becomes of the slots must be known, or left open in a field that can be settled."""
+    kind, moments = type(optimizer).__name__, optimizer.moments
+    if moments not in MOMENTS:
+        raise Mistake(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
+    settable = is_dataclass(optimizer) and any(f.name == "moments" and f.init for f in fields(optimizer))
+    if moments == "auto" and not settable:
+        raise Mistake(
+            f"algorithm.local.optimizer: {kind}.moments is 'auto', which is settled before the first round: make "
+            "moments a field of the dataclass, or say 'federated', 'local' or 'fresh'"
+        )
 
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:

@@ -19,6 +19,7 @@ from turnout.errors import Mistake
 from turnout.parts.arrived import Arrived
 from turnout.rng import draw
 from turnout.types import State
+from turnout.world.enrolment import Enrolment
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 
@@ -26,7 +27,10 @@ NOTHING: State = {}  # what a selection that remembers nothing is given
 
 
 class Selection(Protocol):
-    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing."""
+    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing.
+
+    One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
+    """
 
     def begin(self) -> State:
         """What it remembers before the first round."""
@@ -108,6 +112,10 @@ class Count(Memoryless):
         count = min(self.clients, len(members))
         return members.at(draw(count, len(members), t, seed))
 
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Count:
+        self.check(enrolment.clients)
+        return self
+
     def check(self, clients: int) -> None:
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
@@ -128,14 +136,11 @@ class AsLogged(Memoryless):
     def log(self) -> FleetLog:
         return FleetLog(self.path, names=self.names)
 
-    def bound(self, names: tuple[str, ...] | None, clients: int) -> AsLogged:
-        """The same for data with these client names (None: numbered) and this many clients, checked."""
-        selection = AsLogged(self.path, names)
-        selection.__dict__["log"] = self.log.bound(names, clients)
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> AsLogged:
+        """The same for these clients and so many rounds, checked."""
+        selection = AsLogged(self.path, enrolment.names)
+        selection.__dict__["log"] = self.log.tied_to_clients(enrolment, rounds)
         return selection
-
-    def check_rounds(self, rounds: int) -> None:
-        self.log.check_rounds(rounds)
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         asked_I = self.log.asked(t)

@@ -70,8 +70,8 @@ class Records:
     def add_round(self, record: RoundRecord, evaluation: Evaluation | None = None) -> None:
         """Write a round, and what was measured after it, in one transaction."""
         with transaction(self.db, self.path, f"round {record.round}"):
-            self._insert("rounds", [tuple(getattr(record, name) for name in _ROUND_COLUMNS)])
-            self._insert("extras", [(record.round, name, value) for name, value in record.extra.items()])
+            self._insert("rounds", [tuple(_plain(getattr(record, name)) for name in _ROUND_COLUMNS)])
+            self._insert("extras", [(record.round, name, _plain(value)) for name, value in record.extra.items()])
             self._insert_clients(record.round, record.clients)
             self._insert("events", [(record.round, i, *event) for i, event in enumerate(record.events)])
             if evaluation is not None:
@@ -284,3 +284,8 @@ def _differences(left: Records, right: Records, table: str, keys: tuple[str, ...
         else:
             yield f"{where}: only in {(left if first else right).path}"
             a, b = (next(rows[0], None), b) if first else (a, next(rows[1], None))
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's (a person's learning rate, say) as Python's: SQLite would keep its bytes."""
+    return value.item() if isinstance(value, np.generic) else value

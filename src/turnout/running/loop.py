@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 from turnout import __version__
 from turnout.config.read import check_same, to_toml
+from turnout.config.read_back import check_reads_back
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.clock import stage
@@ -237,6 +238,7 @@ def begin(
     metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
+        check_reads_back(experiment)
         write_whole(settings, to_toml(experiment))
     elif renewed is not None:
         write_whole(settings, renewed)

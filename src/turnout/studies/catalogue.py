@@ -1,39 +1,32 @@
-"""All studies by name, in the order of the papers."""
+"""All studies by name, in the order of the papers: every module here that has a `STUDY` is one."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
+from turnout import studies
 from turnout.errors import Mistake, nearest
-from turnout.studies import (
-    activations,
-    adam,
-    arrivals,
-    bias,
-    bmta,
-    bytes,
-    departures,
-    elastic,
-    friend_cost,
-    friend_discovery,
-    friends,
-    gradients,
-    labels,
-    low_participation,
-    noniid,
-    participation,
-    personal,
-    together,
-)
 from turnout.studies.study import Study
 
-PAPERS = (
-    (participation, bias, arrivals, departures),  # 000
-    (elastic, noniid, low_participation, bmta, bytes),  # 001
-    (labels,),  # 002
-    (friends, friend_discovery, friend_cost),  # 003
-    (adam, personal, gradients, activations),  # 004
-    (together,),  # all of them
-)
-STUDIES = {module.STUDY.name: module.STUDY for modules in PAPERS for module in modules}
+
+def _found() -> dict[str, Study]:
+    modules = (f"{studies.__name__}.{info.name}" for info in pkgutil.iter_modules(studies.__path__))
+    listed = [getattr(importlib.import_module(name), "STUDY", None) for name in modules if name != __name__]
+    found: dict[str, Study] = {}
+    for study in sorted((s for s in listed if s is not None), key=_place):
+        if study.name in found:
+            raise ValueError(f"two studies are called {study.name!r}")
+        found[study.name] = study
+    return found
+
+
+def _place(study: Study) -> tuple[bool, str]:
+    """By paper and table; what reproduces no paper is last."""
+    return not study.reproduces.startswith("paper "), study.reproduces
+
+
+STUDIES = _found()
 
 
 def find_study(name: str) -> Study:

@@ -82,6 +82,11 @@ class TaskSpec(Protocol):
     @property
     def loss(self) -> PerSample: ...
 
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        """Targets like these that need the most outputs, to try a model with so many on: the last label, where targets
+        are numbers of labels."""
+        ...
+
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None: ...
 
 

@@ -18,6 +18,7 @@ from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
 from turnout.task import InOwnUnit
+from turnout.world.enrolment import tied
 
 
 def enrolment_of(federation: Federation) -> Enrolment:
@@ -32,6 +33,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
         note=getattr(federation, "note", ""),
+        examples=lambda client_C: federation.examples(client_C).cpu(),
     )
 
 
@@ -46,15 +48,11 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
-    """Tie parts to this data: clients by name (fleet logs), the target's own unit; refuse a cohort larger than it."""
+    """Tell parts who the clients are, where they ask for it: a fleet's log has names, a cohort may be too large; and
+    give the task the target's own unit."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
-        if hasattr(part, "bound"):
-            experiment = experiment.but(**{path: part.bound(enrolment.names, enrolment.clients)})
-        if hasattr(part, "check_rounds"):
-            part.check_rounds(experiment.rounds)
-    if hasattr(selection, "check"):
-        selection.check(enrolment.clients)
+        experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
     unit = enrolment.standardised
     if unit is None or isinstance(experiment.task, InOwnUnit):
         return experiment

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from turnout.clients.state import initial_moments, initial_shared
@@ -31,6 +30,7 @@ from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track, fingerprint
 from turnout.tracks.weights import Weights
+from turnout.types import storable
 from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
@@ -68,15 +68,15 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     if experiment.start is not None:
         load_weights(template, Path(experiment.start))
     x, y = enrolment.sample
-    highest = y if y.is_floating_point() else torch.full_like(y, enrolment.classes - 1)
-    check_model(experiment.task, template, x, highest)
+    check_model(experiment.task, template, x, experiment.task.highest(y, enrolment.classes))
     try_turnout(experiment, enrolment)
     layout = lay_out(template, _algorithm(experiment).personal)
     if not layout.width:
         raise Mistake("the model has no parameter that can be trained: give one that has")
     check_experiment(experiment, _algorithm(experiment), layout)
     flat_P = layout.pack(dict(template.named_parameters()))
-    states = {name: value.detach().clone() for name, value in template.named_buffers()}
+    buffers = dict(template.named_buffers())
+    states = {name: buffers[name].detach().clone() for name in layout.states}
     return _settled(experiment, layout), template, Model(copy.deepcopy(template), layout, flat_P, states)
 
 
@@ -89,13 +89,15 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
     return Server(
         shared_P=shared_P,
         states=states,
-        down={term.name: place.put_all(term.down(shared_P)) for term in algorithm.terms},
+        down=place.put_tree(storable({term.name: term.down(shared_P) for term in algorithm.terms}, "algorithm.terms")),
         members=members,
-        mixing=algorithm.mixing.begin(members.population, layout.shared),
-        substitution=algorithm.substitution.begin(members.population, layout.shared),
-        compression=place.put_tree(algorithm.compression.begin(layout.shared_slots)),
-        step=place.put_tree(algorithm.server.begin(layout.shared)),
-        selection=algorithm.selection.begin(),
+        mixing=storable(algorithm.mixing.begin(members.population, layout.shared), "algorithm.mixing"),
+        substitution=storable(
+            algorithm.substitution.begin(members.population, layout.shared), "algorithm.substitution"
+        ),
+        compression=place.put_tree(storable(algorithm.compression.begin(layout.shared_slots), "algorithm.compression")),
+        step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
+        selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
     )
 

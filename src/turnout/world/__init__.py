@@ -7,10 +7,10 @@ stratified.py      dropping an exact number of clients, spread over groups
 fleet_log.py       the log of a real fleet (`round,client,work`) as participation
 turnout_csv.py     reading and writing such a log
 client_names.py    clients by name or by number
+enrolment.py       what is known of the clients before the first round, and how a part asks for it
 
 members.py         the set of enrolled clients
-events.py          who joins and leaves when: a list or a file, checked, as one calendar
-random_events.py   joins, leaves and returns drawn from rates
+events/            who joins and leaves when: a list, a file or rates, checked, as one calendar
 
 recording.py       measuring a participation trace on this machine
 contention.py      the two processes of such a measurement

@@ -18,6 +18,7 @@ from torch import Tensor
 from turnout.errors import Mistake, nearest
 from turnout.rng import uniform
 from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import Enrolment
 from turnout.world.turnout_csv import TurnoutLog, read_turnout
 
 
@@ -30,8 +31,8 @@ class FleetLog:
     mode="resample"  every simulated client has one of the logged clients for good, at random, and draws one
                      of its rows each round (by="client"); or draws from all rows of the log (by="fleet")
 
-    For a replay, the log has the client names of the data, or their numbers if the data has no names; give the names by
-    `bound`. A resampled log may have any client names.
+    For a replay, the log has the client names of the data, or their numbers if the data has no names. A resampled log
+    may have any client names.
     """
 
     path: str
@@ -54,12 +55,13 @@ class FleetLog:
         """The rows, read once."""
         return read_turnout(self.path)
 
-    def bound(self, names: tuple[str, ...] | None, clients: int) -> FleetLog:
-        """This log for data with these client names (None: numbered) and this many clients, checked."""
-        log = replace(self, names=names)
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> FleetLog:
+        """This log for these clients and so many rounds, checked."""
+        log = replace(self, names=enrolment.names)
         log.__dict__["log"] = self.log  # so that it is not read again
         if self.mode == "replay":
-            log._check_clients(clients)
+            log._check_clients(enrolment.clients)
+            log._check_rounds(rounds)
         return log
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
@@ -75,7 +77,7 @@ class FleetLog:
         """The clients with a row in round t of the log, sorted."""
         return self._round(t)[0]
 
-    def check_rounds(self, rounds: int) -> None:
+    def _check_rounds(self, rounds: int) -> None:
         """Refuse to replay more rounds than the log has."""
         if self.mode == "replay" and rounds > self.log.rounds:
             raise Mistake(
@@ -84,7 +86,7 @@ class FleetLog:
             )
 
     def _round(self, t: int) -> tuple[Tensor, Tensor]:
-        self.check_rounds(t + 1)
+        self._check_rounds(t + 1)
         round_N, client_N, work_N = self._by_round
         start, stop = np.searchsorted(round_N, [t, t + 1])
         return client_N[start:stop], work_N[start:stop]

@@ -5,22 +5,23 @@ are addressed: a client's fraction does not depend on who else is asked or on th
 Stratified, which is about the cohort as a whole.)
 
 `when_up` composes: Dropout(0.3, when_up=Traces(first=5)) is absent three times in ten and finishes part of
-the work otherwise.
+the work otherwise. A kind that needs to know who the clients are has `tied_to_clients` (enrolment.py).
 
 Shape letters: C clients of the cohort, G groups among them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, is_ours
+from turnout.errors import Mistake
 from turnout.machine.clock import stage
 from turnout.rng import uniform
+from turnout.world.enrolment import Enrolment, tied
 from turnout.world.fleet_log import FleetLog
 from turnout.world.on_off import up_now
 from turnout.world.stratified import keep_in_groups
@@ -33,7 +34,7 @@ class Participation(Protocol):
     """The fraction of the work that each asked client finishes in round t: float64 in [0, 1], 0 = absent.
 
     `full_work` is how many units are asked for; `groups` is the group of every client of the population, if the data
-    has groups.
+    has groups. One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
     """
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
@@ -42,17 +43,16 @@ class Participation(Protocol):
 def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
-    """The fractions; those of a user's own participation are checked."""
+    """The fractions; a participation is held to what it promises."""
     with stage("participation"):
         fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
-    if not is_ours(participation):
-        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
-        if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
-            found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
-            raise Mistake(
-                f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
-                f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
-            )
+    wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
+    if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
+        found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
+        raise Mistake(
+            f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
+            f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
+        )
     return fraction_C
 
 
@@ -78,6 +78,14 @@ def _work_of_present(
     return torch.where(up_C, inner.fraction(client_C, t, full_work, seed, groups), 0.0)
 
 
+Composed = TypeVar("Composed", "Dropout", "Stratified", "OnOff")
+
+
+def _tied_inside(part: Composed, enrolment: Enrolment, rounds: int) -> Composed:
+    """The same with `when_up` for these clients."""
+    return replace(part, when_up=tied(part.when_up, enrolment, rounds, "world.participation.when_up"))
+
+
 def _check_rate(kind: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise Mistake(f"participation {kind}(rate={rate}): the rate is the share of absent clients, 0 to 1")
@@ -99,6 +107,9 @@ class Dropout:
 
     def __post_init__(self) -> None:
         _check_rate("Dropout", self.rate)
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Dropout:
+        return _tied_inside(self, enrolment, rounds)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = uniform(seed, "dropout", t, ids=client_C) >= self.rate
@@ -127,6 +138,9 @@ class Stratified:
 
     def __post_init__(self) -> None:
         _check_rate("Stratified", self.rate)
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Stratified:
+        return _tied_inside(self, enrolment, rounds)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         first_full = self.full_first_round and t == 0
@@ -164,6 +178,9 @@ class OnOff:
                 "participation OnOff(mean_up=1, mean_down=1): clients would alternate for ever; "
                 "make one of them larger than 1"
             )
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> OnOff:
+        return _tied_inside(self, enrolment, rounds)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         up_C = up_now(client_C, t, seed, rise=1 / self.mean_down, fall=1 / self.mean_up)

@@ -11,14 +11,15 @@ Shape letters: S samples of the pool, C clients.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from turnout import kinds_in
 from turnout.data.partition.by_label import IID, Classes, Clustered, Dirichlet, OneLabel
 from turnout.data.partition.by_rows import Natural, Shards
 
-__all__ = ["IID", "Classes", "Clustered", "Dirichlet", "Natural", "OneLabel", "Partition", "Shards"]
+__all__ = ["IID", "Classes", "Clustered", "Dirichlet", "Natural", "OneLabel", "Partition", "Shards", "WithClusters"]
 
 
 class Partition(Protocol):
@@ -32,3 +33,16 @@ class Partition(Protocol):
         `want_C` is how many samples each client should have (a data set's `sizes`); None gives out all of them.
         """
         ...
+
+
+@runtime_checkable
+class WithClusters(Protocol):
+    """What a partition may promise besides: to say who is like whom. Reports and `Stratified` use it."""
+
+    def clusters_of_clients(self, clients: int) -> Tensor:
+        """The cluster of each client, by number from 0."""
+        ...
+
+
+# Kinds of modules that are not listed above, so that a new partition is one file.
+globals().update({kind.__name__: kind for kind in kinds_in(__name__).values()})

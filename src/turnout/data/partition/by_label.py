@@ -158,14 +158,14 @@ class Clustered:
                 f"classes, and the data has {len(pool_L)}: use fewer clusters or fewer classes in each"
             )
         order_L = torch.randperm(len(pool_L), generator=rng(seed, "partition", "clusters"))[:needed]
-        class_CK = order_L.view(self.clusters, -1)[self.groups(clients)]
+        class_CK = order_L.view(self.clusters, -1)[self.clusters_of_clients(clients)]
         weight_CL = torch.zeros(clients, len(pool_L)).scatter_(1, class_CK, 1.0)
         return _split(code_S, weight_CL, pool_L, seed, want_C, "Clustered")
 
-    def groups(self, clients: int) -> Tensor:
+    def clusters_of_clients(self, clients: int) -> Tensor:
         """The cluster of each client.
 
-        >>> Clustered(clusters=2).groups(4)
+        >>> Clustered(clusters=2).clusters_of_clients(4)
         tensor([0, 0, 1, 1])
         """
         if clients < self.clusters:

@@ -2,10 +2,11 @@
 
 A term's rows are like the parameters: what is written for one client's row [P] works for a chunk [c, P]. `down` is what
 the server holds for the term ([P] each) and broadcasts, `mine` what a client keeps between rounds ([c, ...] each, at
-least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended.
+least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended: one
+message for all of them.
 
-The terms that correct by what they remember are in variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a second model
-of the client's own is in apfl.py.
+The terms that correct by what they remember are in control_variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a
+second model of the client's own is in apfl.py.
 
 Shape letters: c clients of a chunk, C replies, I clients who leave, P shared parameters.
 """
@@ -121,15 +122,16 @@ class Term(Protocol):
 
     def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
         """On the server, before `merge`: what those who replied are told now that the round has ended, [P] or any other
-        shape, the same for all of them."""
+        shape, the same for all of them: a client hears it when it is asked again, in whatever company. {} tells
+        nothing."""
         ...
 
     def hear(self, told: Tensors, mine: Tensors) -> Tensors:
-        """On those clients: what they keep after that."""
+        """On those clients, where something was told: what they keep after that."""
         ...
 
     def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
-        """The weights a client predicts with, given those it would download."""
+        """The weights a client predicts with, given those it would download; asked only where `personal` is True."""
         ...
 
     def farewell(self, mine: Tensors) -> Tensors:

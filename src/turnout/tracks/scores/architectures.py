@@ -104,7 +104,8 @@ class Architecture:
         conditions = self.conditions
         built = build_model(self.model, conditions.shape, self.classes, key(conditions.seed, "fresh", t))
         flat_P = conditions.place.put(self.layout.pack(dict(built.named_parameters())))
-        states = conditions.place.put_all({name: value.detach() for name, value in built.named_buffers()})
+        buffers = dict(built.named_buffers())
+        states = conditions.place.put_all({name: buffers[name].detach() for name in self.layout.states})
         flat_CP = flat_P.expand(clients, -1).clone()
         slots = {name: torch.zeros_like(flat_CP) for name in conditions.algorithm.local.optimizer.slots}
         count_C = torch.zeros(clients, dtype=torch.int64, device=flat_CP.device)
@@ -116,7 +117,8 @@ class Architecture:
         algorithm, dtype = self.conditions.algorithm, self.conditions.place.dtype
         flat_P = self.layout.pack(dict(self.template.named_parameters())).to(dtype)
         rows = {MODEL: flat_P, ROUND: torch.tensor(-1)}
-        rows |= {STATE + n: b.to(dtype) if b.is_floating_point() else b for n, b in self.template.named_buffers()}
+        buffers = {n: b for n, b in self.template.named_buffers() if n in self.layout.states}
+        rows |= {STATE + n: b.to(dtype) if b.is_floating_point() else b for n, b in buffers.items()}
         if algorithm.moments == "local":
             rows |= {SLOT + name: torch.zeros_like(flat_P) for name in algorithm.local.optimizer.slots}
             rows[COUNT] = torch.tensor(0)

@@ -13,7 +13,7 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.rng import draw, rng
-from turnout.world.events import Event, Join, Leave, PlannedEvents, Setting
+from turnout.world.events.base import Event, Join, Leave, PlannedEvents, Setting
 
 SUMMED_RATE = 700.0  # for higher rates exp(-rate) underflows, and sums cannot start from it
 

@@ -1,0 +1,92 @@
+"""Public conformance checks: what a part promises, for parts of your own.
+
+    from turnout.testing import check_weighting
+    check_weighting(MyWeighting())
+
+A check raises AssertionError with a sentence that says which promise is broken, and on which numbers. `CHECKS`, at the
+end, has the check of each role.
+
+examples.py   example rounds in which everything happens, and what all parts with a state promise
+world.py      who shows up, who joins and leaves, whom to ask
+data.py       data, partitions, sizes, models, tasks
+clients.py    optimizers, schedules
+terms.py      terms of the gradient
+messages.py   compression
+server.py     weighting, aggregation, the server's step
+history.py    what remembers clients: substitution, mixing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from turnout.data.federation import DataSpec
+from turnout.data.partition import Partition
+from turnout.data.sizes import Sizes
+from turnout.models.layers import ModelSpec
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.compression.base import Compression
+from turnout.parts.mixing import Mixing
+from turnout.parts.optimizers import Optimizer
+from turnout.parts.schedules import Schedule
+from turnout.parts.selection import Selection
+from turnout.parts.server import ServerStep
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import Term
+from turnout.parts.weighting import Weighting
+from turnout.task import TaskSpec
+from turnout.testing.clients import check_optimizer, check_schedule
+from turnout.testing.data import check_data, check_model, check_partition, check_sizes, check_task
+from turnout.testing.examples import example_arrived, example_turnouts
+from turnout.testing.history import check_mixing, check_substitution
+from turnout.testing.messages import check_compression
+from turnout.testing.server import check_aggregation, check_server_step, check_weighting
+from turnout.testing.terms import check_term
+from turnout.testing.world import check_events, check_participation, check_selection
+from turnout.world.events import Events
+from turnout.world.participation import Participation
+
+__all__ = [
+    "CHECKS",
+    "check_aggregation",
+    "check_compression",
+    "check_data",
+    "check_events",
+    "check_mixing",
+    "check_model",
+    "check_optimizer",
+    "check_participation",
+    "check_partition",
+    "check_schedule",
+    "check_selection",
+    "check_server_step",
+    "check_sizes",
+    "check_substitution",
+    "check_task",
+    "check_term",
+    "check_weighting",
+    "example_arrived",
+    "example_turnouts",
+]
+
+# Which check a part of a role must pass.
+CHECKS: dict[type, Callable[[Any], None]] = {
+    DataSpec: check_data,
+    Partition: check_partition,
+    Sizes: check_sizes,
+    Participation: check_participation,
+    Events: check_events,
+    ModelSpec: check_model,
+    TaskSpec: check_task,
+    Selection: check_selection,
+    Optimizer: check_optimizer,
+    Schedule: check_schedule,
+    Term: check_term,
+    Mixing: check_mixing,
+    Compression: check_compression,
+    Substitution: check_substitution,
+    Weighting: check_weighting,
+    Aggregation: check_aggregation,
+    ServerStep: check_server_step,
+}

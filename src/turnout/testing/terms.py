@@ -1,0 +1,122 @@
+"""The check of a term of the gradient: on clients, on the server, and back to clients.
+
+Shape letters: c clients of a chunk, C replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from turnout.parts.arrived import Arrived
+from turnout.parts.terms.base import At, Reform, Term
+from turnout.testing.examples import all_finite, check_numbers, checkpointed, example_arrived, expect
+from turnout.types import Tensors, Turnout
+
+
+def check_term(term: Term, width: int = 6) -> None:
+    """Promises of a term: what it does to a chunk of clients is what it does to each alone, and stays finite; before
+    anybody has replied, and after the server has merged what these clients sent. What either side holds fits into a
+    checkpoint."""
+    generator = torch.Generator().manual_seed(0)
+    start_P, work_C = torch.randn(width, generator=generator), torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    turnout = Turnout(torch.arange(3), work_C, 3.0, work_C, torch.full_like(work_C, 3.0))
+    down, third_C = term.down(start_P), torch.full_like(work_C, 1 / 3)
+    for t in range(2):
+        down = checkpointed({term.name: down}, "down")[term.name]
+        x_cP, grad_cP = torch.randn(2, 3, width, generator=generator)
+        heard = term.broadcast(down)
+        whole, up, kept = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(0, 3))
+        expect(all_finite(*whole), "correct, settle, after: must stay finite")
+        for i in range(3):
+            each, _, _ = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(i, i + 1))
+            for together, alone in zip(whole, each, strict=True):
+                expect(torch.allclose(together[i], alone[0], atol=1e-6), f"client {i} depends on its company")
+        update_CP = x_cP - start_P
+        sum_P = update_CP.mean(0)
+        arrived = example_arrived(update_CP, turnout.client_C, turnout, third_C, start_P, t)
+        arrived = replace(arrived, weight_R=third_C, sum_P=sum_P, new_P=start_P + sum_P)
+        down = _on_the_server(term, down, up, kept, arrived)
+
+
+def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Arrived) -> Tensors:
+    """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
+    told = checkpointed({"told": term.tell(down, arrived)}, "tell")["told"]
+    moved_P = term.move(down, arrived)
+    if moved_P is not None:
+        check_numbers("move", moved_P, arrived.start_P)
+    merged, _ = term.merge(down, up, arrived)
+    heard = _hearing(term, told, kept) if told else kept  # clients who are told nothing hear nothing
+    said = {name: value[:1] for name, value in term.farewell(heard).items()}
+    after = term.reform(merged, said, Reform(arrived.part_R[:1], 1.5))
+    for what, held in (("merge", merged), ("reform", after)):
+        expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `down` declares {sorted(down)}")
+    values = [*told.values(), *heard.values(), *after.values()]
+    expect(all_finite(*values), "tell, hear, merge, reform: must stay finite")
+    return after
+
+
+def _hearing(term: Term, told: Tensors, kept: Tensors) -> Tensors:
+    """What clients keep after they have heard: in any company, since each hears when it is asked the next time."""
+    heard = term.hear(told, {name: value.clone() for name, value in kept.items()})
+    expect(heard.keys() == kept.keys(), f"hear: keeps {sorted(heard)}, but `mine` declares {sorted(kept)}")
+    for rows in (slice(1, 3), slice(2, 3)):
+        one_message = "tell: one message [P] for all who replied, and client {} hears another one in other company"
+        try:
+            some = term.hear(told, {name: value[rows].clone() for name, value in kept.items()})
+        except (RuntimeError, IndexError) as error:
+            raise AssertionError(one_message.format(rows.start) + f" ({error})") from error
+        same = all(v.shape == heard[n][rows].shape and torch.equal(v, heard[n][rows]) for n, v in some.items())
+        expect(same, one_message.format(rows.start))
+    return heard
+
+
+def _locally(
+    term: Term, down: Tensors, t: int, x_cP: Tensor, grad_cP: Tensor, start_P: Tensor, rows: slice
+) -> tuple[list[Tensor], Tensors, Tensors]:
+    """What a term does to some clients, what they send, and what they keep."""
+    at = _place(t, x_cP, start_P, rows)
+    blank = checkpointed({term.name: term.mine(start_P)}, "mine")[term.name]
+    mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
+    grad = term.correct(grad_cP[rows].clone(), at, down, mine)
+    shape = tuple(at.x_cP.shape)
+    expect(grad.shape == at.x_cP.shape, f"correct: gives a gradient of {tuple(grad.shape)}, it was given {shape}")
+    spring = term.spring(start_P[None], down)
+    if spring is not None:
+        expected = grad_cP[rows] + spring[0] * at.x_cP - spring[1]
+        expect(torch.allclose(grad, expected, atol=1e-6), "spring: correct must add k w - f and nothing else")
+    term.settle(at, down, mine)
+    up, kept = term.after(at, down, mine)
+    _check_after(term, up, kept, blank, at)
+    own_cP = term.own(at.x_cP, kept)
+    if not term.personal:
+        silent = torch.equal(own_cP, at.x_cP)
+        expect(silent, "own: gives other weights, but without `personal = True` nobody predicts with them")
+    return [grad, at.x_cP, *up.values(), *kept.values(), own_cP], up, kept
+
+
+def _check_after(term: Term, up: Tensors, kept: Tensors, blank: Tensors, at: At) -> None:
+    for name, value in {**up, **kept}.items():
+        expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
+    numbers = sum(value[0].numel() for value in up.values())
+    most = term.sends * at.x_cP.shape[1] + 2
+    expect(numbers <= most, f"after: sends {numbers} numbers, `sends` says {term.sends} each")
+    expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
+
+
+def _place(t: int, x_cP: Tensor, start_P: Tensor, rows: slice) -> At:
+    """Some clients in the middle of their training."""
+    return At(
+        x_cP=x_cP[rows].clone(),
+        start_cP=start_P[None],
+        lr=0.1,
+        step=0,
+        steps_c=torch.tensor([3.0, 2.0, 1.0])[rows],
+        examples_c=torch.tensor([9, 5, 2])[rows],
+        gradient=lambda x: x * 0.5,
+        squared_gradients=lambda samples: (x_cP[rows] * 0.1).square(),
+        full_gradient=lambda x: x * 0.4,
+        t=t,
+    )

@@ -1,0 +1,87 @@
+"""Checks of who shows up, who joins and leaves, and whom the server asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from turnout.parts.arrived import Arrived
+from turnout.parts.selection import Selection
+from turnout.testing.examples import (
+    checkpointed,
+    copied,
+    example_arrived,
+    example_enrolment,
+    expect,
+    unchanged,
+)
+from turnout.types import Turnout
+from turnout.world.enrolment import tied
+from turnout.world.events import Events, Setting, calendar_of
+from turnout.world.members import Members
+from turnout.world.participation import Participation
+
+ROUNDS = 4
+
+
+def check_participation(
+    participation: Participation, full_work: int = 5, clients: int = 40, alone: bool = True
+) -> None:
+    """Promises of a participation: float64 fractions in [0, 1], addressed: any order of rounds gives the same numbers,
+    and so does any company. `alone=False` for one that divides the cohort as a whole, as `Stratified` does."""
+    participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
+    client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
+    first = [participation.fraction(client_C, t, full_work, 0) for t in range(ROUNDS)]
+    for t in (3, 1, 0, 2):
+        again = participation.fraction(client_C, t, full_work, 0)
+        expect(again.shape == client_C.shape, f"fraction: one number a client, not {tuple(again.shape)}")
+        expect(again.dtype == torch.float64, f"fraction: numbers in float64, not {again.dtype}")
+        expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were asked before")
+        expect(bool(((again >= 0) & (again <= 1)).all()), f"fraction: in [0, 1], round {t} has {again.tolist()}")
+        if alone:
+            some = participation.fraction(some_c, t, full_work, 0)
+            expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on its company")
+
+
+def check_selection(selection: Selection, clients: int = 40) -> None:
+    """Promises of a selection: sorted members, each once, the same for the same round, seed and state; a checkpoint can
+    hold what it remembers, and `choose` does not write on it."""
+    selection = tied(selection, example_enrolment(clients), ROUNDS, "check_selection")
+    members, state = Members(clients).leave(3), checkpointed(selection.begin(), "begin")
+    for t in range(ROUNDS):
+        before = copied(state)
+        chosen_C = selection.choose(members, t, 0, state)
+        again_C = selection.choose(members, t, 0, state)
+        expect(torch.equal(chosen_C, chosen_C.unique()), f"choose: sorted ids, each once, not {chosen_C.tolist()}")
+        expect(bool(members.which(chosen_C).all()), f"choose: members only, not {chosen_C.tolist()}")
+        expect(torch.equal(chosen_C, again_C), "choose: the same for the same round and seed")
+        expect(unchanged(state, before), "choose: must not write into what it remembers")
+        state = checkpointed(selection.observe(state, _replies_of(chosen_C, t)), "observe")
+
+
+def _replies_of(chosen_C: Tensor, t: int) -> Arrived:
+    """Every other one of those asked has replied, with all of the work."""
+    work_C = (torch.arange(len(chosen_C)) % 2 == 0).double()
+    turnout = Turnout(chosen_C, work_C, 1.0, work_C, torch.ones_like(work_C))
+    client_R = chosen_C[work_C > 0]
+    share_C = torch.full_like(work_C, 1 / max(1, len(chosen_C)))
+    return example_arrived(torch.ones(len(client_R), 4), client_R, turnout, share_C, torch.zeros(4), t)
+
+
+def check_events(events: Events, clients: int = 40) -> None:
+    """Promises of an entry of `World.events`: possible, the same every time, whatever number of rounds follows; events
+    that are drawn leave clients alone that other entries name."""
+    setting = Setting(clients, None, rounds=30, seed=0)
+    first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
+    again = calendar_of([events], setting)
+    expect(torch.equal(first.outside_L, longer.outside_L), "events: who is outside at first depends on the rounds")
+    for t in range(30):
+        expect(first.at(t) == again.at(t), f"events: round {t} is not the same the second time")
+        expect(first.at(t) == longer.at(t), f"events: round {t} depends on how many rounds follow")
+    if events.drawn:
+        named = frozenset(range(clients // 2))
+        planned = events.events(replace(setting, named=named))
+        touched = named & ({int(event.client) for event in planned.events} | set(planned.outside))
+        expect(not touched, f"events: clients {sorted(touched)} are drawn, though other entries name them")

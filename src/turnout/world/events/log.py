@@ -1,0 +1,49 @@
+"""Joins and leaves from a CSV file: an entry of `World.events`."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+
+from turnout.errors import Mistake
+from turnout.world.events.base import Event, Join, Leave, PlannedEvents, Setting, number_of
+
+HEADER = ["round", "client", "event"]
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """Joins and leaves from a CSV file with the header `round,client,event`; an event is `join` or `leave`."""
+
+    path: str
+
+    @property
+    def drawn(self) -> bool:
+        return False
+
+    def events(self, setting: Setting) -> PlannedEvents:
+        return PlannedEvents(tuple(self._row(i, row, setting) for i, row in enumerate(self._rows()) if row))
+
+    def _rows(self) -> list[list[str]]:
+        try:
+            with open(self.path, newline="", encoding="utf-8-sig") as file:
+                rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+        except OSError as error:
+            raise Mistake(f"cannot read the events {self.path}: {error.strerror}") from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise Mistake(f"{self.path} is not a CSV text of `round,client,event`: {error}") from error
+        if not rows or rows[0] != HEADER:
+            raise Mistake(f"{self.path}, line 1: the header must be `round,client,event`")
+        return rows[1:]
+
+    def _row(self, i: int, row: list[str], setting: Setting) -> Event:
+        where = f"{self.path}, line {i + 2}"
+        if len(row) != 3 or not row[0].isdecimal():
+            raise Mistake(f"{where}: a row is a round, a client and join or leave, not {','.join(row)!r}")
+        kinds = {"join": Join, "leave": Leave}
+        if row[2] not in kinds:
+            raise Mistake(f"{where}: an event is `join` or `leave`, not {row[2]!r}")
+        return kinds[row[2]](number_of(row[1], setting, f"{where}: "), int(row[0]))
+
+
+KINDS = {"event-log": EventLog}
