@@ -25,7 +25,7 @@ from turnout.parts.selection import Everyone, Selection
 from turnout.parts.server import Apply, ServerStep
 from turnout.parts.substitution.base import Substitution, Unused
 from turnout.parts.terms.base import Term
-from turnout.parts.weighting import ByWork, Shares, Weighting
+from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification, TaskSpec
 from turnout.world.events import Events
@@ -67,7 +67,7 @@ class AlgorithmSpec(Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What you do about it: weights are trained by clients and averaged.
+    """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
 
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
@@ -86,7 +86,7 @@ class Algorithm:
     mixing: Mixing = field(default_factory=Common)
     compression: Compression = field(default_factory=Dense)
     substitution: Substitution = field(default_factory=Unused)
-    weighting: Weighting = field(default_factory=ByWork)
+    weighting: Weighting = field(default_factory=FedAvg)
     shares: Shares = field(default_factory=Shares)
     aggregation: Aggregation = field(default_factory=WeightedSum)
     server: ServerStep = field(default_factory=Apply)

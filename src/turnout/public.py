@@ -25,7 +25,7 @@ from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
 from turnout.running.result import Run, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
@@ -61,6 +61,7 @@ __all__ = [
     "EventLog",
     "Experiment",
     "FedAMP",
+    "FedAvg",
     "FedGATE",
     "FedNova",
     "Friends",

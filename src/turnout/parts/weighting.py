@@ -1,4 +1,4 @@
-"""How much each reply counts: schemes A, B and C of paper 000, FedNova, and the shares they start from.
+"""How much each reply counts: FedAvg, schemes A, B and C of paper 000, FedNova, and the shares they start from.
 
 A weighting answers three questions, each with a default: whose work counts, what a client multiplies its update by
 before sending it, and what the server multiplies a share by. A new weighting overrides one of them.
@@ -47,6 +47,19 @@ class Weighting:
 
 
 @dataclass(frozen=True)
+class FedAvg(Weighting):
+    """The mean over those who replied: a_k = p_k / Σ_j p_j, j those with s_j > 0; unfinished work counts as it is.
+
+    That is scheme B with the missing shares spread over those who replied. Another substitution than none does
+    something else with them, so with one the shares stay as they are.
+    """
+
+    def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        replied = torch.where(counts_C, share_C, 0.0).sum().clamp(min=1e-300)
+        return torch.full_like(share_C, 1.0 if lent else float(share_C.sum() / replied))
+
+
+@dataclass(frozen=True)
 class CompleteOnly(Weighting):
     """Scheme A: a_k = (N p_k / K) [s_k = E], K the number of complete clients.
 
@@ -63,7 +76,7 @@ class CompleteOnly(Weighting):
 
 @dataclass(frozen=True)
 class ByShare(Weighting):
-    """Scheme B: a_k = p_k; unfinished work counts as it is."""
+    """Scheme B: a_k = p_k; unfinished work counts as it is, and the shares of the absent keep the old model."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,7 @@ class Shares:
 
 
 KINDS = {
+    "fedavg": FedAvg,
     "complete-only": CompleteOnly,
     "by-share": ByShare,
     "by-work": ByWork,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,17 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     members = max((int(run.rounds["members"].max()) for run in every if len(run.rounds["members"])), default=0)
     found.append(("clients", f"{members:,}"))
     found += _best_final(runs)
-    found.append(("turnout", show(float(sum(run.mean("work") for run in every)) / len(every), "percent")))
+    found.append(("turnout", show(_mean(run.attendance() for run in every), "percent")))
+    found.append(("work done", show(_mean(run.mean("work") for run in every), "percent")))
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
-    found.append(("time in rounds", show(seconds, "seconds")))
+    found.append(("time" if len(every) == 1 else "time of all runs", show(seconds, "seconds")))
     return found
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def _best_final(runs: Runs) -> list[tuple[str, str]]:

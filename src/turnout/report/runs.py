@@ -79,6 +79,11 @@ class RunRecords:
                     found.setdefault(t, []).append(f"{name.replace('_', ' ')} {words.replace('->', '→')}")
         return {t: "; ".join(words) for t, words in sorted(found.items())}
 
+    def attendance(self) -> float:
+        """The share of the clients asked that answered, over all rounds; NaN if nobody was asked."""
+        asked = self.total("asked")
+        return self.total("answered") / asked if asked else float("nan")
+
     def turnout(self) -> tuple[Column, Column, Column]:
         """(rounds, clients, work) of everyone asked."""
         kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
