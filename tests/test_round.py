@@ -41,7 +41,8 @@ def test_the_default_is_fedavg_the_mean_over_those_who_replied():
     experiment = world(COUNTS, *FRACTIONS, weighting=to.Algorithm().weighting)
     p = shares()
     replied = p[0] + p[1] + p[3]
-    torch.testing.assert_close(moved(experiment), expected([p[0] / replied, p[1] / replied, 0, p[3] / replied], experiment))
+    coefficient = [p[0] / replied, p[1] / replied, 0, p[3] / replied]
+    torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
     assert play(ready(experiment))[1][0].weight_sum == pytest.approx(1.0)
     assert to.Algorithm().weighting == to.FedAvg()
 

@@ -31,6 +31,7 @@ class RoundRecord:
     skipped   why the round changed nothing (nobody answered, ...), None for an ordinary round
     clock     rounds since the objective last shifted: what the schedule saw
     work      mean fraction finished among the asked; `clients["work"]` is each one's fraction in [0, 1]
+    seconds   what the round took, its evaluation included
     extra     numbers or words that parts add ("elastic_loss", "pairs_compared")
     clients   one row per client asked: "client" and any of work, share, weight, loss, examples, bytes_up,
               bytes_down, seconds, friend, or others

@@ -75,7 +75,7 @@ def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str
         "runs": [] if runs is None else [_run_row(plan, runs, i) for i in range(len(runs.runs))],
         "table": [] if runs is None else _table(plan, runs),
         "failed": [{"run": f.name, "why": f.why} for f in failed],
-        "seconds": round(seconds, 3),
+        "command_seconds": round(seconds, 3),
     }
 
 
@@ -88,6 +88,7 @@ def _run_row(plan: RunPlan, runs: Runs, i: int) -> dict[str, Any]:
         "folder": str(read.path),
         "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
         "rounds": len(read.rounds["round"]),
+        "seconds": round(read.total("seconds"), 3),
         "stopped": Run(read.path, planned.experiment).stopped(),
     }
 

@@ -2,8 +2,8 @@
 devices that arrive late and devices that leave.
 
 Devices finish part of the work, each after one of the paper's traces. Scheme A counts those who finish, B everybody's
-update as it is, C scaled by E / s; the share of an absent device keeps the old model. The settings are those of Table 3; what the paper leaves open (E, the largest size)
-is a parameter here.
+update as it is, C scaled by E / s; under B and C the share of an absent device keeps the old model. The settings are
+those of Table 3; what the paper leaves open (E, the largest size) is a parameter here.
 """
 
 from __future__ import annotations
