@@ -343,7 +343,7 @@ def counted(found: Combination, happened: Round) -> Tensor:
 
 
 def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C: Tensor, cohort: int) -> Tensor:
-    """FedAvg: the cohort's Σ share (1 unless shares are unbiased) over that of those who replied; A: N/K; both 1 where a
+    """FedAvg: the cohort's Σ share (1 unless shares are unbiased) over that of who replied; A: N/K; both 1 where a
     substitution pays for the missing. B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too."""
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
     if isinstance(algorithm.weighting, to.CompleteOnly):

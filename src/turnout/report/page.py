@@ -20,6 +20,7 @@ from turnout.report.runs import Runs
 from turnout.report.svg import packaged, sheet
 from turnout.report.templates import render
 from turnout.report.units import show, size, spread, title_of
+from turnout.report.warnings import warnings_in
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
@@ -28,6 +29,7 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
     page = render(
         "page.html",
         title=runs.title,
+        warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
         notes=notes(runs),
         kinds=_common_kinds(runs),
         facts=facts(runs),

@@ -29,6 +29,7 @@ class RunRecords:
     client_values  by metric: (clients, values) of the last time it was measured
     events         (round, client, kind, detail)
     glossary       which way each metric is better, and its unit
+    warned         what was odd before the first round
     """
 
     variant: str
@@ -40,6 +41,7 @@ class RunRecords:
     events: list[tuple[int, int, str, str]]
     has_friends: bool = False
     glossary: Glossary = field(default_factory=Glossary)
+    warned: tuple[str, ...] = ()
 
     def final(self, metric: str) -> float:
         """The last value measured; NaN if none."""

@@ -152,7 +152,7 @@ class Display:
         elif isinstance(message, Line):
             self._round(message)
         elif isinstance(message, Note):
-            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
+            self._note(message)
         else:
             self._ended(message)
 
@@ -160,6 +160,12 @@ class Display:
         """Print a line above the live rows."""
         if not self.quiet:
             self.console.print(Text(words, style=style))
+
+    def _note(self, message: Note) -> None:
+        """Each once: runs of other seeds will have the same to say."""
+        if message.words not in self.said:
+            self.said.add(message.words)
+            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
 
     def _prefix(self, name: str) -> str:
         return f"{name}: " if name and self.runs > 1 else ""

@@ -56,6 +56,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         _refuse_gap(records, first, folder)
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
+        records.warn(track.warnings)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
         try:

@@ -64,6 +64,7 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(_on_threads(experiment, place), place.folder, place.resume, place.data_dir)
         yield from (Note(place.name, str(warning.message)) for warning in caught)
+        yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
         needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
         yield from _run(prepared, place, needed)
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
 from turnout.config.check import check_settings
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
@@ -39,7 +42,19 @@ def run(
     with kept_if_used(folder), reported(folder), Display(total=experiment.rounds, quiet=quiet) as display:
         for message in messages_of(experiment, place):
             display.show(message)
+    if not quiet:
+        say_warnings(folder)
     return result
+
+
+def say_warnings(folder: Path) -> None:
+    """What is odd about the runs of a folder, as their last lines."""
+    from turnout.report import find_runs, warnings_in
+
+    with suppress(Mistake):  # no records
+        for who, words in warnings_in(find_runs(folder)):
+            line = f"warning ({who}): {words}" if who else f"warning: {words}"
+            Console(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
 
 
 @contextmanager
@@ -69,6 +84,8 @@ def run_many(
     """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
     plan = RunPlan(title, planned_runs(variants, seeds), out)
     failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    if not quiet:
+        say_warnings(out)
     if failed:
         raise Mistake(explained(failed, len(plan.runs)))
     return [Run(out / planned.path, planned.experiment, data_dir) for planned in plan.runs]
