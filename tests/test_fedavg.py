@@ -70,4 +70,7 @@ def test_the_table_shows_the_sum_of_weights_where_it_is_not_1(tmp_path: Path):
     assert f"{sums.mean():.3g}" in screen.file.getvalue()  # type: ignore[attr-defined]
     page = unused.report().read_text(encoding="utf-8")
     assert "sum of weights" in page
+    for whole in (away(to.FedNova(), "steps"), away(to.ByShare(), "old").but(**{"algorithm.substitution": to.Stale()})):
+        found = to.run(whole, tmp_path / whole.title, quiet=True)
+        assert "sum of weights" not in columns(found.folder), "weights of steps; old updates that stand in"
     assert "sum of weights" not in mean.report().read_text(encoding="utf-8").split("<h2>Curves</h2>")[0]

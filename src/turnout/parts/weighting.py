@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +29,12 @@ def scale(work_C: Tensor, full_work: Tensor | float) -> Tensor:
 
 
 class Weighting:
-    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B)."""
+    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B).
+
+    `of_updates` says that weights are of whole updates, so that a mean of them has weights that sum to 1.
+    """
+
+    of_updates: ClassVar[bool] = True
 
     def counts(self, turnout: Turnout) -> Tensor:
         """Whose reply is used, as booleans over the cohort."""
@@ -94,8 +100,10 @@ class ByWork(Weighting):
 class FedNova(Weighting):
     """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps and τ_eff = Σ p_k a_k over those present, shares normalised.
 
-    Scheme C is the same with τ_eff fixed to E.
+    Scheme C is the same with τ_eff fixed to E. What is weighed are single steps, so the weights sum to τ_eff.
     """
+
+    of_updates: ClassVar[bool] = False
 
     def client_scale(self, turnout: Turnout) -> Tensor:
         return scale(turnout.progress_C, 1.0)

@@ -120,14 +120,19 @@ def _totals(runs: Runs) -> dict[str, Total]:
     found: dict[str, Total] = {"turnout": (RunRecords.attendance, "percent")}
     if _differ(run.mean("work") - run.attendance() for run in runs.runs):
         found["work"] = (lambda run: run.mean("work"), "percent")
-    if _differ(weight - 1 for run in runs.runs for weight in run.rounds["weight_sum"].astype(np.float64).tolist()):
-        found["sum of weights"] = (lambda run: run.mean("weight_sum"), "number")
+    if _differ(weight - 1 for run in runs.runs for weight in run.weight_sums().tolist()):
+        found["sum of weights"] = (_mean_weight, "number")
     costs: dict[str, Total] = {
         "up": (lambda run: run.total("bytes_up"), "bytes"),
         "down": (lambda run: run.total("bytes_down"), "bytes"),
         "time": (lambda run: run.total("seconds"), "seconds"),
     }
     return found | costs
+
+
+def _mean_weight(run: RunRecords) -> float:
+    known_T = run.weight_sums()[~np.isnan(run.weight_sums())]
+    return float(known_T.mean()) if len(known_T) else float("nan")
 
 
 def _differ(gaps: Iterable[float]) -> bool:

@@ -86,6 +86,11 @@ class RunRecords:
         asked = self.total("asked")
         return self.total("answered") / asked if asked else float("nan")
 
+    def weight_sums(self) -> Floats:
+        """What everything that was summed in each round weighed, old updates that stood in (`Stale`) included."""
+        weighed_T = self.rounds["weight_sum"].astype(np.float64)
+        return weighed_T + np.nan_to_num(self.rounds.get("stale_weight", np.zeros(1)).astype(np.float64))
+
     def turnout(self) -> tuple[Column, Column, Column]:
         """(rounds, clients, work) of everyone asked."""
         kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
