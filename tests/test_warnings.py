@@ -69,7 +69,7 @@ ODD: dict[str, tuple[Callable[[Path], to.Experiment], str]] = {
     ),
     "a class nobody holds": (
         lambda folder: experiment(unheld()),
-        "nobody holds training samples of classes 3, 4, of which there are test samples: they cannot be learned",
+        "nobody holds training samples of classes 3, 4: they cannot be learned, though there are test samples of them",
     ),
     "no test samples": (
         lambda folder: experiment(data(test_share=0.0)),

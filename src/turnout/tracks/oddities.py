@@ -40,7 +40,10 @@ def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federatio
 
 def _has_test_samples(federation: Federation) -> bool:
     first = torch.zeros(1, dtype=torch.int64)
-    return len(federation.test(first, 0).row_R) > 0 or federation.central_test() is not None
+    if len(federation.test(first, 0).row_R):
+        return True
+    central = federation.central_test()
+    return central is not None and len(central[1]) > 0
 
 
 def _anybody(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> bool:
@@ -68,13 +71,12 @@ def _about_labels(federation: Pooled) -> Iterator[str]:
         yield (f"the largest label makes {federation.classes:,} classes, but training samples are of {len(held_L):,} "
                "of them: number the labels from 0 without gaps")  # fmt: skip
     elif names := _tested_only(federation, held_L):
-        yield f"nobody holds training samples of {names}, of which there are test samples: they cannot be learned"
+        yield f"nobody holds training samples of {names}: they cannot be learned, though there are test samples of them"
 
 
 def _tested_only(federation: Pooled, held_L: Tensor) -> str:
-    """The classes that are tested and that nobody holds, by name."""
-    central = federation.central_test()
-    tested_L = held_L if central is None else central[1].unique()
+    """The classes of which there are test samples and that nobody holds, by name."""
+    tested_L = held_L if federation.central is None else federation.central[1].unique()
     missing = tested_L[~torch.isin(tested_L, held_L)].tolist()
     names = [federation.labels[i] if i < len(federation.labels) else str(i) for i in missing]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
