@@ -403,7 +403,7 @@ class Draws:
         return self.one("substitution", *others, functools.partial(to.Stale, "weights"), friends, friends)
 
     def weighting(self) -> Any:
-        return self.one("weighting", to.CompleteOnly(), to.ByShare(), to.ByWork(), to.ByWork(), to.FedNova())
+        return self.one("weighting", to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedAvg(), to.FedNova())
 
     def server(self) -> Any:
         apply = to.Apply()

@@ -333,6 +333,8 @@ def check_weights(found: Combination, happened: Round) -> None:
         return
     if len(gone_L) and not isinstance(algorithm.selection, to.selection.Everyone):
         return  # the record does not say which of those who are gone were drawn
+    if len(gone_L) and isinstance(algorithm.weighting, to.FedAvg) and algorithm.shares.over == "unbiased":
+        return  # nor what those who are gone stand for
     factor_C = factors(algorithm, turnout, share_C, counts_C, len(share_C) + len(gone_L))
     base_C = torch.where(counts_C, weight_C / torch.where(counts_C, factor_C, 1.0), 0.0)
     borrowed_C = base_C - torch.where(counts_C, boosts(algorithm, happened) * share_C, 0.0)
@@ -348,11 +350,15 @@ def counted(found: Combination, happened: Round) -> Tensor:
 
 
 def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C: Tensor, cohort: int) -> Tensor:
-    """A: N/K, or 1 where a substitution pays; B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too, with
-    shares normalised over those who count unless a substitution pays."""
+    """FedAvg: the cohort's Σ share (1 unless shares are unbiased) over that of who replied; A: N/K; both 1 where a
+    substitution pays for the missing. B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too, with shares
+    normalised over those who count unless a substitution pays."""
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
     if isinstance(algorithm.weighting, to.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
+    if isinstance(algorithm.weighting, to.FedAvg):
+        total = 1.0 if algorithm.shares.over == "normalised" else float(share_C.sum())
+        return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else total / float(share_C[counts_C].sum()))
     if isinstance(algorithm.weighting, to.ByWork):
         return turnout.full_progress_C / progress_C if at_server else torch.ones_like(share_C)
     if isinstance(algorithm.weighting, to.FedNova):

@@ -1,40 +1,108 @@
-"""Every code block in README and docs runs: python as it stands, TOML as an experiment file."""
+"""Every block in README and docs runs exactly as it stands, in the order of the page.
+
+The blocks of a page share a folder, so that a file which one of them writes is there for the next. Python blocks are
+executed. A TOML block is a file whose first line is its name, as a comment; it is written and run. Console blocks go
+through a shell, where `turnout` is the command line of this code. A block that cannot run here has a comment before it
+that says why, `<!-- not run: ... -->`, and is listed below, so that their number does not grow unnoticed.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from turnout.cli import main
 from turnout.config.catalogue import markdown
-from turnout.config.read import from_table
+from turnout.config.read import load, to_toml
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STUDIES = ROOT / "docs" / "studies.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NOT_RUN = {
+    "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
+    "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
+    "studies.md": ["it takes minutes"],
+}
 
 
-def blocks(language: str) -> list[object]:
-    found = []
-    for page in PAGES:
-        for i, (kind, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
-            if kind == language:
-                found.append(pytest.param(text, id=f"{page.name}-{i}"))
-    return found
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and why it is not run."""
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+    why: str | None
+
+    def run(self, folder: Path) -> dict[str, Any]:
+        """What a Python block has defined; nothing for the others."""
+        if self.kind == "python":
+            names: dict[str, Any] = {"__name__": "__main__"}
+            exec(compile("\n" * self.line + self.text, self.page.name, "exec", dont_inherit=True), names)
+            return names
+        if self.kind == "toml":
+            name = self.text.partition("\n")[0].removeprefix("# ")
+            assert re.fullmatch(r"[\w-]+\.toml", name), (
+                f"{self.place}: the first line of a file says its name: # my.toml"
+            )
+            (folder / name).write_text(self.text, encoding="utf-8")
+            assert main(["run", name, "--quiet"]) == 0, self.place
+        else:
+            assert self.kind == "console", f"{self.place}: a block is python, toml or console, not {self.kind!r}"
+            in_shell(self, folder)
+        return {}
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.name}, line {self.line}"
 
 
-@pytest.mark.parametrize("text", blocks("python"))
-def test_python_blocks_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = [(text.count("\n", 0, m.start(2)) + 1, *m.groups()) for m in BLOCK.finditer(text)]
+    return [Block(page, line, kind, body, why) for line, why, kind, body in found]
+
+
+def in_shell(block: Block, folder: Path) -> None:
+    """A console block, as if pasted; the first line that fails ends it."""
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    (folder / "bin").mkdir(exist_ok=True)
+    command = folder / "bin" / "turnout"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m turnout "$@"\n')
+    command.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-e", "-c", block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{block.place}: {done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_block_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(text, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    defined = [block.run(tmp_path) for block in blocks(page) if block.why is None]
+    if page.name == "README.md":
+        experiment = next(names["experiment"] for names in defined if "experiment" in names)
+        assert to_toml(load("my.toml")) == to_toml(experiment), "README's file is not the same as the Python above it"
 
 
-@pytest.mark.parametrize("text", blocks("toml"))
-def test_toml_blocks_are_experiments(text: str):
-    assert from_table(tomllib.loads(text)).rounds >= 1
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_what_does_not_run_is_known(page: Path):
+    text = page.read_text(encoding="utf-8")
+    assert [block.why for block in blocks(page) if block.why] == NOT_RUN.get(page.name, [])
+    assert text.count("not run: ") == len(NOT_RUN.get(page.name, [])), "the comment stands directly before its block"
+    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(page)), (
+        "a block that is not seen by the tests"
+    )
 
 
 def test_the_page_of_parts_is_the_code_s():

@@ -48,7 +48,7 @@ def test_a_profiled_run_is_the_same_run_and_its_stages_are_its_time(tmp_path: Pa
     with to.open_run(tmp_path / "timed").records() as records:
         recorded = float(records.rounds()["seconds"].sum())
     inside = profile.total - profile.seconds["evaluate"] - profile.seconds["records"]
-    assert inside == pytest.approx(recorded, rel=0.2)
+    assert 0.8 * inside < recorded < 1.2 * (profile.total - profile.seconds["records"])  # evaluation is a part of it
 
 
 def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

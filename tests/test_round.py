@@ -36,6 +36,42 @@ def shares() -> list[float]:
     return [n / sum(COUNTS) for n in COUNTS]
 
 
+def test_the_default_is_fedavg_the_mean_over_those_who_replied():
+    """w + Σ p_k D_k / Σ p_k over those with s_k > 0, as Flower and pfl have it; what they did counts as it is."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.Algorithm().weighting)
+    p = shares()
+    replied = p[0] + p[1] + p[3]
+    coefficient = [p[0] / replied, p[1] / replied, 0, p[3] / replied]
+    torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
+    assert play(ready(experiment))[1][0].weight_sum == pytest.approx(1.0)
+    assert to.Algorithm().weighting == to.FedAvg()
+
+
+@pytest.mark.parametrize("shares", [to.Shares(), to.Shares(by="uniform"), to.Shares(over="unbiased")], ids=str)
+def test_fedavg_is_scheme_b_with_the_missing_shares_spread(shares: to.Shares):
+    """One factor for all, or each missing share spread in proportion: the same weights, also over a cohort."""
+    asked = {"shares": shares, "selection": to.selection.Count(3)}
+    fedavg = world(COUNTS, *FRACTIONS, weighting=to.FedAvg(), **asked)
+    spread = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread(), **asked)
+    torch.testing.assert_close(moved(fedavg), moved(spread), rtol=0, atol=1e-15)
+
+
+def test_fedavg_with_a_substitution_leaves_the_missing_to_it():
+    """As with scheme A's N/K: what pays for the missing is there once."""
+    fedavg = world(COUNTS, *FRACTIONS, weighting=to.FedAvg(), substitution=to.Spread())
+    spread = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread())
+    assert torch.equal(moved(fedavg), moved(spread))
+
+
+@pytest.mark.parametrize(
+    "parts", [{"personal": to.personal.everything}, {"mixing": to.FedAMP()}, {"compression": to.TopK(0.5)}], ids=str
+)
+def test_a_default_that_renormalises_is_refused_nowhere(parts):
+    """A substitution has no effect where everything is personal, and is refused; the default is none."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.FedAvg(), **parts)
+    assert play(ready(experiment))[1][0].weight_sum == pytest.approx(1.0)
+
+
 def test_scheme_a_uses_the_complete_and_pays_for_the_rest():
     """a_k = (N p_k / K) [s_k = E]"""
     experiment = world(COUNTS, *FRACTIONS, weighting=to.CompleteOnly())
@@ -87,9 +123,11 @@ def test_scheme_c_is_fednova_with_tau_fixed_to_the_full_work():
 
 def test_full_turnout_makes_the_schemes_one():
     """SPEC §8 item 1."""
-    a, b, c = (moved(world(COUNTS, weighting=w)) for w in (to.CompleteOnly(), to.ByShare(), to.ByWork()))
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
-    torch.testing.assert_close(b, c, rtol=0, atol=1e-15)
+    first, *others = (
+        moved(world(COUNTS, weighting=w)) for w in (to.FedAvg(), to.CompleteOnly(), to.ByShare(), to.ByWork())
+    )
+    for other in others:
+        torch.testing.assert_close(first, other, rtol=0, atol=1e-15)
 
 
 def test_uniform_and_unbiased_shares():
@@ -349,7 +387,8 @@ def test_momentum_scales_by_the_sum_of_its_coefficients():
     results = []
     for fractions in ((1.0, 1.0), (1.0, 0.5)):
         experiment = to.Experiment(
-            to.World(data, Given(*fractions)), torch.nn.Linear(1, 1, bias=False), to.Algorithm(local), task,
+            to.World(data, Given(*fractions)), torch.nn.Linear(1, 1, bias=False),
+            to.Algorithm(local, weighting=to.ByWork()), task,
             runtime=to.InProcess(precision="float64", threads=1),
         )  # fmt: skip
         results.append(float(moved(experiment)))

@@ -58,8 +58,9 @@ class Coarse(Dense):
 
 
 def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experiment:
-    """Plain SGD on blobs, with this turnout every round."""
+    """Plain SGD on blobs, with this turnout every round; scheme C unless the test says otherwise."""
     local = algorithm.pop("local", to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4))
+    algorithm = {"weighting": to.ByWork()} | algorithm
     return to.Experiment(
         world=to.World(blobs(counts), Given(*(fractions or [1.0] * len(counts)))),
         algorithm=to.Algorithm(local=local, **algorithm),

@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
         kinds = importlib.import_module("turnout.config.kinds").public_kinds()
         if name in kinds:
             return kinds[name]
+        raise importlib.import_module("turnout.spelling").suggesting("turnout", name, __dir__())
     raise AttributeError(f"module 'turnout' has no attribute {name!r}")
 
 

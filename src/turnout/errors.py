@@ -15,19 +15,61 @@ class Mistake(ValueError):
         return [f"Mistake: {self}"]
 
 
+class UnknownSetting(Mistake, TypeError):
+    """An argument that a part has not; also what Python raises for one."""
+
+
+# What other libraries call it. Only names of settings that are spelt nothing like ours.
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
+    **dict.fromkeys(("batch", "batchsize", "bs"), "batch_size"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "iterations"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "num_users", "users"), "clients"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "local_epochs"), "epochs"),
+    **dict.fromkeys(("num_steps", "local_steps"), "steps"),
+}
+NEAR, AS_NEAR = 0.6, 0.1  # how alike two names must be, from 0 to 1, and how much less than the best the second may be
+LISTED = 30  # names at most
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The names that somebody may have meant, at most two: what other libraries call it, or spelt much the same.
+
+    >>> near("weighing", ["weighting", "weights", "seed"]), near("learning_rate", ["lr", "momentum"])
+    (['weighting'], ['lr'])
+    """
+    names, wanted = list(known), _plain(name)
+    if SYNONYMS.get(wanted) in names:
+        return [SYNONYMS[wanted]]
+    alike = {other: difflib.SequenceMatcher(None, wanted, _plain(other)).ratio() for other in names}
+    best = max(alike.values(), default=0.0)
+    return sorted((n for n in names if alike[n] >= max(NEAR, best - AS_NEAR)), key=lambda n: (-alike[n], n))[:2]
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(" ", "_")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name.
 
     >>> nearest("tarces", ["always", "traces"])
     "did you mean 'traces'? (known: always, traces)"
-    >>> nearest("xyz", ["always", "traces"])
-    'known are always, traces'
+    >>> nearest("xyz", ["always", "traces"]), nearest("xyz", [])
+    ('known are always, traces', 'there are none')
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    if not close:
-        return f"known are {', '.join(names)}"
-    return f"did you mean {' or '.join(repr(n) for n in close)}? (known: {', '.join(names)})"
+    if not names:
+        return "there are none"
+    listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    close = near(name, names)
+    return f"did you mean {' or '.join(map(repr, close))}? (known: {listed})" if close else f"known are {listed}"
+
+
+def unknown_setting(where: str, name: str, known: Iterable[str]) -> str:
+    """A sentence about a setting that something has not."""
+    names = list(known)
+    return f"{where} has no setting {name!r}: {nearest(name, names) if names else 'it has no settings'}"
 
 
 def check_part(where: str, part: Any, role: type, example: str) -> None:

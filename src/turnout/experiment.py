@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from turnout.brief import chosen, settings_html
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
-from turnout.errors import Mistake, check_part, nearest
+from turnout.errors import Mistake, check_part, unknown_setting
 from turnout.evaluation.settings import Evaluate as Evaluate
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
@@ -26,7 +26,7 @@ from turnout.parts.selection import Everyone, Selection
 from turnout.parts.server import Apply, ServerStep
 from turnout.parts.substitution.base import Substitution, Unused
 from turnout.parts.terms.base import Term
-from turnout.parts.weighting import ByWork, Shares, Weighting
+from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification, TaskSpec
 from turnout.world.events import Events
@@ -68,7 +68,7 @@ class AlgorithmSpec(Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What you do about it: weights are trained by clients and averaged.
+    """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
 
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
@@ -88,7 +88,7 @@ class Algorithm:
     mixing: Mixing = field(default_factory=Common)
     compression: Compression = field(default_factory=Dense)
     substitution: Substitution = field(default_factory=Unused)
-    weighting: Weighting = field(default_factory=ByWork)
+    weighting: Weighting = field(default_factory=FedAvg)
     shares: Shares = field(default_factory=Shares)
     aggregation: Aggregation = field(default_factory=WeightedSum)
     server: ServerStep = field(default_factory=Apply)
@@ -236,7 +236,7 @@ class Experiment:
 def _with(thing: Any, path: list[str], value: Any) -> Any:
     if not hasattr(thing, path[0]):
         known = getattr(thing, "__dataclass_fields__", ())
-        raise Mistake(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
+        raise Mistake(unknown_setting(type(thing).__name__, path[0], known))
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
 

@@ -1,8 +1,11 @@
 """The public names, in reading order; `import turnout` finds them here when they are first used."""
 
+from types import ModuleType
+
 import turnout.data as data
 import turnout.models as models
 from turnout import __version__
+from turnout.config.kinds import KINDS
 from turnout.data import partition
 from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
@@ -25,10 +28,11 @@ from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
 from turnout.running.result import Run, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
+from turnout.spelling import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
@@ -60,6 +64,7 @@ __all__ = [
     "EventLog",
     "Experiment",
     "FedAMP",
+    "FedAvg",
     "FedGATE",
     "FedNova",
     "Friends",
@@ -112,3 +117,12 @@ __all__ = [
     "weighted_mean",
     "weighted_sum",
 ]
+
+for found in [globals()[name] for name in __all__]:
+    if isinstance(found, ModuleType):
+        suggest_names(found)
+    else:
+        suggest_settings(found)
+for kinds in KINDS.values():
+    for kind in kinds.values():
+        suggest_settings(kind)

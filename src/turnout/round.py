@@ -91,7 +91,7 @@ def run_round(
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
         served = replace(served, extra=served.extra | said)
-    log.weighed(served)
+    log.weighed(served, algorithm.weighting.of_updates)
     return served.server, log.record()
 
 

@@ -31,6 +31,7 @@ class RoundRecord:
     skipped   why the round changed nothing (nobody answered, ...), None for an ordinary round
     clock     rounds since the objective last shifted: what the schedule saw
     work      mean fraction finished among the asked; `clients["work"]` is each one's fraction in [0, 1]
+    seconds   what the round took, its evaluation included
     extra     numbers or words that parts add ("elastic_loss", "pairs_compared")
     clients   one row per client asked: "client" and any of work, share, weight, loss, examples, bytes_up,
               bytes_down, seconds, friend, or others
@@ -127,11 +128,12 @@ class RoundLog:
         blank_C = torch.full((len(self.asked_C),), float("nan"), dtype=torch.float64)
         return blank_C.index_copy(0, position_R, value_R.to(torch.float64))
 
-    def weighed(self, served: Served) -> None:
-        """What each client's reply weighed, and what those who counted are told."""
+    def weighed(self, served: Served, of_updates: bool) -> None:
+        """What each client's reply weighed (their sum, where weights are of whole updates), and what they are told."""
         told = sum(wire_bytes(tensors) for tensors in served.told.values())
         self.counted = int(served.counts_C.sum())
-        self.weight_sum, self.weight_max = float(served.weight_C.sum()), float(served.weight_C.max())
+        self.weight_sum = float(served.weight_C.sum()) if of_updates else None
+        self.weight_max = float(served.weight_C.max())
         self.bytes_down += told * self.counted
         self.columns["weight"] = served.weight_C
         self.columns["bytes_down"] = self.columns["bytes_down"] + told * served.counts_C

@@ -60,6 +60,7 @@ def report(
     from turnout.cli.outcome import say_where
     from turnout.cli.screen import console
     from turnout.report import results_table, write_picture, write_report
+    from turnout.running.runs import say_warnings
 
     screen = console()
     table = results_table(folder, target, screen.width)
@@ -67,6 +68,7 @@ def report(
     write_picture(folder)
     screen.print(table)
     say_where(folder, stderr=False)
+    say_warnings(folder)
 
 
 def export(

@@ -14,7 +14,7 @@ import numpy as np
 from turnout.cli.screen import console, say
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
-from turnout.report import find_runs, results_table
+from turnout.report import find_runs, results_table, warnings_of
 from turnout.report.runs import Runs
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
@@ -75,7 +75,7 @@ def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str
         "runs": [] if runs is None else [_run_row(plan, runs, i) for i in range(len(runs.runs))],
         "table": [] if runs is None else _table(plan, runs),
         "failed": [{"run": f.name, "why": f.why} for f in failed],
-        "seconds": round(seconds, 3),
+        "command_seconds": round(seconds, 3),
     }
 
 
@@ -88,6 +88,8 @@ def _run_row(plan: RunPlan, runs: Runs, i: int) -> dict[str, Any]:
         "folder": str(read.path),
         "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
         "rounds": len(read.rounds["round"]),
+        "seconds": round(read.total("seconds"), 3),
+        "warnings": warnings_of(read),
         "stopped": Run(read.path, planned.experiment).stopped(),
     }
 

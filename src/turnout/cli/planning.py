@@ -10,7 +10,7 @@ from pathlib import Path
 from turnout.config.read import load, parse_value, with_setting, with_value
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
-from turnout.recipes import cook
+from turnout.recipes import cook, recipes
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, planned_runs
 
@@ -54,8 +54,10 @@ def make_plan(
 
 
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
-    """A title and the variants of a recipe or of a file."""
+    """A title and the variants of a recipe or of a file; a recipe goes before what is called the same here."""
     path = Path(source)
+    if source in recipes():
+        return source, cook(source)
     if path.suffix == ".toml" or path.is_file():
         experiment = load(path)
         title = experiment.title or path.stem

@@ -72,7 +72,7 @@ def run(
     """
     from turnout.cli import outcome, planning
     from turnout.cli.screen import say
-    from turnout.running.runs import run_planned
+    from turnout.running.runs import run_planned, say_warnings
 
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)
@@ -96,6 +96,7 @@ def run(
         if profile:
             outcome.show_profile(plan)
         outcome.say_where(plan.out, stderr=False)
+    say_warnings(plan.out)
     if failed:
         outcome.say_failures(failed, len(plan.runs))
         raise typer.Exit(2 if len(failed) == len(plan.runs) and all(f.mistake for f in failed) else 1)

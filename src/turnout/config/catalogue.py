@@ -34,7 +34,7 @@ def kinds() -> dict[str, list[Kind]]:
     """All choices, by role.
 
     >>> [kind.names for kind in kinds()["weighting"]][0]
-    ('complete-only', 'A')
+    ('fedavg',)
     """
     found = {}
     for role, table in KINDS.items():

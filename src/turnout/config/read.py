@@ -18,6 +18,7 @@ from typing import Any
 
 from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
 from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported
+from turnout.config.misplaced import meant
 from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
@@ -148,7 +149,7 @@ def _build_fields(maker: Any, value: Any, path: str) -> Any:
     for name, item in value.items():
         here = f"{path}.{name}" if path else name
         if name not in hints:
-            raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
+            raise Mistake(f"unknown setting {here}: {meant(name, maker, path)}")
         arguments[name] = build(hints[name], item, here)
     missing = [name for name in required(maker) if name not in arguments]
     if missing:
@@ -186,7 +187,7 @@ def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
         raise Mistake(f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=...")
     hints = settable(type(thing))
     if name not in hints:
-        raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
+        raise Mistake(f"unknown setting {here}: {meant(name, thing, above)}")
     changed = build(hints[name], value, here) if rest in ("", "kind") else None
     if rest not in ("", "kind"):
         changed = with_value(getattr(thing, name), rest, value, here)

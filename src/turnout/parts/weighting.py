@@ -1,4 +1,4 @@
-"""How much each reply counts: schemes A, B and C of paper 000, FedNova, and the shares they start from.
+"""How much each reply counts: FedAvg, schemes A, B and C of paper 000, FedNova, and the shares they start from.
 
 A weighting answers three questions, each with a default: whose work counts, what a client multiplies its update by
 before sending it, and what the server multiplies a share by. A new weighting overrides one of them.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +29,12 @@ def scale(work_C: Tensor, full_work: Tensor | float) -> Tensor:
 
 
 class Weighting:
-    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B)."""
+    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B).
+
+    `of_updates` says that weights are of whole updates, so that a mean of them has weights that sum to 1.
+    """
+
+    of_updates: ClassVar[bool] = True
 
     def counts(self, turnout: Turnout) -> Tensor:
         """Whose reply is used, as booleans over the cohort."""
@@ -44,6 +50,19 @@ class Weighting:
         `lent`: a substitution gives the shares of the missing away.
         """
         return torch.ones_like(share_C)
+
+
+@dataclass(frozen=True)
+class FedAvg(Weighting):
+    """The mean over those who replied: a_k = p_k / Σ_j p_j, j those with s_j > 0; unfinished work counts as it is.
+
+    That is scheme B with the missing shares spread over those who replied. Another substitution than none does
+    something else with them, so with one the shares stay as they are.
+    """
+
+    def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        replied = torch.where(counts_C, share_C, 0.0).sum().clamp(min=1e-300)
+        return torch.full_like(share_C, 1.0 if lent else float(share_C.sum() / replied))
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ class CompleteOnly(Weighting):
 
 @dataclass(frozen=True)
 class ByShare(Weighting):
-    """Scheme B: a_k = p_k; unfinished work counts as it is."""
+    """Scheme B: a_k = p_k; unfinished work counts as it is, and the shares of the absent keep the old model."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +101,11 @@ class FedNova(Weighting):
     """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps, τ_eff = Σ p_k a_k, shares normalised over those present.
 
     Those present make up for the rest, as in the paper, which samples clients; a substitution does that too, so with
-    one the shares stay as it gives them. Where nobody is absent, scheme C is the same with τ_eff fixed to E.
+    one the shares stay as it gives them. Where nobody is absent, scheme C is the same with τ_eff fixed to E. What is
+    weighed are single steps, so the weights sum to τ_eff.
     """
+
+    of_updates: ClassVar[bool] = False
 
     def client_scale(self, turnout: Turnout) -> Tensor:
         return scale(turnout.progress_C, 1.0)
@@ -144,6 +166,7 @@ class Shares:
 
 
 KINDS = {
+    "fedavg": FedAvg,
     "complete-only": CompleteOnly,
     "by-share": ByShare,
     "by-work": ByWork,

@@ -11,19 +11,20 @@ from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.mixing import FedAMP
 from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.apfl import APFL
 from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import FedNova
+from turnout.parts.weighting import FedAvg, FedNova
 from turnout.runtimes.settings import InProcess
 from turnout.world.participation import Dropout
 
 AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
 METHODS: dict[str, dict[str, Any]] = {
-    "FedAvg": {},
+    "FedAvg": {"weighting": FedAvg()},
     "FedProx": {"terms": (Proximal(mu=0.2),)},
-    "FedNova": {"weighting": FedNova()},
+    "FedNova": {"weighting": FedNova(), "substitution": Spread()},  # over those who replied, as the others
     "SCAFFOLD": {"terms": (Scaffold(),)},
     "FedGATE": {"terms": (FedGATE(),)},
     "VRL-SGD": {"terms": (VRLSGD(),)},

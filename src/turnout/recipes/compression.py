@@ -15,6 +15,7 @@ from turnout.parts.compression.quantise import Quantise
 from turnout.parts.compression.ternary import SparseTernary, TopK
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
+from turnout.parts.weighting import ByWork
 from turnout.runtimes.settings import InProcess
 from turnout.world.participation import Dropout
 
@@ -59,7 +60,7 @@ def _methods(
         name: Experiment(
             World(data, Dropout(away)),
             model,
-            Algorithm(local, compression=kind),
+            Algorithm(local, weighting=ByWork(), compression=kind),
             rounds=rounds,
             evaluate=Evaluate(every=max(1, rounds // 50)),
         )

@@ -15,7 +15,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.elastic import Elastic
-from turnout.parts.weighting import CompleteOnly
+from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout.world.participation import Traces
 
 
@@ -38,12 +38,12 @@ def mnist_elastic(
 def _parts(
     data: DataSpec, model: Model, term: Elastic, epochs: int, batch_size: int, keep: float, rounds: int
 ) -> dict[str, Experiment]:
-    """EFL part by part."""
+    """EFL part by part; its FedAvg is the mean over those who finish."""
     world, local = World(data, Traces(first=5)), Local(SGD(lr=0.1), epochs=epochs, batch_size=batch_size)
     algorithms = {
         "FedAvg": Algorithm(local, weighting=CompleteOnly(), substitution=Spread()),
-        "scheme C": Algorithm(local),
-        "elastic": Algorithm(local, terms=(term,)),
-        "EFL": Algorithm(local, terms=(term,), compression=SparseTernary(keep)),
+        "scheme C": Algorithm(local, weighting=ByWork()),
+        "elastic": Algorithm(local, weighting=ByWork(), terms=(term,)),
+        "EFL": Algorithm(local, weighting=ByWork(), terms=(term,), compression=SparseTernary(keep)),
     }
     return {name: Experiment(world, model, algorithm, rounds=rounds) for name, algorithm in algorithms.items()}

@@ -2,8 +2,8 @@
 devices that arrive late and devices that leave.
 
 Devices finish part of the work, each after one of the paper's traces. Scheme A counts those who finish, B everybody's
-update as it is, C scaled by E / s. The settings are those of Table 3; what the paper leaves open (E, the largest size)
-is a parameter here.
+update as it is, C scaled by E / s; under B and C the share of an absent device keeps the old model. The settings are
+those of Table 3; what the paper leaves open (E, the largest size) is a parameter here.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _with_membership(
     """The setting of sections 5.3 and 5.4: scheme C, the first five traces, equal sizes, η0 / (clock + 1)."""
     local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
     world = World(data, Traces(first=5), events)
-    return Experiment(world, model, Algorithm(local=local, membership=membership), rounds=rounds)
+    algorithm = Algorithm(local=local, weighting=ByWork(), membership=membership)
+    return Experiment(world, model, algorithm, rounds=rounds)
 
 
 def _schemes(

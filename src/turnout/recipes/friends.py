@@ -16,7 +16,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import Spread, Substitution, Unused
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
-from turnout.parts.weighting import Shares
+from turnout.parts.weighting import ByShare, Shares
 from turnout.world.participation import Always, Participation, Stratified
 
 LOCAL_TEST = "last"  # a client trains on the first 80 % of its samples, sorted by class, as in the authors' code
@@ -48,7 +48,7 @@ def _methods(data: DataSpec, model: Model, alpha: float, local: Local, rounds: i
         name: Experiment(
             World(data, participation),
             model,
-            Algorithm(local=local, substitution=substitution, shares=Shares(by="uniform")),
+            Algorithm(local=local, substitution=substitution, weighting=ByShare(), shares=Shares(by="uniform")),
             rounds=rounds,
         )
         for name, (participation, substitution) in methods.items()

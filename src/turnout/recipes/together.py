@@ -50,7 +50,7 @@ def all_but(*pieces: str) -> str:
 
 
 def together(clients: int = 30, rounds: int = 60, keep: float = 0.05) -> dict[str, Experiment]:
-    """Plain FedAvg with scheme A, each paper alone, in pairs, and all, on the embedded digits; no downloads."""
+    """Plain training with scheme A, each paper alone, in pairs, and all, on the embedded digits; no downloads."""
     data = Digits(clients=clients, partition=Clustered(), test_share=0.3)
     made = variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), 0.1, keep, rounds)
     return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in made.items()}

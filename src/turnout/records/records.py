@@ -22,7 +22,17 @@ from torch import Tensor
 from turnout.errors import Mistake, nearest
 from turnout.machine.files import replacing
 from turnout.records.glossary import Glossary
-from turnout.records.schema import CLIENT_COLUMNS, KEYS, METRICS, Column, as_column, checked, is_empty, transaction
+from turnout.records.schema import (
+    CLIENT_COLUMNS,
+    KEYS,
+    METRICS,
+    WARNINGS,
+    Column,
+    as_column,
+    checked,
+    is_empty,
+    transaction,
+)
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
 from turnout.world.turnout_csv import write_turnout
@@ -90,6 +100,13 @@ class Records:
             self.db.execute("DELETE FROM metrics")
             self._insert("metrics", rows)
 
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Keep what was odd before the first round, for the report."""
+        with transaction(self.db, self.path, "the warnings"):
+            self.db.execute(WARNINGS)
+            self.db.execute("DELETE FROM warnings")
+            self._insert("warnings", list(enumerate(sentences)))
+
     def cut(self, after: int) -> None:
         """Delete everything after a round; a resumed run computes and writes it again."""
         with transaction(self.db, self.path, f"the cut after round {after}"):
@@ -147,6 +164,12 @@ class Records:
             return Glossary()
         rows = self.db.execute("SELECT name, higher_is_better, unit FROM metrics ORDER BY place")
         return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
+
+    def warnings(self) -> list[str]:
+        """What was odd before the first round."""
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'warnings'") is None:
+            return []
+        return [words for (words,) in self.db.execute("SELECT words FROM warnings ORDER BY place")]
 
     def metrics(self) -> list[str]:
         """The names of the metrics that were evaluated."""

@@ -41,6 +41,8 @@ METRICS = """
 CREATE TABLE IF NOT EXISTS metrics (
     place INTEGER PRIMARY KEY, name TEXT, higher_is_better INTEGER, unit TEXT)
 """
+# What was odd before the first round, a sentence each. Older folders have no such table either.
+WARNINGS = "CREATE TABLE IF NOT EXISTS warnings (place INTEGER PRIMARY KEY, words TEXT)"
 KEYS = {
     "rounds": ("round",),
     "extras": ("round", "name"),

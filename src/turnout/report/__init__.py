@@ -4,6 +4,7 @@ finding.py      which runs a folder holds
 runs.py         what their records say: curves, totals, means over seeds
 notebook.py     a run, or a folder of runs, in short
 results.py      the table of results, the same in a terminal and on the page
+warnings.py     what must be said before the numbers
 page.py         the page, from title to footer: read this first
 sections.py     the sections that are tables or charts over rounds
 lines.py        charts over rounds, a line for each variant
@@ -23,5 +24,15 @@ from turnout.report.notebook import runs_html
 from turnout.report.page import write_picture, write_report
 from turnout.report.results import results_table
 from turnout.report.units import sparkline
+from turnout.report.warnings import warnings_in, warnings_of
 
-__all__ = ["find_runs", "results_table", "runs_html", "sparkline", "write_picture", "write_report"]
+__all__ = [
+    "find_runs",
+    "results_table",
+    "runs_html",
+    "sparkline",
+    "warnings_in",
+    "warnings_of",
+    "write_picture",
+    "write_report",
+]

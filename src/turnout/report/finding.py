@@ -76,4 +76,5 @@ def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:
             events=records.events(),
             has_friends=friends.fetchone() is not None,
             glossary=records.glossary(),
+            warned=tuple(records.warnings()),
         )

@@ -69,7 +69,7 @@ def _turnout_map(turnout: Turnout, title: str) -> HeatMap:
     note, words = "", _TURNOUT
     if down > 1:
         note = f"The {known:,} clients that were asked, the most active at the top, {down:.3g} to a row. "
-        words = replace(_TURNOUT, row="clients by turnout")
+        words = replace(_TURNOUT, row="clients by work")
     elif known != int(turnout[1].max()) + 1:
         note = f"Rows are the {known:,} clients that were ever asked, by number. "
         words = replace(_TURNOUT, row="client, by rank")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from turnout.report.runs import Runs
 from turnout.report.svg import packaged, sheet
 from turnout.report.templates import render
 from turnout.report.units import show, size, spread, title_of
+from turnout.report.warnings import warnings_in
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
@@ -27,6 +29,7 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
     page = render(
         "page.html",
         title=runs.title,
+        warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
         notes=notes(runs),
         kinds=_common_kinds(runs),
         facts=facts(runs),
@@ -75,11 +78,17 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     members = max((int(run.rounds["members"].max()) for run in every if len(run.rounds["members"])), default=0)
     found.append(("clients", f"{members:,}"))
     found += _best_final(runs)
-    found.append(("turnout", show(float(sum(run.mean("work") for run in every)) / len(every), "percent")))
+    found.append(("turnout", show(_mean(run.attendance() for run in every), "percent")))
+    found.append(("work done", show(_mean(run.mean("work") for run in every), "percent")))
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
-    found.append(("time in rounds", show(seconds, "seconds")))
+    found.append(("time" if len(every) == 1 else "time of all runs", show(seconds, "seconds")))
     return found
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def _best_final(runs: Runs) -> list[tuple[str, str]]:

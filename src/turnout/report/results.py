@@ -1,8 +1,12 @@
-"""The results table, the same in a terminal and on a page: a row per variant, mean ± deviation over seeds."""
+"""The results table, the same in a terminal and on a page: a row per variant, mean ± deviation over seeds.
+
+Turnout counts clients (the share of those asked that answered), work what they did (the share of what was asked for).
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +17,12 @@ from rich.text import Text
 
 from turnout.report.finding import find_runs
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import show, sparkline, spread, title_of
+from turnout.report.units import Unit, show, sparkline, spread, title_of
+
+SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
+# What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
+LEFT_OUT = ("best", "time", "seeds", "curve", "down", "up")
+LEFT_OUT_LAST = ("work", "turnout", "sum of weights")
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,16 @@ def results(runs: Runs, target: float | None = None) -> Results:
     header += [_name(m) for m in runs.metrics[1:]]
     if target is not None and main:
         header.append(f"rounds to {show(target, runs.glossary.unit(main)).replace('.0 ', ' ')}")
-    header += ["turnout", "up", "down", "time"]
-    rows = [_row(runs, name, several, target) for name in runs.variants]
+    totals = _totals(runs)
+    header += totals
+    rows = [_row(runs, name, several, target, totals) for name in runs.variants]
     return Results(header, rows, _leading(runs, main))
 
 
 def results_table(folder: str | Path, target: float | None = None, width: int | None = None) -> Table:
     """The results of a run folder, or a folder of runs, for a terminal of some width (default: this one's).
 
-    Where the terminal is narrow, columns are left out, the least important first; the report has them all.
+    Where the terminal is narrow, columns are left out, the least important first; a line below says which.
     """
     runs = find_runs(folder)
     found = results(runs, target)
@@ -58,7 +68,10 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         title=Text(f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title),
         title_justify="left",
     )
-    for i in (kept := _fitting(names, need, width)):
+    kept = _fitting(names, need, width)
+    if out := [name for i, name in enumerate(names) if i not in kept]:
+        table.caption, table.caption_justify = Text(f"not shown at this width: {', '.join(out)}"), "left"
+    for i in kept:
         side: JustifyMethod = "left" if names[i] in ("variant", "curve") else "right"
         table.add_column(Text(names[i]), justify=side, width=need[i])
     for i, row in enumerate(rows):
@@ -76,13 +89,11 @@ def _widths(names: list[str], rows: list[list[str]], width: int) -> list[int]:
 def _fitting(names: list[str], need: list[int], width: int) -> list[int]:
     """The columns that fit side by side, each with a rule and two blanks; the main metric always stays."""
     main = 2 if "seeds" in names else 1
-    others = [
-        i for i in range(main + 1, len(names)) if names[i] not in ("curve", "time", "best", "up", "down", "turnout")
-    ]
+    others = [i for i in range(main + 1, len(names)) if names[i] not in (*LEFT_OUT, *LEFT_OUT_LAST)]
     others.sort(key=lambda i: not names[i].startswith("rounds to"))
-    order = [names.index(n) for n in ("time", "best", "seeds", "curve", "down", "up", "turnout") if n in names]
+    first, last = ([names.index(n) for n in listed if n in names] for listed in (LEFT_OUT, LEFT_OUT_LAST))
     kept = list(range(len(names)))
-    for i in [*order, *reversed(others)]:
+    for i in [*first, *reversed(others), *last]:
         if sum(need[k] + 3 for k in kept) + 1 > width:
             kept.remove(i)
     return kept
@@ -98,7 +109,37 @@ def _name(metric: str) -> str:
     return title_of(metric).lower()
 
 
-def _row(runs: Runs, name: str, several: bool, target: float | None) -> list[str]:
+Total = tuple[Callable[[RunRecords], float], Unit]
+
+
+def _totals(runs: Runs) -> dict[str, Total]:
+    """What whole runs had and cost, by column; work and the sum of weights only where they say something of their own.
+
+    A mean over those who replied has weights that sum to 1; below that a part of the old model is kept.
+    """
+    found: dict[str, Total] = {"turnout": (RunRecords.attendance, "percent")}
+    if _differ(run.mean("work") - run.attendance() for run in runs.runs):
+        found["work"] = (lambda run: run.mean("work"), "percent")
+    if _differ(weight - 1 for run in runs.runs for weight in run.weight_sums().tolist()):
+        found["sum of weights"] = (_mean_weight, "number")
+    costs: dict[str, Total] = {
+        "up": (lambda run: run.total("bytes_up"), "bytes"),
+        "down": (lambda run: run.total("bytes_down"), "bytes"),
+        "time": (lambda run: run.total("seconds"), "seconds"),
+    }
+    return found | costs
+
+
+def _mean_weight(run: RunRecords) -> float:
+    known_T = run.weight_sums()[~np.isnan(run.weight_sums())]
+    return float(known_T.mean()) if len(known_T) else float("nan")
+
+
+def _differ(gaps: Iterable[float]) -> bool:
+    return any(abs(gap) > SAME for gap in gaps)
+
+
+def _row(runs: Runs, name: str, several: bool, target: float | None, totals: dict[str, Total]) -> list[str]:
     found, unit = runs.variants[name], runs.glossary.unit
     cells = [name, *([str(len(found))] if several else [])]
     for i, metric in enumerate(runs.metrics):
@@ -107,9 +148,7 @@ def _row(runs: Runs, name: str, several: bool, target: float | None) -> list[str
             cells.append(spread([run.best(metric) for run in found], unit(metric)))
     if target is not None and runs.metrics:
         cells.append(_rounds_to(found, runs.metrics[0], target))
-    cells.append(show(float(np.mean([run.mean("work") for run in found])), "percent"))
-    spent = ("bytes_up", "bytes_down", "seconds")
-    return cells + [show(float(np.mean([run.total(c) for run in found])), unit(c)) for c in spent]
+    return cells + [show(float(np.mean([total(run) for run in found])), shown) for total, shown in totals.values()]
 
 
 def _rounds_to(found: list[RunRecords], metric: str, target: float) -> str:

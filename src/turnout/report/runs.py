@@ -29,6 +29,7 @@ class RunRecords:
     client_values  by metric: (clients, values) of the last time it was measured
     events         (round, client, kind, detail)
     glossary       which way each metric is better, and its unit
+    warned         what was odd before the first round
     """
 
     variant: str
@@ -40,6 +41,7 @@ class RunRecords:
     events: list[tuple[int, int, str, str]]
     has_friends: bool = False
     glossary: Glossary = field(default_factory=Glossary)
+    warned: tuple[str, ...] = ()
 
     def final(self, metric: str) -> float:
         """The last value measured; NaN if none."""
@@ -78,6 +80,16 @@ class RunRecords:
                 if isinstance(words, str):
                     found.setdefault(t, []).append(f"{name.replace('_', ' ')} {words.replace('->', '→')}")
         return {t: "; ".join(words) for t, words in sorted(found.items())}
+
+    def attendance(self) -> float:
+        """The share of the clients asked that answered, over all rounds; NaN if nobody was asked."""
+        asked = self.total("asked")
+        return self.total("answered") / asked if asked else float("nan")
+
+    def weight_sums(self) -> Floats:
+        """What everything that was summed in each round weighed, old updates that stood in (`Stale`) included."""
+        weighed_T = self.rounds["weight_sum"].astype(np.float64)
+        return weighed_T + np.nan_to_num(self.rounds.get("stale_weight", np.zeros(1)).astype(np.float64))
 
     def turnout(self) -> tuple[Column, Column, Column]:
         """(rounds, clients, work) of everyone asked."""

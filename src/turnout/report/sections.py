@@ -68,7 +68,8 @@ def results_section(runs: Runs, target: float | None) -> list[Markup]:
         colour = i % COLOURS if len(found.rows) > 1 else None
         rows.append(ResultRow(cells[0], cells[1:], curve, colour, i == found.leading))
     note = f"Mean ± standard deviation over {seeds_of(runs)}, after the last round. " if _several(runs) else ""
-    note += "Turnout is the mean fraction of the asked work that was done."
+    note += "Turnout is the share of the clients asked that answered"
+    note += ", work the share of the asked work that was done." if "work" in found.header else "."
     return [render("results.html", title="Results", note=note, header=found.header, rows=rows)]
 
 

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from turnout.report.units import Unit, duration, show, size, title_of
+from turnout.report.units import Unit, duration, fitting, shortened, show, size, title_of
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.notebook import NotebookOutput
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
+BAR, LEFT = 12, 7  # columns of a bar, and of the time that is left
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,7 @@ class Line:
         return f"{self.trained / self.busy:,.0f} clients/s" if self.busy else ""
 
     def text(self) -> str:
-        parts = [
-            f"round {self.round + 1}/{self.rounds}",
-            self.measured,
-            f"{self.turnout} ({self.work:.0%} of the work)",
-        ]
+        parts = [f"round {self.round + 1}/{self.rounds}", self.measured, self.turnout, f"work {self.work:.0%}"]
         return ", ".join(part for part in [*parts, self.rate] if part)
 
 
@@ -102,7 +99,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run is complete; `stopped` says why it ended before its last round."""
+    """A run is complete; `seconds` all its rounds took, `stopped` says why it ended before its last round."""
 
     name: str
     rounds: int
@@ -134,11 +131,11 @@ class Display:
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
-        self.reasons: set[str] = set()  # why runs failed, each shown once
+        self.said: set[str] = set()  # what is said once: why runs failed, what does not fit
         self.before: dict[str, int] = {}  # rounds that a run had when it began
         self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True),
             console=self.console, transient=True, disable=not self.live or self.notebook is not None,
         )  # fmt: skip
@@ -160,7 +157,7 @@ class Display:
         elif isinstance(message, Line):
             self._round(message)
         elif isinstance(message, Note):
-            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
+            self._note(message)
         else:
             self._ended(message)
 
@@ -170,6 +167,12 @@ class Display:
             self.notebook.say(words, style)
         elif not self.quiet:
             self.console.print(Text(words, style=style))
+
+    def _note(self, message: Note) -> None:
+        """Each once: runs of other seeds will have the same to say."""
+        if message.words not in self.said:
+            self.said.add(message.words)
+            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
 
     def _prefix(self, name: str) -> str:
         return f"{name}: " if name and self.runs > 1 else ""
@@ -183,23 +186,32 @@ class Display:
         if message.data_note and not self.before:
             self.say(message.data_note, "dim")
         self.done[message.name] = self.before[message.name] = message.done
-        self.rows[message.name] = self.bar.add_task(
-            message.name or "rounds", total=message.rounds, completed=message.done, words=""
-        )
+        name = shortened(message.name, self.console.width // 3) or "rounds"
+        self.rows[message.name] = self.bar.add_task(name, total=message.rounds, completed=message.done, words="")
         self._count()
 
     def _round(self, line: Line) -> None:
         self.lines[line.name] = line
         self.done[line.name] = line.round + 1
         if self.live:
-            words = "  ".join(part for part in (line.measured, line.turnout, line.rate) if part)
-            self.bar.update(self.rows[line.name], completed=line.round + 1, words=words)
+            self.bar.update(self.rows[line.name], completed=line.round + 1, words=self._words(line))
             self._count()
         elif time.monotonic() - self.last > PLAIN_EVERY:
             self.last = time.monotonic()
             many = f"{self._counted()}, {sum(self.done.values())}/{self.total} rounds{self._left()}; "
             one = self._prefix(line.name) + line.text()
             self.say(many + one if self.runs > 1 else one + self._left())
+
+    def _words(self, line: Line) -> str:
+        """What fits beside the bar; what does not is said once."""
+        names = max(len(task.description) for task in self.bar.tasks if task.visible)
+        counter = max(len(f"{task.total:.0f}") * 2 + 1 for task in self.bar.tasks if task.visible)
+        kept = fitting([line.measured, line.turnout, line.rate], self.console.width - names - BAR - counter - LEFT - 5)
+        out = [word for word, part in (("turnout", line.turnout), ("clients/s", line.rate)) if part not in (*kept, "")]
+        if out and (narrow := f"the bar leaves out {' and '.join(out)} at this width") not in self.said:
+            self.said.add(narrow)
+            self.say(narrow, "dim")
+        return "  ".join(kept)
 
     def _left(self) -> str:
         done, before = sum(self.done.values()), sum(self.before.values())
@@ -221,8 +233,8 @@ class Display:
             self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
             self._say_end(message, line)
         elif self.runs > 1:
-            known = message.why in self.reasons
-            self.reasons.add(message.why)
+            known = message.why in self.said
+            self.said.add(message.why)
             self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
         self._count()
 

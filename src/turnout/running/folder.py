@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -13,6 +14,7 @@ from filelock import FileLock, Timeout
 from turnout.errors import Mistake
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
+HAPPENED = {"records.sqlite", "error.txt"}
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
@@ -66,6 +68,33 @@ def make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
+
+
+@contextmanager
+def kept_if_used(folder: Path) -> Iterator[None]:
+    """Remove a folder that was not there before, and what was made around it, if nothing has happened in it.
+
+    What has happened is in records, or in the traceback of a crash. One that was interrupted can be resumed.
+    """
+    fresh, made = not contents(folder), [path for path in (folder, *folder.parents) if not path.exists()]
+    interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if fresh and not interrupted and not any(path.name in HAPPENED for path in folder.rglob("*")):
+            _remove(folder, made)
+
+
+def _remove(folder: Path, made: list[Path]) -> None:
+    """Remove what is in a folder; the folder itself and those around it where they were made for it."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in made:
+        with suppress(OSError):  # somebody else's run may be in it by now
+            path.rmdir()
 
 
 @contextmanager

@@ -58,6 +58,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         _refuse_gap(records, first, folder)
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
+        records.warn(track.warnings)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
         try:
@@ -82,7 +83,7 @@ def _rounds(
         stopped = reason_to_stop(experiment, progress)
         last = stopped is not None or t == experiment.rounds - 1
         if last and step.evaluation is None:
-            step = replace(step, evaluation=_evaluated(track, state, t))
+            step = _measured(track, state, step)
         records.add_round(step.record, step.evaluation)
         _refuse_nan(step)
         if last or checkpoints.due():
@@ -127,9 +128,17 @@ def _one_round(track: Track, state: Any, t: int) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
     with stage("weights"):
         state, record = track.round(state, t)
-    record = replace(record, seconds=time.perf_counter() - start)
+    step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
     due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, FinishedRound(record, _evaluated(track, state, t) if due else None)
+    return state, _measured(track, state, step) if due else step
+
+
+def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
+    """The round with its evaluation, which is a part of its time."""
+    start = time.perf_counter()
+    found = _evaluated(track, state, step.record.round)
+    seconds = step.record.seconds + time.perf_counter() - start
+    return replace(step, record=replace(step.record, seconds=seconds), evaluation=found)
 
 
 def _evaluated(track: Track, state: Any, t: int) -> Evaluation:

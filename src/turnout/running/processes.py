@@ -30,6 +30,7 @@ from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
+from turnout.records.records import Records
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
 from turnout.running.folder import held
 from turnout.running.loop import begin, rounds_of
@@ -59,7 +60,6 @@ class Place:
 
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it."""
-    start = time.monotonic()
     with _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
@@ -67,16 +67,19 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
                 _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite
             )
         yield from (Note(place.name, str(warning.message)) for warning in caught)
+        yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
         needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
-        yield from _run(prepared, place, needed, start)
+        yield from _run(prepared, place, needed)
 
 
-def _run(prepared: Track, place: Place, needed: int, start: float) -> Iterator[Message]:
+def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
     with held(place.folder):
         began = _began(prepared, place, needed)
         yield began
         stopped = yield from _lines(prepared, place)
-        yield Ended(place.name, max(began.rounds, began.done), time.monotonic() - start, stopped)
+        with Records.read(place.folder / "records.sqlite") as records:
+            seconds = float(records.rounds()["seconds"].sum())  # of all rounds, as in the table
+        yield Ended(place.name, max(began.rounds, began.done), seconds, stopped)
 
 
 def _on_threads(experiment: Experiment, place: Place) -> Experiment:

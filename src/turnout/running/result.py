@@ -52,6 +52,12 @@ class Run:
                 return None
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
+    def warnings(self) -> list[str]:
+        """What is odd about the run: that nobody trained, that the loss exploded, that a class is held by nobody."""
+        from turnout.report import find_runs, warnings_of
+
+        return warnings_of(find_runs(self.folder).runs[0])
+
     def report(self) -> Path:
         """Write report.html and return its path."""
         from turnout.report import write_report

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
 
 from turnout.config.check import check_settings
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import make_folder, new_folder, refuse_full
+from turnout.running.folder import kept_if_used, make_folder, new_folder, refuse_full
 from turnout.running.plan import RunPlan, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
 from turnout.running.result import Run
@@ -45,24 +49,35 @@ def run(
     place = Place(
         experiment.title or folder.name, folder, result.data_dir, resume, profile=profile, overwrite=overwrite
     )
-    try:
-        with Display(total=experiment.rounds, quiet=quiet) as display:
-            for message in messages_of(experiment, place):
-                display.show(message)
-    finally:
-        write_reports(folder)
+    with kept_if_used(folder), reported(folder), Display(total=experiment.rounds, quiet=quiet) as display:
+        for message in messages_of(experiment, place):
+            display.show(message)
+    if not quiet:
+        say_warnings(folder)
     return result
 
 
-def write_reports(folder: Path) -> None:
-    """Write the report and the picture of what there is, also of a run that was interrupted or failed."""
+def say_warnings(folder: Path) -> None:
+    """What is odd about the runs of a folder, as their last lines."""
+    from turnout.report import find_runs, warnings_in
+
+    with suppress(Mistake):  # no records
+        for who, words in warnings_in(find_runs(folder)):
+            line = f"warning ({who}): {words}" if who else f"warning: {words}"
+            Console(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+
+
+@contextmanager
+def reported(folder: Path) -> Iterator[None]:
+    """Write the report and the picture of what there is in the end, also of a run that was interrupted or failed."""
     from turnout.report import write_picture, write_report
 
     try:
-        write_report(folder)
-        write_picture(folder)
-    except Mistake:
-        return  # no records yet
+        yield
+    finally:
+        with suppress(Mistake):  # no records yet
+            write_report(folder)
+            write_picture(folder)
 
 
 def run_many(
@@ -79,6 +94,8 @@ def run_many(
     """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
     plan = RunPlan(title, planned_runs(variants, seeds), out)
     failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    if not quiet:
+        say_warnings(out)
     if failed:
         raise Mistake(explained(failed, len(plan.runs)))
     return [Run(out / planned.path, planned.experiment, data_dir) for planned in plan.runs]
@@ -98,17 +115,15 @@ def run_planned(
     check_folder(plan)
     for planned in plan.runs:
         check_settings(planned.experiment)
-    make_folder(plan.out)
-    if len(plan.runs) > 1:
-        write_plan(plan)
     failed: list[Failed] = []
-    try:
+    with kept_if_used(plan.out), reported(plan.out):
+        make_folder(plan.out)
+        if len(plan.runs) > 1:
+            write_plan(plan)
         with Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs)) as display:
             for message in _messages(plan, jobs, data_dir, profile):
                 display.show(message)
                 failed += [message] if isinstance(message, Failed) else []
-    finally:
-        write_reports(plan.out)
     return failed
 
 

@@ -18,8 +18,8 @@ from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model,
 from turnout.parts.compression.ternary import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.terms.base import Term
 from turnout.parts.terms.elastic import Elastic
+from turnout.parts.weighting import ByWork
 from turnout.recipes.baselines import METHODS
 from turnout.runtimes.settings import InProcess
 from turnout.studies.study import Curve
@@ -115,15 +115,15 @@ PAPER_NOTES = (
 )
 
 
-def efl(setting: Setting) -> tuple[Term, ...]:
-    """The elastic term of EFL; scheme C, its other half, is the default weighting."""
-    return (Elastic(setting.strength),)
+def efl(strength: float) -> dict[str, Any]:
+    """The two halves of EFL: scheme C and the elastic term."""
+    return {"weighting": ByWork(), "terms": (Elastic(strength),)}
 
 
 def methods(setting: Setting) -> dict[str, dict[str, Any]]:
     """The algorithms that are compared: what each has beside the local training that all share."""
     keep = 0.1 if setting.data == "digits" else 0.01
-    ours = {"terms": efl(setting)}
+    ours = efl(setting.strength)
     return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": SparseTernary(keep)}}
 
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.parts.terms.elastic import Elastic
 from turnout.studies.claims import Claim, best_elsewhere, better, either
 from turnout.studies.drawing import Chart, over_rounds, picture
-from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, spread
+from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl, spread
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
 
 TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
@@ -59,7 +58,7 @@ def cases(scale: str) -> list[tuple[Setting, int]]:
 
 
 def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
-    return setting.experiment(FULL, epochs, rounds, terms=(Elastic(strength),))
+    return setting.experiment(FULL, epochs, rounds, **efl(strength))
 
 
 def plan(scale: str) -> Plan:

@@ -20,7 +20,7 @@ from turnout.parts.substitution.base import Spread, Substitution, Unused
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import Shares
+from turnout.parts.weighting import ByShare, Shares
 from turnout.recipes.friends import LOCAL_TEST
 from turnout.runtimes.settings import InProcess
 from turnout.studies.claims import BySeed, Claim, above, better, difference
@@ -133,6 +133,7 @@ def experiment(setting: Setting, alpha: float, substitution: Substitution, round
             local=Local(SGD(lr=0.1), epochs=setting.epochs, batch_size=batch_size),
             terms=(Proximal(MU),) if setting.prox else (),
             substitution=substitution,
+            weighting=ByShare(),
             shares=Shares(by="uniform"),
         ),
         rounds=rounds,

@@ -13,7 +13,7 @@ from typing import Any
 from turnout.experiment import Experiment
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.parts.substitution.base import Spread
-from turnout.parts.weighting import CompleteOnly
+from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout.studies.claims import Claim, better, difference
 from turnout.studies.drawing import Chart, band, over_rounds, picture
 from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl
@@ -55,7 +55,7 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
 def algorithm(setting: Setting, method: str) -> dict[str, Any]:
     if method == DROPS:
         return {"weighting": CompleteOnly(), "substitution": Spread()}
-    return {"terms": efl(setting)} if method == EFL else {}
+    return efl(setting.strength) if method == EFL else {"weighting": ByWork()}
 
 
 def experiment(setting: Setting, share: float, method: str, size: Size) -> Experiment:

@@ -26,6 +26,7 @@ from turnout.runtimes.table import open_runtime
 from turnout.server.state import Server
 from turnout.task import check_model
 from turnout.tracks.building import bound, build_model, enrolment_of, load_weights, try_turnout
+from turnout.tracks.oddities import oddities
 from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track, fingerprint
@@ -58,7 +59,10 @@ def prepare_weights(given: Experiment, federation: Federation) -> Weights:
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
-    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, federation.central_set)
+    odd = tuple(oddities(experiment, algorithm, federation, model.batch_statistics))
+    return Weights(
+        experiment, algorithm, enrolment, template, model, runtime, server, mark, federation.central_set, odd
+    )
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:

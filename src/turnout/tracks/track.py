@@ -48,6 +48,11 @@ class Track(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the experiment, a sentence each; it runs all the same."""
+        ...
+
     def headline(self) -> str:
         """Who federates what: "50 clients, 610 shared parameters"."""
         ...

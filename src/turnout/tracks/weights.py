@@ -45,6 +45,7 @@ class Weights:
     server: Server  # before the first round
     fingerprint: str
     central_set: Callable[[Members], CentralSet | None] | None = None  # None: the server does not know the test data
+    warnings: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:

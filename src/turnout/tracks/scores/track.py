@@ -39,6 +39,7 @@ class ScoreTrack:
     server: ScoreServer  # before the first round
     device: torch.device
     fingerprint: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:

@@ -1,0 +1,51 @@
+"""Suggestions for what is mistyped in Python, of which files and the command line have their own (config/misplaced.py).
+
+`public.py` asks for them once, for all public names: an unknown name of a namespace and an unknown argument of a class
+then say what was meant.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from turnout.errors import UnknownSetting, near, unknown_setting
+
+
+def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """What is raised for a name that a module has not."""
+    close = near(name, (other for other in known if not other.startswith("_")))
+    hint = f": did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
+
+
+def suggest_names(module: ModuleType) -> None:
+    """Let a module suggest near names for one that it has not."""
+
+    def missing(name: str) -> Any:
+        raise suggesting(module.__name__, name, vars(module))
+
+    vars(module).setdefault("__getattr__", missing)
+
+
+def suggest_settings(kind: Any) -> None:
+    """Let a class suggest near settings for an argument that it does not take."""
+    made = vars(kind).get("__init__") if isinstance(kind, type) else None
+    if made is None or hasattr(made, "__wrapped__"):
+        return
+    parameters = list(inspect.signature(made).parameters.values())[1:]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+
+    @functools.wraps(made)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        for name in named:
+            if name not in known:
+                raise UnknownSetting(unknown_setting(kind.__name__, name, known))
+        made(self, *given, **named)
+
+    kind.__init__ = init

@@ -1,0 +1,175 @@
+"""Nothing that did nothing ends well: what is odd is said before the first round where it can be known, in the last
+lines of the run, and in its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnout as to
+from turnout.cli import main
+from turnout.recipes import cook
+from turnout.running.runs import run_many
+from worlds import Given
+
+Capture = pytest.CaptureFixture[str]
+CLIENTS, SAMPLES = 6, 300
+
+
+def data(labels: Callable[[torch.Tensor], torch.Tensor] | None = None, **more: object) -> to.data.Own:
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(SAMPLES, 5, generator=g), torch.randint(0, 3, (SAMPLES,), generator=g)
+    return to.data.Own(x, labels(y) if labels else y, torch.arange(SAMPLES) % CLIENTS, **more)
+
+
+def experiment(given: object = None, participation: object = None, **changes: object) -> to.Experiment:
+    world = to.World(given or data(), participation or to.participation.Always())  # type: ignore[arg-type]
+    return to.Experiment(world, rounds=3).but(**changes)
+
+
+def prices(folder: Path) -> to.data.Table:
+    g = torch.Generator().manual_seed(1)
+    rows = torch.randn(SAMPLES, 3, generator=g).tolist()
+    lines = [f"{a:.4f},{b:.4f},{100 + 20 * c:.2f},shop {i % CLIENTS}" for i, (a, b, c) in enumerate(rows)]
+    (folder / "prices.csv").write_text("\n".join(["size,age,price,shop", *lines]) + "\n")
+    return to.data.Table(folder / "prices.csv", label="price", owner="shop")
+
+
+def unheld() -> to.data.Own:
+    g = torch.Generator().manual_seed(2)
+    return data(test=(torch.randn(50, 5, generator=g), torch.arange(50) % 5), classes=5)
+
+
+def gap(y: torch.Tensor) -> torch.Tensor:
+    return y.index_fill(0, torch.tensor([0]), 20_000)
+
+
+ODD: dict[str, tuple[Callable[[Path], to.Experiment], str]] = {
+    "nobody turns up": (
+        lambda folder: experiment(participation=Given(*[0.0] * CLIENTS)),
+        "nobody's work counts in the first 3 rounds, so nothing will be trained: look at world.participation",
+    ),
+    "too little for one mini-batch": (
+        lambda folder: experiment(participation=Given(*[0.4] * CLIENTS), **{"algorithm.local": to.Local(steps=2)}),
+        "nobody's work counts in the first 3 rounds",
+    ),
+    "a label far off": (
+        lambda folder: experiment(data(gap)),
+        "the largest label makes 20,001 classes, but training samples are of 4 of them: number the labels from 0",
+    ),
+    "numbers read as classes": (
+        lambda folder: experiment(prices(folder)),
+        "classes among 240 training samples, so most are seen once: if they are numbers to predict, say so with "
+        "regression = true and task = Regression()",
+    ),
+    "a class nobody holds": (
+        lambda folder: experiment(unheld()),
+        "nobody holds training samples of classes 3, 4: they cannot be learned, though there are test samples of them",
+    ),
+    "no test samples": (
+        lambda folder: experiment(data(test_share=0.0)),
+        "there are no test samples, so nothing is measured: raise test_share, or give a test set",
+    ),
+    "a stream without test samples": (
+        lambda folder: experiment(to.data.Stream(arriving, clients=3, input_shape=(5,), classes=3)),
+        "there are no test samples",
+    ),
+}
+
+
+def arriving(client: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(1000 * client + t)
+    return torch.randn(20, 5, generator=g), torch.randint(0, 3, (20,), generator=g)
+
+
+@pytest.mark.parametrize(("made", "sentence"), ODD.values(), ids=ODD)
+def test_what_can_be_known_is_said_before_the_first_round_and_again(
+    made, sentence: str, tmp_path: Path, capsys: Capture
+):
+    run = to.run(made(tmp_path), tmp_path / "out")
+    lines = capsys.readouterr().err.splitlines()
+    said = [i for i, line in enumerate(lines) if sentence in line]
+    done = next(i for i, line in enumerate(lines) if line.startswith("done:"))
+    assert said
+    assert said[0] < done, "said when it could be known"
+    assert said[-1] > done, "and in the last lines"
+    assert all(lines[i].startswith("warning: ") for i in said)
+    assert any(sentence in words for words in run.warnings())
+    assert sentence in unescape(run.report().read_text(encoding="utf-8"))
+
+
+def test_a_run_in_which_nobody_trained_says_so(tmp_path: Path, capsys: Capture):
+    run = to.run(experiment(participation=Given(*[0.0] * CLIENTS)), tmp_path / "out")
+    words = "nobody trained in any of the 3 rounds (nobody answered): the model is the one it began with"
+    assert words in run.warnings()
+    assert f"warning: {words}" in capsys.readouterr().err.splitlines()[-2:]
+    assert words in run.report().read_text(encoding="utf-8")
+
+
+def test_a_run_that_changed_nothing_says_so(tmp_path: Path):
+    run = to.run(experiment(**{"algorithm.server": to.Apply(lr=1e-30)}), tmp_path / "out", quiet=True)
+    assert any("nothing that is measured has changed" in words for words in run.warnings())
+
+
+def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
+    hot = experiment(data(), **{"algorithm.local": to.Local(to.SGD(lr=1e25), epochs=5)})
+    run = to.run(hot, tmp_path / "out")
+    loss, first = run.final("global_loss"), run.curve("global_loss")[1][0]
+    assert loss > 1e20
+    words = f"global loss is {loss:.3g}, and was {first:.3g} before training: training has diverged"
+    assert any(words in said for said in run.warnings())
+    assert words in capsys.readouterr().err
+    assert words in run.report().read_text(encoding="utf-8")
+
+
+def test_a_run_that_is_fine_is_not_warned_of(tmp_path: Path, capsys: Capture):
+    run = to.run(experiment(), tmp_path / "out")
+    assert run.warnings() == []
+    assert "warning" not in capsys.readouterr().err
+    assert 'class="warning"' not in run.report().read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["digits", "baselines", "friends", "multitask", "together"])
+def test_recipes_are_not_warned_of_before_they_begin(name: str):
+    from turnout.tracks.prepare import prepare
+
+    for made in cook(name).values():
+        assert prepare(made).warnings == ()
+
+
+def test_the_same_of_several_runs_is_said_once(tmp_path: Path, capsys: Capture):
+    away = experiment(participation=Given(*[0.0] * CLIENTS))
+    run_many("two", {"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1)
+    err = capsys.readouterr().err
+    assert err.count("nobody's work counts") == 2  # at the start, and in the last lines
+    assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): nobody trained" in err
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "a seed 0, b seed 0, a seed 1 and 1 more: nobody trained" in page
+
+
+def test_the_command_line_ends_with_it_also_quiet_and_as_json(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    away = ["--set", "world.participation={kind='dropout', rate=0.9999999}", "--set", "rounds=2"]
+    few = ["--set", "world.data.clients=4", "--set", "evaluate.every=1"]
+    assert main(["run", "digits", *away, *few, "--out", "out", "-q", "--json", "found.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "warning: nobody trained in any of the 2 rounds" in err.splitlines()[-1]
+    assert "warning" not in out
+    (run,) = json.loads(Path("found.json").read_text())["runs"]
+    assert any("nobody trained" in words for words in run["warnings"])
+    assert main(["report", "out"]) == 0
+    assert "nobody trained" in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_its_warnings(tmp_path: Path):
+    odd = experiment(unheld())
+    to.run(odd, tmp_path / "out", quiet=True)
+    run = to.run(odd.but(rounds=5), tmp_path / "out", resume=True, quiet=True)
+    assert len(run.warnings()) == 1
