@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,11 @@ ELSEWHERE = {"data", "model", "task", "algorithm", "personal", "runtime"}
 NOT_BY_DEFAULT = (to.data.Equal,)  # without settings it is no whole part
 
 
+def without_addresses(part: Any) -> str:
+    """Tests have the same names in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(part))
+
+
 def cases() -> list[Any]:
     """Every kind of every role that turnout.testing can check, as it is by default, and the examples."""
     found = []
@@ -73,7 +79,7 @@ def cases() -> list[Any]:
         makers = list(dict.fromkeys(KINDS[role].values()))
         parts = [maker() for maker in makers if not required(maker) and maker not in NOT_BY_DEFAULT]
         parts += [part for part in EXAMPLES if type(part) in makers]
-        found += [pytest.param(check, part, id=f"{ROLE_NAMES[role]} {part}") for part in parts]
+        found += [pytest.param(check, part, id=f"{ROLE_NAMES[role]} {without_addresses(part)}") for part in parts]
     return found
 
 

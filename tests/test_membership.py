@@ -582,3 +582,11 @@ def test_wrong_settings_are_refused_with_a_sentence():
         to.DropInactive(rejoin_after=0)
     with pytest.raises(Mistake, match="rarely must be above 0"):
         to.DropInactive(rarely=0.0)
+
+
+def test_nobody_is_boosted_where_nobody_was_there_before():
+    """A federation that begins with joins has no old objective that its newcomers have to catch up with."""
+    events = [to.Join(client, 0) for client in range(4)]
+    _, (first, _) = play(ready(town(*events)), 2)
+    assert len(first.events) == 4
+    assert first.weight_sum == pytest.approx(1)

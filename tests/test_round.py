@@ -64,7 +64,9 @@ def test_fedavg_with_a_substitution_leaves_the_missing_to_it():
 
 
 @pytest.mark.parametrize(
-    "parts", [{"personal": to.personal.everything}, {"mixing": to.FedAMP()}, {"compression": to.TopK(0.5)}], ids=str
+    "parts",
+    [{"personal": to.personal.everything}, {"mixing": to.FedAMP()}, {"compression": to.TopK(0.5)}],
+    ids=lambda parts: next(iter(parts)),
 )
 def test_a_default_that_renormalises_is_refused_nowhere(parts):
     """A substitution has no effect where everything is personal, and is refused; the default is none."""

@@ -138,21 +138,23 @@ class Membership:
         new = [c for c in joining if c not in change.members and c not in change.included_before]
         norm = outlook.old_norm() if new else None
         for client in joining:
-            change = self._join(change, client, outlook.t, norm)
+            change = self._join(change, client, outlook, norm)
         return change if norm is None else change.said({"old_gradient_norm": norm})
 
     # -- joining
 
-    def _join(self, change: Transition, client: int, t: int, norm: float | None) -> Transition:
+    def _join(self, change: Transition, client: int, outlook: Outlook, norm: float | None) -> Transition:
         if client in change.members:
             return change
         if client in change.included_before:
             return change.returned(client)
-        fast = self.join == "fast-reboot" and (self.gate is None or (norm is not None and norm < self.gate))
+        below = self.gate is None or (norm is not None and norm < self.gate)
+        old = len(outlook.members) > 0  # where nobody was there, no old objective has to be left quickly
+        fast = self.join == "fast-reboot" and below and old
         said = "" if norm is None else f", gradient norm of the old objective {norm:.4g}"
-        gate = "" if self.gate is None else f" ({'below' if fast else 'not below'} the gate {self.gate:g})"
+        gate = "" if self.gate is None else f" ({'below' if below else 'not below'} the gate {self.gate:g})"
         word = f"fast-reboot, boost {self.boost:g}" if fast else "vanilla"
-        return change.joined(client, word + said + gate, t if fast else None)
+        return change.joined(client, word + said + gate, outlook.t if fast else None)
 
     def boost_of(self, roster: Roster, client_C: Tensor, t: int) -> Tensor:
         """What each client's own share is multiplied by: a newcomer's falls from `boost` to 1, on its own clock."""
