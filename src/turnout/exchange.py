@@ -39,6 +39,7 @@ class Enrolment:
     names: tuple[str, ...] | None
     input_shape: tuple[int, ...]
     classes: int
+    labels: tuple[str, ...]  # what the classes are called; none for numbers to be predicted
     sample: tuple[Tensor, Tensor]  # a few samples to try the model on
     groups: Tensor | None  # the cluster of each client [N], where the data has clusters
     fingerprint: str  # of the data: a checkpoint of other data is refused

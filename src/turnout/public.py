@@ -26,7 +26,7 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova, Shares, Weighting
-from turnout.running.result import Run, open_run
+from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
@@ -80,6 +80,7 @@ __all__ = [
     "RandomEvents",
     "Regression",
     "Run",
+    "RunGroup",
     "Scaffold",
     "Scores",
     "ServerAdagrad",
@@ -101,6 +102,7 @@ __all__ = [
     "World",
     "__version__",
     "data",
+    "load_model",
     "models",
     "open_run",
     "paper_literal",

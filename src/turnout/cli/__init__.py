@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import looking, measuring, running, writing
+from turnout.cli import exporting, looking, measuring, running, seeing, writing
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -49,8 +49,11 @@ app = typer.Typer(
 )
 app.command("run")(running.run)
 app.command("list")(looking.list_parts)
+app.command("runs")(seeing.runs)
+app.command("show")(seeing.show)
+app.command("plot")(seeing.plot)
 app.command("report")(looking.report)
-app.command("export")(looking.export)
+app.command("export")(exporting.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
 TRACE = """This machine's own participation trace.

@@ -3,6 +3,7 @@
 kinds.py       the roles, where their parts announce their kinds, and how a kind is found by name: read this first
 hints.py       type hints, taken apart: what a setting may be, in words, and whether a value is that
 read.py        from a file or a command line to an experiment, with a sentence for everything that cannot be
+variants.py    the `[variants.NAME]` tables of a file: several experiments from one
 write.py       from an experiment to a file
 check.py       whether settings made in Python are of the types they should be
 catalogue.py   what there is to choose from: `turnout list`, docs/parts.md, the comments of `turnout init`

@@ -4,9 +4,10 @@ loop.py        rounds, evaluations, records and checkpoints of one run: read thi
 stop_rules.py  when to stop before the last round
 used.py        a folder that holds a run already: the choices, and deleting it
 folder.py      the run folder: its name, whether it may be used, its lock
-result.py      what can be had from a run afterwards: curves, report, model
+result.py      what can be had from a run afterwards: curves, report, model; and from several
+given.py       what `to.run` was given: experiments by name, seeds
 plan.py        which runs are made together, and where
-runs.py        `run` one experiment, `run_many` variants and seeds
+runs.py        `run` one experiment or several, `run_many` variants and seeds
 processes.py   runs as streams of messages, in this process or side by side
 display.py     these messages on the terminal
 notebook.py    the same in a notebook, updated in place
