@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from turnout.data.columns import Encoding
 from turnout.layout import Layout
 from turnout.task import Standardised
 from turnout.types import Replies, State, Tensors, Turnout
@@ -44,6 +45,7 @@ class Enrolment:
     groups: Tensor | None  # the cluster of each client [N], where the data has clusters
     fingerprint: str  # of the data: a checkpoint of other data is refused
     standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
+    encoding: Encoding | None = None  # how the columns of a table became samples
     note: str = ""  # how files became samples, in a sentence
 
 

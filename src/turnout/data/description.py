@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device
 from turnout.data.labels import Public
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
+from turnout.task import Standardised
 from turnout.types import Samples
+from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 
 FILE = "data.json"
@@ -35,6 +38,8 @@ class Description:
     labels       what each output stands for; none for numbers to be predicted
     names        of the clients, where the data has owners
     mark         the fingerprint of data, model and settings that the run's checkpoints carry
+    standardised how targets were, where they were: the trained model gives them in their own unit
+    encoding     how the columns of a table became samples, where the data was one
     """
 
     clients: int
@@ -45,6 +50,8 @@ class Description:
     labels: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
     mark: str = ""
+    standardised: Standardised | None = None
+    encoding: Encoding | None = None
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Zeros:
         """A federation like it, with one sample of zeros each."""
@@ -56,14 +63,14 @@ class Description:
 
     def client(self, said: int | str) -> int:
         """A client by number or by name."""
-        if isinstance(said, str) and self.names is not None and said in self.names:
-            return self.names.index(said)
-        if isinstance(said, str) and not said.lstrip("-").isdecimal():
-            known = f"they are 0 to {self.clients - 1}" + (" or have names of the data's owners" if self.names else "")
-            raise Mistake(f"there is no client {said!r}: {known}")
-        if not 0 <= int(said) < self.clients:
-            raise Mistake(f"there is no client {said}: they are 0 to {self.clients - 1}")
-        return int(said)
+        known = ClientNames(self.names, self.clients)
+        number = known.number(said)
+        if number is None and isinstance(said, str) and said.isdecimal():
+            number = known.number(int(said))  # the data has names, but this is none of them
+        if number is None:
+            hint = f" ({known.hint(said)})" if isinstance(said, str) and known.hint(said) else ""
+            raise Mistake(f"there is no client {said!r}: they are 0 to {self.clients - 1}{hint}")
+        return number
 
     def write(self, folder: Path) -> None:
         write_whole(folder / FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
@@ -77,8 +84,13 @@ def read_description(folder: Path) -> Description | None:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kept = {f.name: found[f.name] for f in fields(Description)}
-        lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
-        return Description(**kept | lists)
+        kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
+        unit, encoding = kept.pop("standardised"), kept.pop("encoding")
+        return Description(
+            **kept,
+            standardised=None if unit is None else Standardised(**unit),
+            encoding=None if encoding is None else Encoding.from_plain(encoding),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
 
@@ -108,6 +120,10 @@ class Zeros:
     @property
     def names(self) -> tuple[str, ...] | None:
         return self.like.names
+
+    @property
+    def standardised(self) -> Standardised | None:
+        return self.like.standardised
 
     @property
     def public(self) -> Public:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from turnout.errors import Mistake
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
+from turnout.task import Predictor
 
 
 def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
@@ -55,9 +56,13 @@ def _onnx() -> None:
 
 
 def _weights(module: nn.Module, path: Path, sample: Tensor) -> str:
+    """The trained model's own names; where its targets were standardised, the way back is in the file's metadata."""
+    unit, module = (module, module.model) if isinstance(module, Predictor) else (None, module)
     weights = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    save_file(weights, path)
-    return f"{len(weights)} tensors"
+    about = {} if unit is None else {"target_mean": str(float(unit.mean)), "target_std": str(float(unit.std))}
+    save_file(weights, path, about)
+    note = "" if unit is None else " (for standardised targets: their mean and deviation are in the file's metadata)"
+    return f"{len(weights)} tensors{note}"
 
 
 def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:

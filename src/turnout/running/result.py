@@ -136,6 +136,13 @@ def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
     return Run(path, needed_of(read_file(path / "experiment.toml")), Path(data_dir) if data_dir else None)
 
 
+def label_of(folder: Path) -> str | None:
+    """The column that a run on a table was to learn; None where its data was none."""
+    data = read_file(folder / "experiment.toml").get("world", {}).get("data", {})
+    label = data.get("label") if isinstance(data, dict) else None
+    return label if isinstance(label, str) else None
+
+
 class RunName(NamedTuple):
     """Which of several runs: the name of its experiment, and its seed."""
 
@@ -175,7 +182,7 @@ class RunGroup:
         return {name: [run.final(metric) for run in runs] for name, runs in self.variants.items()}
 
     def frame(self, clients: bool = False) -> Any:
-        """The records of all of them as a pandas DataFrame, with the variant and the seed before what `Run.frame` has."""
+        """The records of all of them as a pandas DataFrame: what `Run.frame` has, by variant and seed."""
         pandas = optional("pandas", "runs.frame()", "frames")
         return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
 

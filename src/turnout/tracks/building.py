@@ -33,6 +33,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         groups=federation.groups(),
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
+        encoding=getattr(federation, "encoding", None),
         note=getattr(federation, "note", ""),
     )
 
@@ -49,6 +50,8 @@ def described(enrolment: Enrolment, mark: str) -> Description:
         labels=enrolment.labels,
         names=enrolment.names,
         mark=mark,
+        standardised=enrolment.standardised,
+        encoding=enrolment.encoding,
     )
 
 
