@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from turnout.cli import main
 from turnout.config.catalogue import markdown
 from turnout.config.read import from_table
+from turnout.config.variants import variants_in
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,7 +37,29 @@ def test_python_blocks_run(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_toml_blocks_are_experiments(text: str):
-    assert from_table(tomllib.loads(text)).rounds >= 1
+    table = tomllib.loads(text)
+    for experiment in (variants_in(table) or {"": from_table(table)}).values():
+        assert experiment.rounds >= 1
+
+
+def test_the_page_about_runs_runs_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    for kind, block in BLOCK.findall(text):
+        if kind == "toml":
+            Path("methods.toml").write_text(block)
+        elif kind == "python":
+            exec(compile(block, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
+        for line in block.splitlines() if kind == "console" else ():
+            assert main(shlex.split(line)[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert sorted(path.name for path in Path("runs/methods").iterdir() if path.is_dir()) == [
+        "fedavg",
+        "proximal",
+        "scaffold",
+    ]
+    assert len(Path("predicted.csv").read_text().splitlines()) == 37
 
 
 def test_the_page_of_parts_is_the_code_s():

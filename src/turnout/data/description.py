@@ -69,7 +69,8 @@ class Description:
             number = known.number(int(said))  # the data has names, but this is none of them
         if number is None:
             hint = f" ({known.hint(said)})" if isinstance(said, str) and known.hint(said) else ""
-            raise Mistake(f"there is no client {said!r}: they are 0 to {self.clients - 1}{hint}")
+            shown = said if isinstance(said, int) or said.isdecimal() else repr(said)
+            raise Mistake(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
         return number
 
     def write(self, folder: Path) -> None:
