@@ -157,9 +157,8 @@ def test_show_has_results_and_curves(capsys: Capture) -> None:
     assert turnout("show", "runs/good", "--metric", "accuracy", "--metric", "bytes_up") == 0
     out = capsys.readouterr().out
     assert "data synthetic" in out
-    assert "Global accuracy\n" in out
-    assert "Bytes up\n" in out
-    assert "rounds trained" in out
+    assert "Global accuracy over rounds trained\n" in out
+    assert "Bytes up over rounds\n" in out
     assert "client accuracy of 6 clients" in out
     assert any("⠀" < letter < "⣿" for letter in out), "dots"
     assert max(map(len, out.splitlines())) <= 120

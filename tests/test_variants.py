@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 import turnout as to
 from turnout.cli.planning import make_plan
+from turnout.config.read import load
 from turnout.config.variants import variants_in
 
 SMALL = """
@@ -101,8 +105,6 @@ def test_a_files_variants_are_run_like_a_recipes(tmp_path: Path) -> None:
 def test_one_experiment_of_a_file_with_variants_is_not_a_guess(tmp_path: Path) -> None:
     path = tmp_path / "methods.toml"
     path.write_text(SMALL + METHODS)
-    from turnout.config.read import load
-
     with pytest.raises(to.Mistake, match="has variants: turnout run"):
         load(path)
 
@@ -175,6 +177,27 @@ def test_a_group_is_resumed(tmp_path: Path) -> None:
     assert [run.rounds() for run in group] == [2, 2, 2]
 
 
+def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) -> None:
+    both = {"a": small(rounds=1), "b": small(rounds=1)}
+    to.run(both, tmp_path / "out", quiet=True, jobs=1, trackers=[])
+    (tmp_path / "out" / "a" / "seed-3" / "tensorboard").mkdir()
+    (tmp_path / "out" / "a" / "seed-3" / "tensorboard" / "events.out").touch()
+    group = to.run(both, tmp_path / "out", seeds=2, quiet=True, jobs=1, overwrite=True)
+    assert not (tmp_path / "out" / "a" / "seed-3" / "tensorboard").exists()
+    shown = group._repr_html_()
+    assert "<svg" in shown
+    assert "a" in shown
+    with pytest.raises(to.Mistake, match="say one of them"):
+        to.run(both, tmp_path / "out", quiet=True, overwrite=True, resume=True)
+    if importlib.util.find_spec("pandas") is None:
+        with pytest.raises(to.Mistake, match="needs pandas"):
+            group.frame()
+    else:
+        frame = group.frame()
+        assert frame.index.names == ["variant", "seed", "round"]
+        assert frame.loc[("b", 4, 0), "global_accuracy"] == group["b"][1].final("global_accuracy")
+
+
 @pytest.mark.parametrize(
     ("given", "seeds", "sentence"),
     [
@@ -214,9 +237,6 @@ def rate(lr, clock):
 )
 def test_a_plain_script_needs_no_guard_around_it(own: str, change: str, tmp_path: Path) -> None:
     """Runs side by side are other processes, which must not run the script again."""
-    import subprocess
-    import sys
-
     (tmp_path / "script.py").write_text(SCRIPT.format(own=own, change=change))
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 STATES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "waiting": "dim"}
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.", show_default="runs")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to look.", show_default="runs")]
 Each = Annotated[bool, typer.Option("--all", help="Every seed and variant of runs that were made together.")]
 Shown = Annotated[
     Path | None,
-    typer.Argument(metavar="[RUN]", help="A run's folder, or a folder of runs.", show_default="the last under runs/"),
+    typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs.", show_default="the last under runs/"),
 ]
 Metrics = Annotated[
     list[str] | None,
     typer.Option("--metric", metavar="NAME", help="What to draw, such as accuracy or bytes_up; may be given again."),
 ]
 
-Several = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
+Several = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The picture: .svg, .png or .pdf.")]
 
 
 def runs(folder: Folder = Path("runs"), each: Each = False) -> None:
-    """List runs: how they are doing, rounds done, the main metric, when.
+    """List runs and how they are doing.
 
-    A run is running, finished, interrupted (it can be resumed), failed or waiting for its turn. Runs that were made
-    together are one line, with the best variant's mean over seeds.
+    Rounds done, the main metric, when. A run is running, finished, interrupted (it can be resumed), failed or waiting
+    for its turn. Runs that were made together are one line, with the best variant's mean over seeds.
 
     \b
     turnout runs
@@ -59,7 +59,9 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("run", "state", "rounds", "result", "when", box=box.SIMPLE, pad_edge=False)
+    table = Table("run", "state", box=box.SIMPLE, pad_edge=False)
+    for head in ("rounds", "result", "when"):
+        table.add_column(head, no_wrap=True)
     for run in listed:
         state, several = run.state, f" ({len(run.parts)} runs)" if run.parts else ""
         name = run.path.relative_to(folder) if run.path != folder else run.path

@@ -40,9 +40,9 @@ def shown(folder: Path, metrics: Sequence[str] = (), width: int = 80) -> Iterato
 
 def curve(runs: Runs, metric: str, width: int) -> Text:
     """A metric of every variant."""
-    label = "rounds trained" if metric in runs.metrics else "round"
+    over = "rounds trained" if metric in runs.metrics else "rounds"
     series = [s for s in series_of(runs, metric) if np.isfinite(s.y).any()]
-    found = text_plot(series, title_of(metric), runs.glossary.unit(metric), width, HEIGHT, label)
+    found = text_plot(series, title_of(metric), runs.glossary.unit(metric), width, HEIGHT, over)
     found.no_wrap = True
     return found.append("\n").append_text(legend([s.name for s in series])) if len(series) > 1 else found
 

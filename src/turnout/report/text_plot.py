@@ -20,22 +20,22 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille
 
 
 def text_plot(
-    series: Sequence[Series], title: str, unit: Unit = "number", width: int = 72, height: int = 12, x_label: str = ""
+    series: Sequence[Series], title: str, unit: Unit = "number", width: int = 72, height: int = 12, over: str = ""
 ) -> Text:
     """Lines over a common axis, `width` letters wide with the labels; nothing but the title for no data.
 
     >>> steps = np.arange(4.0)
-    >>> print(text_plot([Series("a", steps, steps)], "Up", width=14, height=3, x_label="round").plain)
-    Up
+    >>> print(text_plot([Series("a", steps, steps)], "Up", width=14, height=3, over="the round").plain)
+    Up over the round
     3 ┤       ⢀⡠⠔⠊
     2 ┤   ⢀⡠⠔⠊⠁
     0 ┤⡠⠔⠊⠁
       └┬──────┬───
-       0      2  round
+       0      2
     """
     lines = [_known(s) for s in series]
     lines = [s for s in lines if len(s.x)]
-    found = Text(title, style="bold")
+    found = Text(title, style="bold").append(f" over {over}" if over else "", style="not bold dim")
     if not lines:
         return found.append("\nnothing measured yet", style="not bold dim")
     ys, xs = (np.concatenate([getattr(s, axis) for s in lines]) for axis in "yx")
@@ -48,7 +48,7 @@ def text_plot(
     for i, row in enumerate(rows):
         label = labels.get(i, "")
         found.append(f"\n{label:>{margin}} {'┤' if label else '│'}", style="not bold dim").append_text(row)
-    return found.append(_below(x, margin, across, x_label), style="not bold dim")
+    return found.append(_below(x, margin, across), style="not bold dim")
 
 
 def legend(names: Sequence[str]) -> Text:
@@ -102,14 +102,13 @@ def _marked(lines: Sequence[Series], x: Axis, y: Axis, across: int, height: int)
     return rows
 
 
-def _below(x: Axis, margin: int, across: int, label: str) -> str:
-    """The axis under the lines, with its numbers and what they count."""
-    numbers = [" "] * (across + 12)
+def _below(x: Axis, margin: int, across: int) -> str:
+    """The axis under the lines, with its numbers."""
+    numbers = [" "] * across
     ticks = ["─"] * across
     for at, words in zip((x.place(np.array(x.ticks)) // 2).astype(int).tolist(), x.labels, strict=True):
         start = max(0, min(at - len(words) // 2, across - len(words)))
         if at < across and all(letter == " " for letter in numbers[max(0, start - 1) : start + len(words) + 1]):
             ticks[at] = "┬"
             numbers[start : start + len(words)] = words
-    written = "".join(numbers).rstrip()
-    return f"\n{'':>{margin}} └{''.join(ticks)}\n{'':>{margin}}  {written}  {label}".rstrip()
+    return f"\n{'':>{margin}} └{''.join(ticks)}\n{'':>{margin}}  {''.join(numbers)}".rstrip()
