@@ -77,6 +77,20 @@ def test_a_resumed_run_goes_on_where_it_was_told(tmp_path: Path) -> None:
     assert without_times(late.rows) == without_times(whole.rows)
 
 
+def test_a_tracker_that_comes_after_the_end_is_told_all_of_it(tmp_path: Path) -> None:
+    to.run(small(), tmp_path / "run", quiet=True)
+    book, other = Book(), Book()
+    to.run(small(), tmp_path / "run", quiet=True, resume=True, trackers=[book, other])
+    assert [step for step, _ in book.rows] == [step for step, _ in other.rows] == [0, 1, 2, 3]
+    assert list(json.loads((tmp_path / "run" / "tracking.json").read_text())) == ["Book", "Book 2"]
+
+
+@pytest.mark.parametrize("track", [5, ["tensorboard", 5], None])
+def test_a_tracker_is_named_by_a_text(track: object) -> None:
+    with pytest.raises(to.Mistake, match='track is a text such as "tensorboard", or a list of them'):
+        to.Experiment(track=track)  # type: ignore[arg-type]
+
+
 def without_times(rows: list[tuple[int, dict[str, float]]]) -> list[tuple[int, dict[str, float]]]:
     return [(step, {n: v for n, v in row.items() if "seconds" not in n}) for step, row in rows]
 

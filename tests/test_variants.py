@@ -143,6 +143,7 @@ def test_experiments_times_seeds_have_the_folders_of_the_command_line(tmp_path: 
     ]
     assert len(group) == 4
     assert [run.experiment.seed for run in group["scaffold"]] == [3, 4]
+    assert group[1].folder == group["scaffold"][0].folder
     finals = group.final("global_accuracy")
     assert finals["scaffold"] == [run.final("global_accuracy") for run in group["scaffold"]]
     assert group.report() == tmp_path / "out" / "report.html"

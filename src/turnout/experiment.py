@@ -202,7 +202,10 @@ class Experiment:
     title: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "track", (self.track,) if isinstance(self.track, str) else tuple(self.track))
+        listed = (self.track,) if isinstance(self.track, str) else self.track
+        if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
+            raise Mistake(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
+        object.__setattr__(self, "track", tuple(listed))
         check_part("world", self.world, World, "World(data.Digits(clients=20))")
         check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
         check_part("task", self.task, TaskSpec, "Classification()")

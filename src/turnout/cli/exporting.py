@@ -72,12 +72,11 @@ def _model(run: Path, path: Path, client: str | None, data_dir: Path | None) -> 
     from turnout.cli.screen import say
     from turnout.report.units import size
     from turnout.running.model_files import check_form, write_model
-    from turnout.running.result import open_model
+    from turnout.running.result import load_model, open_model
 
     check_destination("--model", path)
     check_form(path)
-    opened = open_model(run, data_dir)
-    trained = opened.model(client)
+    opened, trained = open_model(run, data_dir), load_model(run, client, data_dir)
     if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
         say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
     what = write_model(trained, path, opened.data().sample(2))

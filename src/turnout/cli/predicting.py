@@ -33,14 +33,15 @@ def predict(run: Run, data: Table, client: Client = None, out: Out = None, data_
     """
     from turnout.cli.screen import say
     from turnout.running.prediction import predict as predicted
-    from turnout.running.result import label_of, open_model
+    from turnout.running.result import label_of, load_model, open_model
 
     if out is not None:
         check_destination("--out", out)
     opened = open_model(run, data_dir)
     if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
         say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
-    found = predicted(opened.model(client), opened.data(), data, label_of(run), data_dir)
+    model = load_model(run, client, data_dir)
+    found = predicted(model, opened.data(), data, label_of(run), data_dir)
     text = io.StringIO()
     found.write(text)
     if out is None:

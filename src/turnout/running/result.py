@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from turnout.records.records import Records
 from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.loop import read_state
 from turnout.running.stop_rules import Progress, reason_to_stop
+from turnout.runtimes.settings import InProcess
 from turnout.tracks.prepare import prepare
 from turnout.tracks.rebuild import needed_of, rebuild
 
@@ -88,7 +89,7 @@ class Run:
         data is not needed, unless the folder is of an older version.
         """
         kept = read_description(self.folder)
-        if kept is None or self.experiment.runtime.kind != "in-process":
+        if kept is None or not kept_here(self.experiment, client):
             return self._model_with_data(client)
         return kept_model(self.experiment, self.folder, kept, client)
 
@@ -103,6 +104,11 @@ class Run:
         if found is None:
             raise Mistake(NO_CHECKPOINT.format(self.folder))
         return track.module(track.unpack(found.state), number)
+
+
+def kept_here(experiment: Experiment, client: int | str | None) -> bool:
+    """Whether a model is in the run's folder: a client's own may be where another runtime has put it."""
+    return client is None or isinstance(experiment.runtime, InProcess)
 
 
 def kept_model(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:
@@ -124,7 +130,10 @@ def load_model(folder: str | Path, client: int | str | None = None, data_dir: st
     A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
     memory) needs that program: `to.open_run(folder, experiment=experiment).model()`.
     """
-    return open_model(folder, data_dir).model(client)
+    opened = open_model(folder, data_dir)
+    if not kept_here(opened.experiment, client):
+        opened = open_run(folder, data_dir)
+    return opened.model(client)
 
 
 def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
@@ -163,8 +172,14 @@ class RunGroup:
     def __iter__(self) -> Iterator[Run]:
         return iter(self.runs.values())
 
-    def __getitem__(self, variant: str) -> list[Run]:
-        """The runs of one experiment, one a seed."""
+    @overload
+    def __getitem__(self, variant: int) -> Run: ...
+    @overload
+    def __getitem__(self, variant: str) -> list[Run]: ...
+    def __getitem__(self, variant: int | str) -> Run | list[Run]:
+        """The runs of one experiment, one a seed; by number, one run in the order made."""
+        if isinstance(variant, int):
+            return list(self)[variant]
         if variant not in self.variants:
             raise Mistake(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
         return self.variants[variant]

@@ -8,7 +8,7 @@ resumed run goes on there; a tracker that is new to a resumed run is told of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,12 +47,10 @@ class Tracking:
     run: TrackedRun
     new: set[str]  # those that were not told of this run before
     on_round: OnRound | None
-    begun: bool = False
 
     def after(self, step: FinishedRound) -> list[str]:
         """Tell of a finished round; sentences about trackers that failed."""
-        failed = [] if self.begun else self._catch_up(step.record.round)
-        self.begun = True
+        failed = self.catch_up(step.record.round)
         values = numbers_of(step.record, step.evaluation) if self.trackers else {}
         for said, tracker in list(self.trackers.items()):
             failed += self._tell(said, partial(tracker.log, step.record.round + 1, values))
@@ -60,10 +58,10 @@ class Tracking:
             self.on_round(replace(step, run=self.run.name))
         return failed
 
-    def _catch_up(self, first: int) -> list[str]:
-        """What was recorded before the first round that is told: all of it to the new, the start to everybody."""
+    def catch_up(self, first: int | None) -> list[str]:
+        """Tell those who are new to this run, once, what was recorded before a round: all, if there is none to come."""
         failed: list[str] = []
-        new = [said for said in self.trackers if said in self.new]
+        new, self.new = [said for said in self.trackers if said in self.new], set()
         for past, values in recorded(self.run.folder / "records.sqlite", first) if new else ():
             for said in [said for said in new if said in self.trackers]:
                 failed += self._tell(said, partial(self.trackers[said].log, past, values))
@@ -96,6 +94,7 @@ def tracked(experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBO
     try:
         _begin(tracking, experiment, [*experiment.track, *listeners.trackers])
         yield tracking
+        tracking.catch_up(None)  # where the run was complete already
         state = "finished"
     except Exception:
         state = "failed"
@@ -109,13 +108,22 @@ def _begin(tracking: Tracking, experiment: Experiment, named: Sequence[str | Tra
     run, known = tracking.run, _read(tracking.run.folder)
     settings = flat(to_table(experiment)) if named else {}
     for said in dict.fromkeys(named):
-        name = said if isinstance(said, str) else type(said).__name__
+        name = said if isinstance(said, str) else _name_of(said, tracking.trackers)
         tracker = make_tracker(said)
         tracking.new |= set() if name in known else {name}
         known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
         tracking.trackers[name] = tracker
     if named:
         write_whole(run.folder / FILE, json.dumps(known, indent=2) + "\n")
+
+
+def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
+    """What a program's own tracker is called: by its class, and numbered where there are several."""
+    base = name = type(tracker).__name__
+    number = 2
+    while name in taken:
+        name, number = f"{base} {number}", number + 1
+    return name
 
 
 def _read(folder: Path) -> dict[str, str]:
