@@ -16,6 +16,7 @@ from turnout.cli import main
 from turnout.cli.planning import make_plan, split_values
 
 Capture = pytest.CaptureFixture[str]
+COMMANDS = ["run", "runs", "show", "plot", "predict", "list", "report", "export", "init", "data", "trace record"]
 
 SMALL = """
 rounds = 2
@@ -289,15 +290,14 @@ def test_a_loss_that_is_no_number_names_the_client_and_the_round(capsys: Capture
 
 def test_help_and_version_come_without_torch() -> None:
     code = "import sys\nfrom turnout.cli import main\nmain({})\nassert 'torch' not in sys.modules, 'torch was loaded'"
-    for arguments in (["--help"], ["run", "--help"], ["--version"], ["trace", "record", "--help"]):
+    helps = [[name, "--help"] for name in ("run", "runs", "show", "plot", "predict", "export")]
+    for arguments in (["--help"], *helps, ["--version"], ["trace", "record", "--help"]):
         done = subprocess.run([sys.executable, "-c", code.format(arguments)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "turnout" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "list", "report", "export", "init", "data", "trace record", "study", "study run"]
-)
+@pytest.mark.parametrize("command", [*COMMANDS, "study", "study run"])
 def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert turnout(*command.split(), "--help") == 0
     out = capsys.readouterr().out
@@ -397,7 +397,7 @@ def test_the_seeds_of_a_variant_are_several_runs(capsys: Capture) -> None:
     assert "holds several runs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "list", "report", "export", "init", "data", "trace record"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples(command: str, capsys: Capture) -> None:
     assert turnout(*command.split(), "--help") == 0
     assert f"\n  turnout {command}" in capsys.readouterr().out

@@ -183,7 +183,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run needs. `start`: a safetensors file of weights to begin from instead of fresh ones."""
+    """Everything a run needs.
+
+    start  a safetensors file of weights to begin from instead of fresh ones
+    track  where else its numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb:project", or a list
+    """
 
     world: World = field(default_factory=World)
     model: Model = field(default_factory=Logistic)
@@ -195,9 +199,14 @@ class Experiment:
     stop: Stop = field(default_factory=Stop)
     runtime: RuntimeSpec = field(default_factory=InProcess)
     start: str | None = None
+    track: str | tuple[str, ...] = ()
     title: str = ""
 
     def __post_init__(self) -> None:
+        listed = (self.track,) if isinstance(self.track, str) else self.track
+        if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
+            raise Mistake(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
+        object.__setattr__(self, "track", tuple(listed))
         check_part("world", self.world, World, "World(data.Digits(clients=20))")
         check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
         check_part("task", self.task, TaskSpec, "Classification()")

@@ -29,7 +29,7 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
-from turnout.running.result import Run, open_run
+from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
 from turnout.spelling import suggest_names, suggest_settings
@@ -84,6 +84,7 @@ __all__ = [
     "RandomEvents",
     "Regression",
     "Run",
+    "RunGroup",
     "Scaffold",
     "Scores",
     "ServerAdagrad",
@@ -105,6 +106,7 @@ __all__ = [
     "World",
     "__version__",
     "data",
+    "load_model",
     "models",
     "open_run",
     "paper_literal",

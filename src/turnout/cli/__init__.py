@@ -1,7 +1,10 @@
-"""The command line: `turnout run`, `list`, `report`, `export`, `init`, `data`, `trace record`, `study`.
+"""The command line: `turnout run`, `runs`, `show`, `plot`, `predict`, `export`, `list`, `init`, `study` and others.
 
 running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
-looking.py    `turnout list`, `report`, `export`, `data`; tables.py: their tables
+seeing.py     `turnout runs`, `show`, `plot`
+predicting.py `turnout predict`
+exporting.py  `turnout export`
+looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
 measuring.py  `turnout trace record`
 studies.py    `turnout study`
@@ -25,7 +28,7 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import looking, measuring, running, writing
+from turnout.cli import exporting, looking, measuring, predicting, running, seeing, writing
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -37,6 +40,9 @@ Examples:
   turnout init my.toml                           write an experiment file to start from
   turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5
   turnout list                                   recipes, and every part an experiment can have
+  turnout runs                                   the runs under runs/, and how they are doing
+  turnout show                                   the last of them, with its curves
+  turnout export runs/mine --model model.onnx    the trained model for other programs
 """
 
 app = typer.Typer(
@@ -49,8 +55,12 @@ app = typer.Typer(
 )
 app.command("run")(running.run)
 app.command("list")(looking.list_parts)
+app.command("runs")(seeing.runs)
+app.command("show")(seeing.show)
+app.command("plot")(seeing.plot)
 app.command("report")(looking.report)
-app.command("export")(looking.export)
+app.command("predict")(predicting.predict)
+app.command("export")(exporting.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
 TRACE = """This machine's own participation trace.

@@ -1,4 +1,4 @@
-"""Commands that only read: `turnout list`, `report`, `export`, `data`."""
+"""What there is to choose from and where data is: `turnout list`, `data`; and `report`, written again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from turnout.errors import Mistake, nearest
-from turnout.machine.files import check_destination
 
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
 
@@ -69,35 +68,6 @@ def report(
     screen.print(table)
     say_where(folder, stderr=False)
     say_warnings(folder)
-
-
-def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
-    model: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="Where to write the weights.")],
-    client: Annotated[int | None, typer.Option(help="That client's own model, personal parameters included.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")] = None,
-) -> None:
-    """Write a run's trained model to a file.
-
-    As safetensors, under the names of the model's own parameters and buffers.
-
-    \b
-    turnout export runs/mine --model model.safetensors
-    turnout export runs/mine --model client-3.safetensors --client 3
-    """
-    from safetensors.torch import save_file
-
-    from turnout.cli.screen import say
-    from turnout.report.units import size
-    from turnout.running.result import open_run
-
-    check_destination("--model", model)
-    opened = open_run(run, data_dir)
-    weights = opened.model(client=client).state_dict()
-    if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
-        say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
-    save_file({name: value.contiguous() for name, value in weights.items()}, model)
-    say(f"{model}: {len(weights)} tensors, {size(model.stat().st_size)}", stderr=False)
 
 
 def data(

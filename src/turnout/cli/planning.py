@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from turnout.config.read import load, parse_value, with_setting, with_value
+from turnout.config.read import from_table, load, parse_value, read_file, with_setting, with_value
+from turnout.config.variants import variants_in
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
 from turnout.running.folder import contents, new_folder
+from turnout.running.given import tracked_by
 from turnout.running.plan import PlannedRun, RunPlan, planned_runs
 
 DEFAULT_RECIPE = "participation"
@@ -31,8 +34,22 @@ def make_plan(
     seeds: int | None,
     out: Path | None,
     resume: bool,
+    track: Sequence[str] = (),
 ) -> RunPlan:
-    """The runs that were asked for; `--resume --out DIR` without a source means those in the folder."""
+    """The runs that were asked for, with trackers; `--resume --out DIR` without a source means those in the folder."""
+    plan = _asked_for(source, settings, grid, seeds, out, resume)
+    runs = [replace(run, experiment=tracked_by({"": run.experiment}, track)[""]) for run in plan.runs]
+    return replace(plan, runs=runs)
+
+
+def _asked_for(
+    source: str | None,
+    settings: Sequence[str],
+    grid: Sequence[str],
+    seeds: int | None,
+    out: Path | None,
+    resume: bool,
+) -> RunPlan:
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
     if source is None and resume and out is not None and _holds_runs(out):
@@ -45,6 +62,7 @@ def make_plan(
         raise Mistake(f"{out} has no experiment.toml or runs.json: name the recipe or file that its runs are of")
     if source == "":
         raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
+    refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
     variants = with_grid(variants, grid)
@@ -59,9 +77,9 @@ def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
     if source in recipes():
         return source, cook(source)
     if path.suffix == ".toml" or path.is_file():
-        experiment = load(path)
-        title = experiment.title or path.stem
-        return title, {title: experiment}
+        table = read_file(path)
+        title = str(table.get("title") or path.stem)
+        return title, variants_in(table) or {title: from_table(table)}
     if path.is_dir():
         raise Mistake(
             f"{source} is a folder: give a recipe or a .toml file, or go on with it by --out {source} --resume"
@@ -73,6 +91,22 @@ def with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment
     for setting in settings:
         experiment = with_setting(experiment, setting)
     return experiment
+
+
+def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
+    """Refuse a path that two --grid vary, and a --set that a --grid would replace."""
+    seen: set[str] = set()
+    for path in (_path(axis) for axis in grid):
+        if path in seen:
+            raise Mistake(f"--grid {path} is there twice: give all its values at once, --grid {path}=...,...")
+        seen.add(path)
+    if lost := [path for path in map(_path, settings) if path in seen]:
+        raise Mistake(f"--set {lost[0]} has no effect beside --grid {lost[0]}: leave one of them out")
+
+
+def _path(setting: str) -> str:
+    """The path of `a.b=c`; a part's `kind` stands for the part."""
+    return setting.partition("=")[0].strip().removesuffix(".kind")
 
 
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:

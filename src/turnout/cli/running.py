@@ -38,6 +38,15 @@ Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints nothing else on stdout."),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="WHERE",
+        help="Show the numbers elsewhere too, as rounds end: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT], or your "
+        "own as package.module:Name; may be given again.",
+    ),
+]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data files are. [default: TURNOUT_DATA, or a cache folder]")
@@ -56,6 +65,7 @@ def run(
     json_to: Json = None,
     data_dir: DataDir = None,
     profile: Profile = False,
+    track: Track = None,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -69,6 +79,7 @@ def run(
     turnout run --out runs/mine --resume
     turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
+    turnout run digits --track tensorboard --track mlflow:http://localhost:5000
     """
     from turnout.cli import outcome, planning
     from turnout.cli.screen import say
@@ -77,7 +88,7 @@ def run(
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
-    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume)
+    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
     if not quiet:
         say(plan.text())
     try:

@@ -3,6 +3,7 @@
 kinds.py       the roles, where their parts announce their kinds, and how a kind is found by name: read this first
 hints.py       type hints, taken apart: what a setting may be, in words, and whether a value is that
 read.py        from a file or a command line to an experiment, with a sentence for everything that cannot be
+variants.py    the `[variants.NAME]` tables of a file: several experiments from one
 misplaced.py   what somebody meant by a setting that is not where it was written
 write.py       from an experiment to a file
 read_back.py   whether the file of a run gives its experiment back

@@ -24,19 +24,26 @@ from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
 from turnout.models import ModelSpec
 
-FREE_TO_CHANGE = ("rounds", "stop", "title", "runtime")  # what may differ when a run is resumed
+FREE_TO_CHANGE = ("rounds", "stop", "title", "track", "runtime")  # what may differ when a run is resumed
 
 
 def load(path: str | Path) -> Experiment:
-    """Read an experiment file."""
+    """Read an experiment file that holds one experiment."""
+    table = read_file(path)
+    if "variants" in table:
+        raise Mistake(f"{path} has variants: turnout run {path} runs them all; one experiment has no such section")
+    return from_table(table)
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """An experiment file as tables; variants.py makes experiments of one that has variants."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
         raise Mistake(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not valid TOML: {error}") from error
-    return from_table(table)
 
 
 def from_table(table: Mapping[str, Any]) -> Experiment:

@@ -7,6 +7,7 @@ partition/        which client gets which samples
 sizes.py          how many samples each client has
 generated.py      federations whose data is made on demand
 lru_cache.py      what both keep of what they have found or made, bounded by bytes
+description.py    what a run keeps of its data, so that its model can be used without it
 
 Data sets in files, or in the package:
 

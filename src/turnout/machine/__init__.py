@@ -5,6 +5,8 @@ threads.py   cores, and an ordered, bounded thread-pool map
 clock.py     seconds by stage of the work
 memory.py    free memory, and memory that is kept for the next round
 cache.py     the user's cache folder
+script.py    processes that do not run the user's script again
+optional.py  libraries that only some features need
 compiler.py  C functions, compiled once for this machine
 
 May import nothing of the library but errors.

@@ -3,6 +3,9 @@
 finding.py      which runs a folder holds
 runs.py         what their records say: curves, totals, means over seeds
 notebook.py     a run, or a folder of runs, in short
+text.py         the same as text for a terminal; text_plot.py: its curves
+figure.py       chosen curves as a picture file: SVG, PNG, PDF
+export.py       records as files for other programs: CSV, Parquet
 results.py      the table of results, the same in a terminal and on the page
 warnings.py     what must be said before the numbers
 page.py         the page, from title to footer: read this first

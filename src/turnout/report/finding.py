@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,47 @@ from turnout.records.records import Records
 from turnout.report.runs import FILE, RunRecords, Runs
 
 
-def find_runs(folder: str | Path) -> Runs:
-    """The runs of a folder: a run itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
+@dataclass(frozen=True)
+class FoundRun:
+    """A run of a folder: what it is called, and where it is."""
+
+    variant: str
+    seed: int | None
+    path: Path
+
+
+@dataclass(frozen=True)
+class FoundRuns:
+    """The runs of a folder that have records, in the order listed; `waiting` are listed and have none yet."""
+
+    title: str
+    runs: list[FoundRun]
+    single: bool  # the folder is a run itself
+    waiting: list[FoundRun] = field(default_factory=list)
+    named: dict[str, Any] = field(default_factory=dict)  # a target and a metric, where `runs.json` names them
+
+
+def runs_in(folder: str | Path) -> FoundRuns:
+    """Which runs a folder holds: itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
     folder = Path(folder)
     if (folder / FILE).is_file():
-        run = read_run(folder, folder.absolute().name, None)
-        return Runs(str(run.settings().get("title") or run.variant), (run,), **_stop(run))
+        name = folder.absolute().name
+        return FoundRuns(name, [FoundRun(name, None, folder)], single=True)
     listed = _listed(folder) if (folder / "runs.json").is_file() else _found(folder)
-    entries = listed.pop("runs")
-    present = [e for e in entries if (folder / e["path"] / FILE).is_file()]
+    runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / e["path"]) for e in listed.pop("runs")]
+    present = [run for run in runs if (run.path / FILE).is_file()]
     if not present:
         raise Mistake(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
-    runs = tuple(read_run(folder / e["path"], str(e["variant"]), int(e["seed"])) for e in present)
-    return Runs(runs=runs, waiting=len(entries) - len(present), **(_stop(runs[0]) | listed))
+    waiting = [run for run in runs if run not in present]
+    return FoundRuns(listed.pop("title"), present, single=False, waiting=waiting, named=listed)
+
+
+def find_runs(folder: str | Path) -> Runs:
+    """What the records of a folder's runs say."""
+    found = runs_in(folder)
+    runs = tuple(read_run(run.path, run.variant, run.seed) for run in found.runs)
+    title = str(runs[0].settings().get("title") or found.title) if found.single else found.title
+    return Runs(title, runs, len(found.waiting), **(_stop(runs[0]) | found.named))
 
 
 def _stop(run: RunRecords) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
+from turnout.errors import Mistake, nearest
 from turnout.report.axes import Floats
 from turnout.report.charts import Mark, Series, line_chart
 from turnout.report.runs import Runs
@@ -18,12 +18,33 @@ MOST_MARKS = 40  # more lines than that would hide the curves
 
 def metric_charts(runs: Runs) -> list[str]:
     """One chart for each evaluated metric, and one of the training loss, with a line where the objective shifts."""
-    shown = []
-    after, before = shift_marks(runs, 0.5), shift_marks(runs, -0.5)
-    for metric in runs.metrics:
-        lines, title = _joint(runs, _series(runs, partial(runs.curve, metric=metric)), title_of(metric))
-        shown.append(line_chart(lines, title, "rounds trained", runs.glossary.unit(metric), marks=after))
-    return [*shown, column_chart(runs, "train_loss", "Training loss", marks=before)]
+    loss = column_chart(runs, "train_loss", "Training loss", marks=shift_marks(runs, -0.5))
+    return [*(metric_chart(runs, metric) for metric in runs.metrics), loss]
+
+
+def metric_chart(runs: Runs, metric: str) -> str:
+    """A chart of one evaluated metric, or of a column of the rounds, with a line where the objective shifts."""
+    if metric not in runs.metrics:
+        return column_chart(runs, metric, title_of(metric), marks=shift_marks(runs, -0.5))
+    lines, title = _joint(runs, series_of(runs, metric), title_of(metric))
+    marks = shift_marks(runs, 0.5)
+    return line_chart(lines, title, "rounds trained", runs.glossary.unit(metric), marks=marks)
+
+
+def series_of(runs: Runs, metric: str) -> list[Series]:
+    """A line for each variant: a metric over the rounds trained, or a column over the rounds."""
+    read = runs.curve if metric in runs.metrics else runs.column
+    return _series(runs, lambda variant: read(variant, metric))
+
+
+def metric_named(runs: Runs, said: str) -> str:
+    """A metric or a column of the rounds by name; what was measured may be named without "global_"."""
+    columns = [item for run in runs.runs for item in run.rounds.items() if item[1].dtype != object]
+    known = [*runs.metrics, *sorted({name for name, column in columns if np.isfinite(column).any()} - {"round"})]
+    for name in (said, f"global_{said}", f"personal_{said}", f"consensus_{said}"):
+        if name in known:
+            return name
+    raise Mistake(f"nothing called {said!r} was measured here: {nearest(said, known)}")
 
 
 def shift_marks(runs: Runs, beside: float) -> list[Mark]:

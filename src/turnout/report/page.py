@@ -31,7 +31,7 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
         title=runs.title,
         warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
         notes=notes(runs),
-        kinds=_common_kinds(runs),
+        kinds=common_kinds(runs),
         facts=facts(runs),
         sections=_sections(runs, target),
         version=__version__,
@@ -112,7 +112,7 @@ def _skipped(runs: Runs) -> str:
     return "Rounds that changed nothing: " + "; ".join(counted[:5]) + "." if counted else ""
 
 
-def _common_kinds(runs: Runs) -> list[tuple[str, str]]:
+def common_kinds(runs: Runs) -> list[tuple[str, str]]:
     """(part, kind) pairs that the experiment files of all variants share."""
     lists = [list(dict.fromkeys(_kinds(found[0].settings()))) for found in runs.variants.values()]
     return [pair for pair in lists[0] if all(pair in other for other in lists)][:14]

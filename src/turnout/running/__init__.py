@@ -4,15 +4,21 @@ loop.py        rounds, evaluations, records and checkpoints of one run: read thi
 stop_rules.py  when to stop before the last round
 used.py        a folder that holds a run already: the choices, and deleting it
 folder.py      the run folder: its name, whether it may be used, its lock
-result.py      what can be had from a run afterwards: curves, report, model
+result.py      what can be had from a run afterwards: curves, report, model; and from several
+given.py       what `to.run` was given: experiments by name, seeds
 plan.py        which runs are made together, and where
-runs.py        `run` one experiment, `run_many` variants and seeds
+tracking.py    trackers and a callback that hear of finished rounds
+state.py       how a run folder is doing: running, finished, interrupted, failed
+listing.py     which runs are in a folder, and how they are doing
+runs.py        `run` one experiment or several, `run_many` variants and seeds
 processes.py   runs as streams of messages, in this process or side by side
 display.py     these messages on the terminal
 notebook.py    the same in a notebook, updated in place
 frames.py      records as tables of pandas
+model_files.py a trained model as a file: weights, TorchScript, torch.export, ONNX
+prediction.py  what a run's model says of the rows of a table
 memory.py      whether a run fits this machine
 profile.py     seconds by stage of the round
 
-May import tracks, records, report, config and everything below them; not recipes, studies or the command line.
+May import tracks, records, report, trackers, config and what is below them; not recipes, studies or the command line.
 """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.machine.optional import optional
 from turnout.records.records import Records
 from turnout.records.schema import Column, as_column
 
@@ -41,8 +40,5 @@ def _joined(columns: Columns, keys: Sequence[str], more: Iterable[tuple[tuple[in
 
 def as_frame(columns: Columns, keys: Sequence[str]) -> Any:
     """A pandas DataFrame with these keys as its index; columns without any value are left out."""
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError as error:
-        raise Mistake("run.frame() needs pandas, which is not here: pip install 'turnout[frames]'") from error
+    pandas = optional("pandas", "run.frame()", "frames")
     return pandas.DataFrame(columns).set_index(list(keys)).dropna(axis="columns", how="all")

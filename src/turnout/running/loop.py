@@ -48,6 +48,7 @@ class FinishedRound:
     record: RoundRecord
     evaluation: Evaluation | None
     stopped: str | None = None  # why the run ends with this round, if it is not the last one asked for
+    run: str = ""  # the run's name, as whoever drives it calls it
 
 
 def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
@@ -59,6 +60,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
         records.warn(track.warnings)
+        track.data().write(folder)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
         try:
@@ -176,12 +178,15 @@ def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
     return found.round + 1, track.unpack(found.state), found.client_files
 
 
-def read_state(track: Track, folder: Path) -> Checkpoint | None:
-    """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint."""
+def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoint | None:
+    """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint.
+
+    `mark`: the fingerprint it must have, if not the track's own (one that was rebuilt without its data).
+    """
     path = folder / NAME
     if not path.exists():
         return None
-    found = read_checkpoint(path, track.fingerprint, track.pack(track.begin()))
+    found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.load_clients(run_id(folder), folder / "clients", found.client_files)
     except (OSError, SafetensorError, KeyError) as error:

@@ -15,6 +15,7 @@ from turnout.config.read import check_same, to_toml
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
+from turnout.machine.script import script_left_alone
 from turnout.machine.threads import cores
 from turnout.running.folder import file_name
 
@@ -47,16 +48,16 @@ class RunPlan:
         return f"{self.title}: {' × '.join(counted) or 'one run'}, in {self.out}"
 
 
-def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int]) -> list[PlannedRun]:
-    """Every variant with every seed."""
-    if len(variants) == 1 and len(seeds) == 1:
-        return [PlannedRun(name, seeds[0], e.but(seed=seeds[0]), ".") for name, e in variants.items()]
+def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int] | None = None) -> list[PlannedRun]:
+    """Every variant with every seed; without seeds, each once with its own."""
+    if seeds is None:
+        listed = list(variants.items())
+    else:
+        listed = [(name, experiment.but(seed=seed)) for seed in seeds for name, experiment in variants.items()]
+    if len(listed) == 1:
+        return [PlannedRun(name, e.seed, e, ".") for name, e in listed]
     folders = _folders(variants)
-    return [
-        PlannedRun(name, seed, experiment.but(seed=seed), f"{folders[name]}/seed-{seed}")
-        for seed in seeds
-        for name, experiment in variants.items()
-    ]
+    return [PlannedRun(name, e.seed, e, f"{folders[name]}/seed-{e.seed}") for name, e in listed]
 
 
 def _folders(names: Mapping[str, object]) -> dict[str, str]:
@@ -116,12 +117,14 @@ def jobs_for(runs: Sequence[PlannedRun]) -> int:
     """How many runs side by side: one a core, but one at a time on a GPU or if an experiment cannot be pickled."""
     if len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs):
         return 1
-    return min(cores(), len(runs)) if _can_be_pickled(runs) else 1
+    return min(cores(), len(runs)) if can_travel(runs) else 1
 
 
-def _can_be_pickled(runs: Sequence[PlannedRun]) -> bool:
+def can_travel(runs: Sequence[PlannedRun]) -> bool:
+    """Whether other processes can be given these experiments: nothing in them is the script's own."""
     try:
-        pickle.dumps([run.experiment for run in runs])
+        with script_left_alone():
+            pickle.dumps([run.experiment for run in runs])
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
     return True

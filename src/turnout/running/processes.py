@@ -28,6 +28,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
+from turnout.machine.script import script_left_alone
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
@@ -36,7 +37,10 @@ from turnout.running.folder import held
 from turnout.running.loop import begin, rounds_of
 from turnout.running.memory import check_fits
 from turnout.running.profile import profiled_rounds
+from turnout.running.state import failed_start_kept, state_kept
 from turnout.running.stop_rules import metric_of
+from turnout.running.tracking import NOBODY, Listeners, check_trackers, tracked
+from turnout.trackers.tracker import TrackedRun
 from turnout.tracks.track import Track
 
 ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
@@ -46,7 +50,10 @@ LINE_SECONDS = 0.05  # at least, between two lines of one run
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of a run, and how much of the machine it may use."""
+    """The folder of a run, how much of the machine it may use, and who hears of its rounds.
+
+    group  the title of the runs it is made with, for trackers; its own name where it is alone
+    """
 
     name: str
     folder: Path
@@ -56,12 +63,15 @@ class Place:
     side_by_side: int = 1
     profile: bool = False
     overwrite: bool = False
+    group: str = ""
+    listeners: Listeners = NOBODY
 
 
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it."""
+    check_trackers(experiment.track)
     with _one_torch_thread():
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(
                 _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite
@@ -73,10 +83,10 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
 
 
 def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
-    with held(place.folder):
+    with held(place.folder), state_kept(place.folder) as said:
         began = _began(prepared, place, needed)
         yield began
-        stopped = yield from _lines(prepared, place)
+        stopped = said["why"] = yield from _lines(prepared, place)
         with Records.read(place.folder / "records.sqlite") as records:
             seconds = float(records.rounds()["seconds"].sum())  # of all rounds, as in the table
         yield Ended(place.name, max(began.rounds, began.done), seconds, stopped)
@@ -120,17 +130,20 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
     )
 
 
-def _lines(prepared: Track, place: Place) -> Generator[Line, None, str | None]:
+def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | None]:
     """Yield a line for each round, at most one every LINE_SECONDS; return why the run ended early."""
     metric = metric_of(prepared.experiment)
     unit = Glossary.of(prepared.experiment.task).unit(metric)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
     rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
-    for step in rounds:
-        line, stopped = line.after(step.record, step.evaluation), step.stopped
-        if time.monotonic() - shown > LINE_SECONDS:
-            shown = time.monotonic()
-            yield line
+    run = TrackedRun(place.name, place.group or place.name, place.folder, rounds_done(place.folder))
+    with tracked(prepared.experiment, run, place.listeners) as tracking:
+        for step in rounds:
+            line, stopped = line.after(step.record, step.evaluation), step.stopped
+            yield from (Note(place.name, words) for words in tracking.after(step))
+            if time.monotonic() - shown > LINE_SECONDS:
+                shown = time.monotonic()
+                yield line
     if line.round >= 0:
         yield line
     return stopped
@@ -171,7 +184,8 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
                 experiment, place = waiting.popleft()
                 here, there = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(experiment, place, there), daemon=True)
-                process.start()
+                with script_left_alone():
+                    process.start()
                 there.close()
                 active[here] = place, process
             for connection in wait(list(active)):

@@ -1,20 +1,28 @@
-"""What can be had from a run, finished or not: its records, curves, report and trained model."""
+"""What can be had from a run, finished or not: its records, curves, report and trained model; and from several."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.config.read import load, read_file
+from turnout.data.description import Description, read_description
+from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
+from turnout.machine.optional import optional
 from turnout.records.records import Records
 from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.loop import read_state
 from turnout.running.stop_rules import Progress, reason_to_stop
+from turnout.runtimes.settings import InProcess
 from turnout.tracks.prepare import prepare
+from turnout.tracks.rebuild import needed_of, rebuild
+
+NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"
 
 
 @dataclass(frozen=True)
@@ -80,27 +88,148 @@ class Run:
 
         return runs_html(self.folder)
 
-    def model(self, client: int | None = None) -> nn.Module:
-        """The trained model as an ordinary module; for a client, with that client's personal parameters.
+    def model(self, client: int | str | None = None) -> nn.Module:
+        """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
 
-        Without a client, personal parameters have their initial values, or their average if they were shared.
+        Without a client, personal parameters have their initial values, or their average if they were shared. The
+        data is not needed, unless the folder is of an older version.
         """
+        kept = read_description(self.folder)
+        if kept is None or not kept_here(self.experiment, client):
+            return self._model_with_data(client)
+        return kept_model(self.experiment, self.folder, kept, client)
+
+    def data(self) -> Description:
+        """What is kept of the data: shapes, labels, names."""
+        return read_description(self.folder) or prepare(self.experiment, self.data_dir).data()
+
+    def _model_with_data(self, client: int | str | None) -> nn.Module:
         track = prepare(self.experiment, self.data_dir)
-        if client is not None and not 0 <= client < track.clients:
-            raise Mistake(f"there is no client {client}: they are 0 to {track.clients - 1}")
+        number = None if client is None else track.data().client(client)
         found = read_state(track, self.folder)
         if found is None:
-            raise Mistake(f"{self.folder} has no checkpoint yet: the run has not got that far")
-        return track.module(track.unpack(found.state), client)
+            raise Mistake(NO_CHECKPOINT.format(self.folder))
+        return track.module(track.unpack(found.state), number)
+
+
+def kept_here(experiment: Experiment, client: int | str | None) -> bool:
+    """Whether a model is in the run's folder: a client's own may be where another runtime has put it."""
+    return client is None or isinstance(experiment.runtime, InProcess)
+
+
+def kept_model(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:
+    """A run's model from its folder and the experiment's model and algorithm, without data."""
+    number = None if client is None else kept.client(client)
+    track = rebuild(experiment, kept)
+    found = read_state(track, folder, kept.mark)
+    if found is None:
+        raise Mistake(NO_CHECKPOINT.format(folder))
+    try:
+        return track.module(track.unpack(found.state), number)
+    except RuntimeError as error:  # sizes that do not fit
+        raise Mistake(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
+
+
+def load_model(folder: str | Path, client: int | str | None = None, data_dir: str | Path | None = None) -> nn.Module:
+    """A run's trained model from its folder alone: neither its data nor the program that ran it is needed.
+
+    A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
+    memory) needs that program: `to.open_run(folder, experiment=experiment).model()`.
+    """
+    opened = open_model(folder, data_dir)
+    if not kept_here(opened.experiment, client):
+        opened = open_run(folder, data_dir)
+    return opened.model(client)
+
+
+def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
+    """A run whose model is to be used: of its experiment only what the model needs, so that data may be gone."""
+    path = Path(folder)
+    check_run_folder(path)
+    if read_description(path) is None:
+        return open_run(path, data_dir)
+    return Run(path, needed_of(read_file(path / "experiment.toml")), Path(data_dir) if data_dir else None)
+
+
+def label_of(folder: Path) -> str | None:
+    """The column that a run on a table was to learn; None where its data was none."""
+    data = read_file(folder / "experiment.toml").get("world", {}).get("data", {})
+    label = data.get("label") if isinstance(data, dict) else None
+    return label if isinstance(label, str) else None
+
+
+class RunName(NamedTuple):
+    """Which of several runs: the name of its experiment, and its seed."""
+
+    variant: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Several runs in one folder: experiments times seeds. It counts and lists runs; `group[name]` are those of one."""
+
+    folder: Path
+    runs: Mapping[RunName, Run]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs.values())
+
+    @overload
+    def __getitem__(self, variant: int) -> Run: ...
+    @overload
+    def __getitem__(self, variant: str) -> list[Run]: ...
+    def __getitem__(self, variant: int | str) -> Run | list[Run]:
+        """The runs of one experiment, one a seed; by number, one run in the order made."""
+        if isinstance(variant, int):
+            return list(self)[variant]
+        if variant not in self.variants:
+            raise Mistake(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
+        return self.variants[variant]
+
+    @property
+    def variants(self) -> dict[str, list[Run]]:
+        """The runs of each experiment by its name, one a seed."""
+        found: dict[str, list[Run]] = {}
+        for name, run in self.runs.items():
+            found.setdefault(name.variant, []).append(run)
+        return found
+
+    def final(self, metric: str) -> dict[str, list[float]]:
+        """A metric at its last evaluation, of each experiment, one a seed."""
+        return {name: [run.final(metric) for run in runs] for name, runs in self.variants.items()}
+
+    def frame(self, clients: bool = False) -> Any:
+        """The records of all of them as a pandas DataFrame: what `Run.frame` has, by variant and seed."""
+        pandas = optional("pandas", "runs.frame()", "frames")
+        return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
+
+    def report(self) -> Path:
+        """Write report.html of all of them and return its path."""
+        from turnout.report import write_report
+
+        return write_report(self.folder)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of results, and the curves."""
+        from turnout.report import runs_html
+
+        return runs_html(self.folder)
 
 
 def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
     """A run from its folder; if its file cannot name all of its objects, give the experiment as well."""
-    from turnout.config.read import load
-
     path = Path(folder)
+    check_run_folder(path)
+    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+
+
+def check_run_folder(path: Path) -> None:
+    """Refuse what is not the folder of one run."""
     if (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml")):
         raise Mistake(f"{path} holds several runs: name one of the folders in it")
     if not (path / "experiment.toml").is_file():
         raise Mistake(f"{path} is not a run folder: it has no experiment.toml")
-    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)

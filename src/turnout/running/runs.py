@@ -1,10 +1,12 @@
-"""Running experiments: one (`run`), or several variants and seeds side by side (`run_many`, `run_planned`)."""
+"""Running experiments: one, or several times seeds (`run`), side by side (`run_many`, `run_planned`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict, Unpack, overload
 
 from rich.console import Console
 from rich.text import Text
@@ -15,46 +17,96 @@ from turnout.experiment import Experiment
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import kept_if_used, make_folder, new_folder, refuse_full
-from turnout.running.plan import RunPlan, check_folder, jobs_for, planned_runs, write_plan
+from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
+from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
-from turnout.running.result import Run
-from turnout.running.used import refuse_used
+from turnout.running.result import Run, RunGroup, RunName
+from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
+from turnout.running.used import delete_run, refuse_used
+from turnout.trackers.tracker import Tracker
 
 
+class Options(TypedDict, total=False):
+    """What `run` takes beside experiments, a folder and seeds."""
+
+    jobs: int | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
+    data_dir: str | Path | None
+    profile: bool
+    trackers: Sequence[str | Tracker]
+    on_round: OnRound | None
+
+
+@overload
 def run(
-    experiment: Experiment,
+    experiment: Experiment, out: str | Path | None = None, *, seeds: None = None, **options: Unpack[Options]
+) -> Run: ...
+@overload
+def run(experiment: Given, out: str | Path | None = None, *, seeds: Seeds, **options: Unpack[Options]) -> RunGroup: ...
+@overload
+def run(
+    experiment: Several, out: str | Path | None = None, *, seeds: Seeds | None = None, **options: Unpack[Options]
+) -> RunGroup: ...
+def run(
+    experiment: Given,
     out: str | Path | None = None,
     *,
+    seeds: Seeds | None = None,
+    jobs: int | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     data_dir: str | Path | None = None,
     profile: bool = False,
-    overwrite: bool = False,
-) -> Run:
-    """Run one experiment with a progress display; the folder is `out`, or a new one under runs/.
+    trackers: Sequence[str | Tracker] = (),
+    on_round: OnRound | None = None,
+) -> Run | RunGroup:
+    """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
+    seeds      how many, counted from the experiments' own, or a list of them; without, each runs once with its own
+    jobs       how many runs side by side (as many as there are cores); one experiment is one run
     resume     go on with the run in the folder, or return it where it is complete
     overwrite  delete the run in the folder first
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
+    trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
+    on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
     """
-    if not isinstance(experiment, Experiment):
-        what = f"the {type(experiment).__name__} {experiment!r}"
-        raise Mistake(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`)")
-    folder = Path(out) if out is not None else new_folder(experiment.title or "run")
     if resume and overwrite:
         raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
-    if not resume and not overwrite:
-        refuse_used(folder, experiment)
-    result = Run(folder, experiment, Path(data_dir) if data_dir else None)
-    place = Place(
-        experiment.title or folder.name, folder, result.data_dir, resume, profile=profile, overwrite=overwrite
+    where = Path(data_dir) if data_dir else None
+    listed = [trackers] if isinstance(trackers, str) else list(trackers)
+    listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
+    variants = tracked_by(named(experiment), [t for t in listed if isinstance(t, str)])
+    if isinstance(experiment, Experiment) and seeds is None:
+        (only,) = variants.values()
+        folder = Path(out) if out is not None else new_folder(only.title or "run")
+        if not resume and not overwrite:
+            refuse_used(folder, only)
+        place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
+        return _run_one(only, replace(place, listeners=listeners), quiet)
+    title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
+    runs = planned_runs(variants, seeds_of(variants, seeds))
+    plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
+    if overwrite:
+        delete_run(plan.out)
+    failed = run_planned(
+        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners
     )
+    if not quiet:
+        say_warnings(plan.out)
+    return RunGroup(plan.out, _finished(plan, failed, where))
+
+
+def _run_one(experiment: Experiment, place: Place, quiet: bool) -> Run:
+    folder = place.folder
     with kept_if_used(folder), reported(folder), Display(total=experiment.rounds, quiet=quiet) as display:
         for message in messages_of(experiment, place):
             display.show(message)
     if not quiet:
         say_warnings(folder)
-    return result
+    return Run(folder, experiment, place.data_dir)
 
 
 def say_warnings(folder: Path) -> None:
@@ -96,9 +148,17 @@ def run_many(
     failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
     if not quiet:
         say_warnings(out)
+    return list(_finished(plan, failed, data_dir).values())
+
+
+def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
+    """The runs by variant and seed; a mistake where some failed."""
     if failed:
         raise Mistake(explained(failed, len(plan.runs)))
-    return [Run(out / planned.path, planned.experiment, data_dir) for planned in plan.runs]
+    return {
+        RunName(planned.variant, planned.seed): Run(plan.out / planned.path, planned.experiment, data_dir)
+        for planned in plan.runs
+    }
 
 
 def run_planned(
@@ -109,19 +169,23 @@ def run_planned(
     quiet: bool = False,
     data_dir: Path | None = None,
     profile: bool = False,
+    listeners: Listeners = NOBODY,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
     refuse_full(plan.out, resume)
     check_folder(plan)
     for planned in plan.runs:
         check_settings(planned.experiment)
+    check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
+    places = Place("", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners)
+    jobs = _side_by_side(plan, jobs, listeners)
     failed: list[Failed] = []
     with kept_if_used(plan.out), reported(plan.out):
         make_folder(plan.out)
         if len(plan.runs) > 1:
             write_plan(plan)
         with Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs)) as display:
-            for message in _messages(plan, jobs, data_dir, profile):
+            for message in _messages(plan, jobs, places):
                 display.show(message)
                 failed += [message] if isinstance(message, Failed) else []
     return failed
@@ -140,11 +204,33 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
     return f"{len(failed)} of {runs} runs failed. " + "; ".join(words)
 
 
-def _messages(plan: RunPlan, jobs: int | None, data_dir: Path | None, profile: bool) -> Iterator[Message]:
-    jobs = jobs_for(plan.runs) if jobs is None else min(jobs, len(plan.runs))
+def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
+    """How many runs at a time; who listens in this process hears of one after another."""
+    if listeners != NOBODY:
+        if jobs is not None and jobs > 1:
+            raise Mistake(
+                f"{jobs} runs side by side are processes of their own, and on_round and trackers of your own are in "
+                "this one: leave jobs out, or name the tracker by its path, package.module:Name"
+            )
+        return 1
+    if jobs is None:
+        return jobs_for(plan.runs)
+    jobs = min(jobs, len(plan.runs))
+    if jobs > 1 and not can_travel(plan.runs):
+        raise Mistake(
+            f"{jobs} runs side by side are processes of their own, and an experiment has something that these would "
+            "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"
+        )
+    return jobs
+
+
+def _messages(plan: RunPlan, jobs: int, places: Place) -> Iterator[Message]:
     threads = max(1, cores() // jobs) if jobs > 1 else None
     work = [
-        (planned.experiment, Place(planned.name, plan.out / planned.path, data_dir, True, threads, jobs, profile))
+        (
+            planned.experiment,
+            replace(places, name=planned.name, folder=plan.out / planned.path, threads=threads, side_by_side=jobs),
+        )
         for planned in plan.runs
     ]
     return in_order(work) if jobs == 1 else side_by_side(work, jobs)

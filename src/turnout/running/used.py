@@ -15,9 +15,9 @@ from turnout.running.stop_rules import Progress, reason_to_stop
 
 WRITTEN = RUN_FILES | {
     "environment.json", "records.sqlite", "records.sqlite-wal", "records.sqlite-shm", "checkpoint.safetensors",
-    "turnout.csv", "report.html", "curves.svg", "profile.json", LOCK_FILE,
+    "turnout.csv", "report.html", "curves.svg", "profile.json", "data.json", "state.json", "tracking.json", LOCK_FILE,
 }  # fmt: skip
-CLIENTS = "clients"  # the folder with clients' rows
+FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and what trackers keep in a run's folder
 
 
 def refuse_used(folder: Path, experiment: Experiment) -> None:
@@ -64,7 +64,8 @@ def refuse_to_delete(folder: Path) -> None:
         raise Mistake(f"{folder} holds no run, but {', '.join(there[:3])}: overwrite=True deletes runs only")
     for path in folder.rglob("*"):
         name = path.name.removesuffix(".new")
-        if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and path.parent.name != CLIENTS:
+        inside = FOLDERS & set(path.relative_to(folder).parts[:-1])
+        if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and not inside:
             raise Mistake(
                 f"{folder} also holds {path.relative_to(folder)}, which no run wrote: move it away, or choose another "
                 "folder, since overwrite=True deletes all of it"

@@ -21,7 +21,8 @@ def example_enrolment(clients: int) -> Enrolment:
     """Clients without names, of 10 to 16 samples in three clusters."""
     samples = torch.zeros(2, 4), torch.tensor([0, 1])
     groups_N = torch.arange(clients) % 3
-    return Enrolment(clients, None, (4,), 2, samples, groups_N, "example", lambda client_C: 10 + client_C % 7)
+    held = (samples, groups_N, "example", lambda client_C: 10 + client_C % 7)
+    return Enrolment(clients, None, (4,), 2, ("no", "yes"), *held)
 
 
 def expect(holds: bool, promise: str) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from turnout.data import Federation
+from turnout.data.description import Description
 from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
@@ -28,12 +29,31 @@ def enrolment_of(federation: Federation) -> Enrolment:
         names=federation.names,
         input_shape=federation.input_shape,
         classes=federation.classes,
+        labels=tuple(map(str, federation.labels)),
         sample=_a_few_samples(federation),
         groups=federation.groups(),
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
+        encoding=getattr(federation, "encoding", None),
         note=getattr(federation, "note", ""),
         examples=lambda client_C: federation.examples(client_C).cpu(),
+    )
+
+
+def described(enrolment: Enrolment, mark: str) -> Description:
+    """What a run keeps of its data."""
+    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    return Description(
+        clients=enrolment.clients,
+        input_shape=tuple(enrolment.input_shape),
+        input_type=input_type,
+        target_type=target_type,
+        classes=enrolment.classes,
+        labels=enrolment.labels,
+        names=enrolment.names,
+        mark=mark,
+        standardised=enrolment.standardised,
+        encoding=enrolment.encoding,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from turnout.data.description import Description
 from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
@@ -92,6 +93,10 @@ class Track(Protocol):
 
     def close(self) -> None:
         """The run has ended, however it ended."""
+        ...
+
+    def data(self) -> Description:
+        """What a run folder keeps of the data, so that the model can be used without it."""
         ...
 
     def about(self) -> dict[str, Any]:

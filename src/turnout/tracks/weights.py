@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from turnout.clients.state import central_model
+from turnout.data.description import Description
 from turnout.data.federation import CentralSet
 from turnout.errors import Mistake
 from turnout.evaluation.metrics import spread, summary
@@ -26,6 +27,7 @@ from turnout.runtimes.clients import whole_model
 from turnout.runtimes.setup import Model
 from turnout.server.state import Server
 from turnout.task import Predictor
+from turnout.tracks.building import described
 from turnout.tracks.hindsight import SimulatedHindsight
 from turnout.tracks.track import ON_ITS_DEVICE, filled, sample_of
 from turnout.types import Extra, State
@@ -162,6 +164,9 @@ class Weights:
         return module if unit is None else Predictor(module, unit).eval()
 
     # -- what it takes
+
+    def data(self) -> Description:
+        return described(self.enrolment, self.fingerprint)
 
     def about(self) -> dict[str, Any]:
         return self.runtime.describe()

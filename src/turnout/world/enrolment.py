@@ -15,6 +15,7 @@ from typing import Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from turnout.data.columns import Encoding
 from turnout.errors import Mistake
 from turnout.task import Standardised
 
@@ -30,11 +31,13 @@ class Enrolment:
     names: tuple[str, ...] | None
     input_shape: tuple[int, ...]
     classes: int
+    labels: tuple[str, ...]  # what the classes are called; none for numbers to be predicted
     sample: tuple[Tensor, Tensor]  # a few samples to try the model on
     groups: Tensor | None  # the cluster of each client [N], where the data has clusters
     fingerprint: str  # of the data: a checkpoint of other data is refused
     examples: Callable[[Tensor], Tensor]  # client_C -> how many training samples each of them has [C]
     standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
+    encoding: Encoding | None = None  # how the columns of a table became samples
     note: str = ""  # how files became samples, in a sentence
 
 

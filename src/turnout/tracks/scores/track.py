@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnout.data.description import Description
 from turnout.errors import Mistake
 from turnout.evaluation.metrics import summary
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.tracks.building import described
 from turnout.tracks.scores.exchange import ScoreRuntime
 from turnout.tracks.scores.public_labels import PublicLabels, accuracy, hits
 from turnout.tracks.scores.round import run_round
@@ -134,6 +136,9 @@ class ScoreTrack:
         return module
 
     # -- what it takes
+
+    def data(self) -> Description:
+        return described(self.enrolment, self.fingerprint)
 
     def about(self) -> dict[str, Any]:
         return self.runtime.describe()

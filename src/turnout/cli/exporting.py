@@ -1,0 +1,102 @@
+"""`turnout export`: a run's model and its records as files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.errors import Mistake
+from turnout.machine.files import check_destination
+
+Source = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; for records also a folder of runs.")]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The trained model: .safetensors (weights), .pt (TorchScript), .pt2 (torch.export) or .onnx.",
+    ),
+]
+Client = Annotated[
+    str | None, typer.Option(metavar="N", help="That client's own model, personal parameters included: number or name.")
+]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one a table.")]
+Parquet = Annotated[Path | None, typer.Option(metavar="DIR", help="The records as Parquet files (needs pyarrow).")]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
+]
+MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The curves and settings to MLflow.")]
+DataDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where data files are; only a run of an older version needs them.")
+]
+
+
+def export(
+    run: Source,
+    model: Model = None,
+    client: Client = None,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    tensorboard: TensorBoard = None,
+    mlflow: MLflow = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a run's trained model, or its records, for other programs.
+
+    The model needs neither the training data nor, but for .safetensors, this library. Of a folder of runs, the tables
+    of records have the columns variant and seed.
+
+    \b
+    turnout export runs/mine --model model.safetensors
+    turnout export runs/mine --model client-3.onnx --client 3
+    turnout export runs/mine --csv tables
+    turnout export runs/mine --parquet tables --tensorboard board
+    turnout export runs/mine --mlflow http://localhost:5000
+    """
+    if model is csv is parquet is tensorboard is mlflow is None:
+        raise Mistake("say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR or --mlflow URI")
+    if client is not None and model is None:
+        raise Mistake("--client chooses a model: it goes with --model FILE")
+    if model is not None:
+        _model(run, model, client, data_dir)
+    if csv is not None or parquet is not None:
+        _tables(run, csv, parquet)
+    if tensorboard is not None:
+        _replay(run, f"tensorboard:{tensorboard}", f"tensorboard --logdir {tensorboard} shows")
+    if mlflow is not None:
+        _replay(run, f"mlflow:{mlflow}", f"{mlflow} has")
+
+
+def _model(run: Path, path: Path, client: str | None, data_dir: Path | None) -> None:
+    from turnout.cli.screen import say
+    from turnout.report.units import size
+    from turnout.running.model_files import check_form, write_model
+    from turnout.running.result import load_model, open_model
+
+    check_destination("--model", path)
+    check_form(path)
+    opened, trained = open_model(run, data_dir), load_model(run, client, data_dir)
+    if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
+        say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
+    what = write_model(trained, path, opened.data().sample(2))
+    say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
+
+
+def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
+    from turnout.cli.screen import say
+    from turnout.report.export import write_csv, write_parquet
+
+    for folder, write in ((csv, write_csv), (parquet, write_parquet)):
+        if folder is not None:
+            for name, rows in write(run, folder).items():
+                say(f"{folder / name}: {rows:,} rows", stderr=False)
+
+
+def _replay(run: Path, tracker: str, where: str) -> None:
+    from turnout.cli.screen import say
+    from turnout.trackers.replay import replay
+    from turnout.trackers.tracker import make_tracker
+
+    told = replay(run, lambda: make_tracker(tracker))
+    say(f"{where} {len(told)} run{'s' * (len(told) > 1)}: {', '.join(list(told)[:6])}", stderr=False)

@@ -1,0 +1,160 @@
+"""What there is to know of a run's data once the data is gone: enough to build its model, and to read a table like it.
+
+A run keeps it in its folder (`data.json`), so that the trained model can be used anywhere. Loaded like a data set it
+is a federation of zeros.
+
+Shape letters: C clients asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnout.data.columns import Encoding
+from turnout.data.federation import CentralSet, Device
+from turnout.data.labels import Public
+from turnout.errors import Mistake
+from turnout.machine.files import write_whole
+from turnout.task import Standardised
+from turnout.types import Samples
+from turnout.world.client_names import ClientNames
+from turnout.world.members import Members
+
+FILE = "data.json"
+
+
+@dataclass(frozen=True)
+class Description:
+    """The shape of a federation without its samples.
+
+    input_type   of a sample's numbers: "float32", or "int64" for texts
+    target_type  "int64" for labels, "float32" for numbers to be predicted
+    labels       what each output stands for; none for numbers to be predicted
+    names        of the clients, where the data has owners
+    mark         the fingerprint of data, model and settings that the run's checkpoints carry
+    standardised how targets were, where they were: the trained model gives them in their own unit
+    encoding     how the columns of a table became samples, where the data was one
+    """
+
+    clients: int
+    input_shape: tuple[int, ...]
+    input_type: str
+    target_type: str
+    classes: int
+    labels: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    mark: str = ""
+    standardised: Standardised | None = None
+    encoding: Encoding | None = None
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Zeros:
+        """A federation like it, with one sample of zeros each."""
+        return Zeros(self)
+
+    def sample(self, count: int = 1) -> Tensor:
+        """Samples of zeros."""
+        return torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.input_type))
+
+    def client(self, said: int | str) -> int:
+        """A client by number or by name."""
+        known = ClientNames(self.names, self.clients)
+        number = known.number(said)
+        if number is None and isinstance(said, str) and said.isdecimal():
+            number = known.number(int(said))  # the data has names, but this is none of them
+        if number is None:
+            hint = f" ({known.hint(said)})" if isinstance(said, str) and known.hint(said) else ""
+            shown = said if isinstance(said, int) or said.isdecimal() else repr(said)
+            raise Mistake(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
+        return number
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_description(folder: Path) -> Description | None:
+    """What a run folder keeps of its data; None for a folder of an older version."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept = {f.name: found[f.name] for f in fields(Description)}
+        kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
+        unit, encoding = kept.pop("standardised"), kept.pop("encoding")
+        return Description(
+            **kept,
+            standardised=None if unit is None else Standardised(**unit),
+            encoding=None if encoding is None else Encoding.from_plain(encoding),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Zeros:
+    """A federation with one sample of zeros for each client: for building what depends on shapes only."""
+
+    like: Description
+
+    @property
+    def clients(self) -> int:
+        return self.like.clients
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.like.input_shape
+
+    @property
+    def classes(self) -> int:
+        return self.like.classes
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.like.labels
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.like.names
+
+    @property
+    def standardised(self) -> Standardised | None:
+        return self.like.standardised
+
+    @property
+    def public(self) -> Public:
+        y_R = torch.zeros(1, dtype=torch.int64)
+        return Public(self.like.sample(), y_R, lambda client, t: torch.arange(min(2, self.classes)))
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return torch.ones_like(client_C)
+
+    def train(self, client_C: Tensor, t: int) -> Samples:
+        y = torch.zeros(1, dtype=torch.int64)
+        return Samples(self.like.sample(), y, torch.zeros_like(client_C), torch.ones_like(client_C))
+
+    def test(self, client_C: Tensor, t: int) -> Samples:
+        return self.train(client_C, t)
+
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        return None
+
+    def to(self, device: Device) -> Zeros:
+        return self
+
+    def groups(self) -> Tensor | None:
+        return None
+
+    def noisy(self) -> Tensor | None:
+        return None
+
+    def fingerprint(self) -> str:
+        return self.like.mark

@@ -1,0 +1,119 @@
+"""A trained model as a file for others: its weights alone, or a program that needs neither turnout nor the class."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from turnout.errors import Mistake
+from turnout.machine.files import replacing
+from turnout.machine.optional import optional
+from turnout.task import Predictor
+
+
+def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
+    """Write a model in the form its suffix names; in words, what was written. `sample`: two samples it could be given.
+
+    .safetensors  the weights, under the names of the model's own parameters and buffers
+    .pt, .ts      TorchScript
+    .pt2          a program of torch.export
+    .onnx         ONNX
+    """
+    write = WRITERS.get(path.suffix)
+    if write is None:
+        raise Mistake(f"{path}: a model's file ends in {', '.join(WRITERS)}, which says its form")
+    module = module.eval()
+    with replacing(path) as temporary, _quiet():
+        try:
+            return write(module, temporary, sample)
+        except Mistake:
+            raise
+        except Exception as error:  # whatever a model of one's own does under a compiler
+            why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            raise Mistake(
+                f"this model cannot be written as {path.suffix} ({why}): .safetensors has its weights"
+            ) from error
+
+
+def check_form(path: Path) -> None:
+    """Refuse a name that says no form, and a form whose library is not here, before the work begins."""
+    if path.suffix not in WRITERS:
+        raise Mistake(f"{path}: a model's file ends in {', '.join(WRITERS)}, which says its form")
+    if path.suffix == ".onnx":
+        _onnx()
+
+
+def _onnx() -> None:
+    optional("onnx", "writing ONNX", "onnx")
+    optional("onnxscript", "writing ONNX", "onnx")
+
+
+def _weights(module: nn.Module, path: Path, sample: Tensor) -> str:
+    """The trained model's own names; where its targets were standardised, the way back is in the file's metadata."""
+    unit, module = (module, module.model) if isinstance(module, Predictor) else (None, module)
+    weights = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    about = {} if unit is None else {"target_mean": str(float(unit.mean)), "target_std": str(float(unit.std))}
+    save_file(weights, path, about)
+    note = "" if unit is None else " (for standardised targets: their mean and deviation are in the file's metadata)"
+    return f"{len(weights)} tensors{note}"
+
+
+def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
+    traced = torch.jit.trace(module, (sample,), check_trace=False)
+    traced.save(str(path))
+    other = torch.cat([sample, sample, sample])[:5]  # another number of samples than it was traced with
+    if sample.is_floating_point():
+        other = torch.randn(other.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        if not torch.allclose(torch.jit.load(str(path))(other), module(other), atol=1e-5):
+            raise Mistake("this model decides by its samples what to compute, which TorchScript does not see: use .pt2")
+    return "TorchScript: torch.jit.load"
+
+
+def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
+    torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), path)
+    return "a program: torch.export.load"
+
+
+def _open_neural_network(module: nn.Module, path: Path, sample: Tensor) -> str:
+    _onnx()
+    torch.onnx.export(
+        module, (sample,), str(path), dynamo=True, dynamic_shapes=_any_number(), input_names=["input"],
+        output_names=["output"], verbose=False, external_data=False,
+    )  # fmt: skip
+    return "ONNX, from input to output"
+
+
+def _any_number() -> tuple[dict[int, object]]:
+    """How many samples there are is open."""
+    return ({0: torch.export.Dim("samples", min=1)},)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what compilers say about themselves."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+WRITERS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
+    ".safetensors": _weights,
+    ".pt": _torchscript,
+    ".ts": _torchscript,
+    ".pt2": _program,
+    ".onnx": _open_neural_network,
+}

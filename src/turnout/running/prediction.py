@@ -1,0 +1,109 @@
+"""What a run's model says of the rows of a table, in the words of the data it was trained on.
+
+Shape letters: S rows, K outputs of the model.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data.csv_files import Csv, as_number, find_tables
+from turnout.data.description import Description
+from turnout.errors import Mistake
+
+AT_ONCE = 4096  # rows
+
+Predicted = dict[str, list[str]]  # columns to write beside those of the table
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A table and what was predicted of its rows; `score` compares it with the table's own column of answers."""
+
+    table: Csv
+    columns: Predicted
+    score: str | None = None
+
+    def write(self, out: IO[str]) -> None:
+        """As CSV: the table's own columns, then the predicted ones."""
+        writer = csv.writer(out, lineterminator="\n")
+        columns = self.table.columns | self.columns
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def predict(model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None) -> Prediction:
+    """Predict the rows of a CSV file (or of a folder of them); `label` is the column of answers, if the file has it."""
+    table = find_tables(path, data_dir)
+    x = inputs_of(table, kept, label)
+    with torch.no_grad():
+        output_SK = torch.cat([model(part) for part in x.split(AT_ONCE)])
+    if output_SK.ndim != 2:
+        raise Mistake(f"this run's model gives {tuple(output_SK.shape[1:])} numbers a row, which is no table")
+    known = table.columns.get(label) if label is not None else None
+    if kept.target_type == "float32":
+        return Prediction(table, _renamed(_numbers(output_SK), table), _error(output_SK, known, label))
+    return Prediction(table, _renamed(_labels(output_SK, kept.labels), table), None if known is None else _accuracy(
+        [kept.labels[i] for i in output_SK.argmax(1).tolist()], known, label
+    ))  # fmt: skip
+
+
+def inputs_of(table: Csv, kept: Description, label: str | None) -> Tensor:
+    """The rows as the model wants them: by the columns' names where it was trained on a table, else in their order."""
+    if kept.encoding is not None:
+        return kept.encoding.encode(table)
+    wanted, shape = prod(kept.input_shape), " × ".join(map(str, kept.input_shape))
+    names = [name for name in table.columns if name != label]
+    if len(names) != wanted:
+        raise Mistake(
+            f"{table.path} has {len(names)} columns, and this model reads {wanted} numbers a row ({shape}), in order"
+        )
+    for name in names:
+        words = "{} is not a finite number, and this model was not trained on a table with texts"
+        table.refuse(name, table.columns[name], lambda cell: as_number(cell) is None, words)
+    numbers = torch.tensor([[float(cell) for cell in table.columns[name]] for name in names], dtype=torch.float64)
+    return numbers.T.reshape(-1, *kept.input_shape).to(getattr(torch, kept.input_type))
+
+
+def _labels(output_SK: Tensor, labels: Sequence[str]) -> Predicted:
+    if output_SK.shape[1] != len(labels):
+        raise Mistake(
+            f"this model knows {output_SK.shape[1]} of the {len(labels)} labels of the data, and a run does not keep "
+            "which: use it in Python, to.load_model(folder, client)"
+        )
+    chance_S, best_S = output_SK.softmax(1).max(1)
+    return {
+        "prediction": [labels[i] for i in best_S.tolist()],
+        "probability": [f"{chance:.6g}" for chance in chance_S.tolist()],
+    }
+
+
+def _numbers(output_SK: Tensor) -> Predicted:
+    columns = output_SK.T.tolist()
+    names = ["prediction"] if len(columns) == 1 else [f"prediction {i}" for i in range(len(columns))]
+    return {name: [f"{value:.7g}" for value in column] for name, column in zip(names, columns, strict=True)}
+
+
+def _renamed(columns: Predicted, table: Csv) -> Predicted:
+    """No column of the table is replaced by a predicted one."""
+    return {f"{name} by turnout" if name in table.columns else name: cells for name, cells in columns.items()}
+
+
+def _accuracy(predicted: Sequence[str], known: Sequence[str], label: str | None) -> str:
+    right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
+    return f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"
+
+
+def _error(output_SK: Tensor, known: Sequence[str] | None, label: str | None) -> str | None:
+    if known is None or output_SK.shape[1] != 1 or any(as_number(cell) is None for cell in known):
+        return None
+    error = (output_SK[:, 0].double() - torch.tensor([float(cell) for cell in known])).abs().mean()
+    return f"predictions differ from column {label!r} by {float(error):.4g} on average"

@@ -1,0 +1,135 @@
+"""A run's trackers and callback, told of each finished round by whoever drives the rounds.
+
+A tracker that fails at the start is a mistake. One that fails later (its server is gone) is left out from then on, with
+a note: a run of hours does not end for it. The folder keeps what finds the run again at each tracker, so that a
+resumed run goes on there; a tracker that is new to a resumed run is told of the earlier rounds from the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from turnout.config.write import to_table
+from turnout.errors import Mistake
+from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
+from turnout.running.loop import FinishedRound
+from turnout.trackers.numbers import numbers_of, recorded
+from turnout.trackers.replay import flat
+from turnout.trackers.tracker import TrackedRun, Tracker, make_tracker
+
+FILE = "tracking.json"
+
+OnRound = Callable[[FinishedRound], object]
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who hears of the rounds in this process: trackers that are objects of a program, and a function."""
+
+    trackers: tuple[Tracker, ...] = ()
+    on_round: OnRound | None = None
+
+
+NOBODY = Listeners()
+
+
+@dataclass
+class Tracking:
+    """The trackers of one run."""
+
+    trackers: dict[str, Tracker]  # by how they were named
+    run: TrackedRun
+    new: set[str]  # those that were not told of this run before
+    on_round: OnRound | None
+
+    def after(self, step: FinishedRound) -> list[str]:
+        """Tell of a finished round; sentences about trackers that failed."""
+        failed = self.catch_up(step.record.round)
+        values = numbers_of(step.record, step.evaluation) if self.trackers else {}
+        for said, tracker in list(self.trackers.items()):
+            failed += self._tell(said, partial(tracker.log, step.record.round + 1, values))
+        if self.on_round is not None:
+            self.on_round(replace(step, run=self.run.name))
+        return failed
+
+    def catch_up(self, first: int | None) -> list[str]:
+        """Tell those who are new to this run, once, what was recorded before a round: all, if there is none to come."""
+        failed: list[str] = []
+        new, self.new = [said for said in self.trackers if said in self.new], set()
+        for past, values in recorded(self.run.folder / "records.sqlite", first) if new else ():
+            for said in [said for said in new if said in self.trackers]:
+                failed += self._tell(said, partial(self.trackers[said].log, past, values))
+        return failed
+
+    def _tell(self, said: str, tell: Callable[[], None]) -> list[str]:
+        try:
+            tell()
+        except Exception as error:  # a library of others
+            del self.trackers[said]
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            return [f"{said} has failed and is left out from now on: {why}"]
+        return []
+
+    def end(self, state: str) -> None:
+        for said, tracker in list(self.trackers.items()):
+            self._tell(said, partial(tracker.end, state))
+
+
+def check_trackers(named: Sequence[str | Tracker]) -> None:
+    """Refuse, before the work begins, a tracker that is not known or whose library is not here."""
+    for said in named:
+        make_tracker(said)
+
+
+@contextmanager
+def tracked(experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY) -> Iterator[Tracking]:
+    """The trackers that the experiment names and who listens, begun; at the end they hear how the run ended."""
+    tracking, state = Tracking({}, run, set(), listeners.on_round), "interrupted"
+    try:
+        _begin(tracking, experiment, [*experiment.track, *listeners.trackers])
+        yield tracking
+        tracking.catch_up(None)  # where the run was complete already
+        state = "finished"
+    except Exception:
+        state = "failed"
+        raise
+    finally:
+        tracking.end(state)
+
+
+def _begin(tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker]) -> None:
+    """Begin every tracker, and keep what finds the run again there."""
+    run, known = tracking.run, _read(tracking.run.folder)
+    settings = flat(to_table(experiment)) if named else {}
+    for said in dict.fromkeys(named):
+        name = said if isinstance(said, str) else _name_of(said, tracking.trackers)
+        tracker = make_tracker(said)
+        tracking.new |= set() if name in known else {name}
+        known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
+        tracking.trackers[name] = tracker
+    if named:
+        write_whole(run.folder / FILE, json.dumps(known, indent=2) + "\n")
+
+
+def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
+    """What a program's own tracker is called: by its class, and numbered where there are several."""
+    base = name = type(tracker).__name__
+    number = 2
+    while name in taken:
+        name, number = f"{base} {number}", number + 1
+    return name
+
+
+def _read(folder: Path) -> dict[str, str]:
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return {str(name): str(value) for name, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise Mistake(f"{path} is damaged ({error!r}): delete it, and trackers begin anew") from error

@@ -1,0 +1,236 @@
+"""Looking at runs: how they are doing, as text, as pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import xml.dom.minidom
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import turnout as to
+from turnout.cli import main
+from turnout.report.charts import Series
+from turnout.report.text_plot import text_plot
+from turnout.running.folder import held
+from turnout.running.listing import last_run, listed_runs
+from turnout.running.state import state_of
+
+Capture = pytest.CaptureFixture[str]
+
+SMALL = """
+rounds = 3
+[world]
+data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
+participation = {kind = "traces", first = 8}
+[algorithm]
+local = {epochs = 2, batch_size = 5}
+"""
+
+
+def turnout(*arguments: object) -> int:
+    return main([str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that is finished, one that failed, one that was interrupted, and four made together."""
+    here = tmp_path_factory.mktemp("seeing")
+    (here / "small.toml").write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        assert turnout("run", "small.toml", "--out", "runs/good", "-q", "--set", "evaluate.per_client=true") == 0
+        assert (
+            turnout("run", "small.toml", "--out", "runs/bad", "-q", "--set", "algorithm.local.optimizer.lr=1e38") == 2
+        )
+        experiment = to.open_run("runs/good").experiment.but(rounds=50)
+        with pytest.raises(KeyboardInterrupt):
+            to.run(experiment, "runs/cut", quiet=True, on_round=interrupt)
+        grid = ["--grid", "algorithm.weighting=A,C", "--seeds", 2, "--jobs", 1]
+        assert turnout("run", "small.toml", *grid, "--out", "runs/four", "-q") == 0
+    return here
+
+
+def interrupt(step: object) -> None:
+    if step.record.round == 1:  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def _there(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+
+
+# -- the state of a run
+
+
+def test_a_run_says_how_it_is_doing() -> None:
+    good, bad, cut = (state_of(Path("runs", name)) for name in ("good", "bad", "cut"))
+    assert (good.state, good.done, good.rounds, good.why) == ("finished", 3, 3, None)
+    assert (good.metric, good.unit) == ("global_accuracy", "percent")
+    assert good.value == to.open_run("runs/good").final("global_accuracy")
+    assert (bad.state, bad.done) == ("failed", 0)
+    assert "is not finite" in (bad.why or "")
+    assert (cut.state, cut.done, cut.rounds) == ("interrupted", 2, 50)
+    with held(Path("runs/cut")):
+        assert state_of(Path("runs/cut")).state == "running"
+    assert state_of(Path("runs/cut")).state == "interrupted"
+
+
+def test_an_early_end_is_an_end_and_going_on_is_none(tmp_path: Path) -> None:
+    experiment = to.open_run("runs/good").experiment.but(rounds=40, stop=to.Stop(target=0.01))
+    to.run(experiment, tmp_path / "run", quiet=True)
+    early = state_of(tmp_path / "run")
+    assert (early.state, early.done, early.why) == ("finished", 1, "global_accuracy reached 0.01")
+    with pytest.raises(KeyboardInterrupt):
+        to.run(experiment.but(stop=to.Stop()), tmp_path / "run", quiet=True, resume=True, on_round=interrupt)
+    assert state_of(tmp_path / "run").state == "interrupted"
+
+
+def test_a_mistyped_resume_does_not_make_a_finished_run_a_failed_one(capsys: Capture) -> None:
+    assert turnout("run", "small.toml", "--out", "runs/good", "--resume", "--set", "algorithm.local.epochs=9") == 2
+    assert "other settings" in capsys.readouterr().err
+    assert state_of(Path("runs/good")).state == "finished"
+
+
+def test_a_folder_of_an_older_version_is_judged_by_its_rounds(tmp_path: Path) -> None:
+    to.run(to.open_run("runs/good").experiment, tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "state.json").unlink()
+    assert state_of(tmp_path / "run").state == "finished"
+
+
+def test_a_start_that_failed_among_others_says_why(tmp_path: Path) -> None:
+    first = to.open_run("runs/good").experiment
+    with pytest.raises(to.Mistake, match="1 of 2 runs failed"):
+        to.run({"a": first, "b": first.but(**{"algorithm.selection": to.selection.Count(99)})}, tmp_path, quiet=True)
+    states = [run.state.state for run in listed_runs(tmp_path, each=True)]
+    assert sorted(states) == ["failed", "finished"]
+
+
+# -- lists
+
+
+def test_runs_lists_them_with_their_state(capsys: Capture) -> None:
+    assert turnout("runs") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"good +finished +3/3 +accuracy \d+\.\d %", out)
+    assert re.search(r"cut +interrupted +2/50 ", out)
+    assert re.search(r"bad +failed +0/3 ", out)
+    assert re.search(r"four \(4 runs\) +finished +12/12 +(weighting=[AC]): accuracy", out)
+    assert "runs/bad: the update of client" in out
+
+
+def test_runs_can_be_listed_one_by_one(capsys: Capture) -> None:
+    assert turnout("runs", "--all") == 0
+    assert "four/weighting=C/seed-1" in capsys.readouterr().out
+    assert turnout("runs", "runs/four") == 0
+    assert len(re.findall(r"seed-\d +finished +3/3", capsys.readouterr().out)) == 4
+    assert len(listed_runs(Path("runs"))) == 4
+
+
+def test_the_best_of_several_is_named() -> None:
+    (four,) = [run for run in listed_runs(Path("runs")) if run.parts]
+    means = {
+        scheme: np.mean(
+            [to.open_run(f"runs/four/weighting={scheme}/seed-{s}").final("global_accuracy") for s in (0, 1)]
+        )
+        for scheme in "AC"
+    }
+    best = max(means, key=lambda scheme: means[scheme])
+    assert (four.state.metric, four.state.value) == (f"weighting={best}: global_accuracy", pytest.approx(means[best]))
+
+
+def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path) -> None:
+    assert turnout("runs", "nowhere") == 2
+    assert "there is no folder nowhere: runs are made by turnout run" in capsys.readouterr().err
+    assert turnout("runs", tmp_path) == 2
+    assert "holds no runs" in capsys.readouterr().err
+    assert last_run().name == "four"
+
+
+# -- as text
+
+
+def test_show_has_results_and_curves(capsys: Capture) -> None:
+    assert turnout("show", "runs/good", "--metric", "accuracy", "--metric", "bytes_up") == 0
+    out = capsys.readouterr().out
+    assert "data synthetic" in out
+    assert "Global accuracy over rounds trained\n" in out
+    assert "Bytes up over rounds\n" in out
+    assert "client accuracy of 6 clients" in out
+    assert any("⠀" < letter < "⣿" for letter in out), "dots"
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_show_without_a_name_shows_the_last(capsys: Capture) -> None:
+    assert turnout("show") == 0
+    out = capsys.readouterr().out
+    assert "● weighting=A   ○ weighting=C" in out
+    assert "runs/four" in out
+
+
+def test_show_says_what_is_not_there(capsys: Capture) -> None:
+    assert turnout("show", "runs/good", "--metric", "accurcy") == 2
+    assert "nothing called 'accurcy' was measured here" in (said := capsys.readouterr().err)
+    assert "global_accuracy" in said
+    assert turnout("show", "runs") == 0  # what lies below it
+    assert turnout("show", "nowhere") == 2
+
+
+@pytest.mark.parametrize("width", [30, 80])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_plot_has_its_size_and_its_ends(width: int, count: int) -> None:
+    x = np.arange(50.0)
+    series = [Series(str(k), x, (k + 1) * x / 200, k) for k in range(count)]
+    lines = text_plot(series, "Title", "percent", width, 10, "").plain.splitlines()
+    assert len(lines) == 1 + 10 + 2
+    assert all(len(line) <= width for line in lines)
+    assert lines[1].strip("│┤ ") != lines[0]
+    body = [line.partition("┤")[2] or line.partition("│")[2] for line in lines[1:11]]
+    assert body[-1].strip(), "it begins at the bottom"
+    assert any(line.rstrip()[-1:].strip() and len(line.rstrip()) >= width - 10 for line in body), "it ends at the right"
+
+
+# -- pictures
+
+
+def test_a_picture_of_several_folders(capsys: Capture, tmp_path: Path) -> None:
+    out = tmp_path / "both.svg"
+    assert (
+        turnout("plot", "runs/good", "runs/four", "--metric", "accuracy", "--metric", "train_loss", "--out", out) == 0
+    )
+    assert "both.svg: global accuracy, train loss" in capsys.readouterr().out
+    picture = xml.dom.minidom.parse(str(out))
+    words = [text.firstChild.data for text in picture.getElementsByTagName("text") if text.firstChild]  # type: ignore[union-attr]
+    assert {"Global accuracy", "Train loss", "good", "four weighting=A", "four weighting=C"} <= set(words)
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
+def test_png_and_pdf_or_what_to_install(suffix: str, begins: bytes, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / f"x{suffix}"
+    done = turnout("plot", "runs/good", "--out", out)
+    if importlib.util.find_spec("cairosvg") is None:
+        assert done == 2
+        said = "a PNG or PDF needs cairosvg, which is not here: pip install 'turnout[pictures]'"
+        assert said in capsys.readouterr().err
+        return
+    assert done == 0
+    assert out.read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("runs/good --out x.jpg", "x.jpg: a picture's file ends in .svg, .png, .pdf"),
+        ("runs/good --out nowhere/x.svg", "there is no folder nowhere"),
+        ("nowhere --out x.svg", "no records in nowhere"),
+        ("runs/good --metric skipped --out x.svg", "nothing called 'skipped' was measured here"),
+    ],
+)
+def test_what_cannot_be_drawn_is_a_sentence(arguments: str, sentence: str, capsys: Capture) -> None:
+    assert turnout("plot", *arguments.split()) == 2
+    assert sentence in (said := capsys.readouterr().err)
+    assert len(said.splitlines()) == 1
+    assert not Path("x.svg").exists()

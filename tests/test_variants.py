@@ -1,0 +1,243 @@
+"""Variants: settings that belong together, in a file, on the command line and in Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import turnout as to
+from turnout.cli.planning import make_plan
+from turnout.config.read import load
+from turnout.config.variants import variants_in
+
+SMALL = """
+title = "small"
+rounds = 2
+seed = 3
+[world]
+data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
+[algorithm]
+local = {epochs = 2, batch_size = 5}
+"""
+METHODS = """
+[variants.fedavg]
+
+[variants.scaffold]
+algorithm.terms = ["scaffold"]
+algorithm.local.optimizer.lr = 0.05
+
+[variants."by steps"]
+"algorithm.local.epochs" = "none"
+"algorithm.local.steps" = 7
+world.participation = {kind = "dropout", rate = 0.5}
+"""
+
+
+def variants(more: str, base: str = SMALL) -> dict[str, to.Experiment]:
+    return variants_in(tomllib.loads(base + more))
+
+
+def test_each_variant_has_its_own_settings_on_top_of_the_files() -> None:
+    found = variants(METHODS)
+    assert list(found) == ["fedavg", "scaffold", "by steps"]
+    base = variants("[variants.only]\n")["only"]
+    assert found["fedavg"] == base
+    assert found["scaffold"] == base.but(**{"algorithm.terms": (to.Scaffold(),), "algorithm.local.optimizer.lr": 0.05})
+    assert all(e.rounds == 2 and e.seed == 3 for e in found.values())
+
+
+def test_settings_that_are_only_right_together_are_changed_together() -> None:
+    local = variants(METHODS)["by steps"].algorithm.local
+    assert (local.epochs, local.steps, local.batch_size) == (None, 7, 5)
+
+
+def test_a_table_with_a_kind_is_a_whole_part_and_one_without_changes_some_of_it() -> None:
+    base = '[world.participation]\nkind = "dropout"\nrate = 0.2\nwhen_up = {kind = "traces", first = 4}\n'
+    some = variants("[variants.v.world.participation]\nrate = 0.4\n", base)["v"]
+    assert some.world.participation == to.participation.Dropout(0.4, when_up=to.participation.Traces(first=4))
+    whole = variants('[variants.v.world.participation]\nkind = "dropout"\nrate = 0.4\n', base)["v"]
+    assert whole.world.participation == to.participation.Dropout(0.4)
+
+
+def test_a_setting_of_one_term() -> None:
+    base = '[[algorithm.terms]]\nkind = "proximal"\nmu = 0.1\n[[algorithm.terms]]\nkind = "scaffold"\n'
+    found = variants("[variants.v]\nalgorithm.terms.0.mu = 0.5\n", base)["v"]
+    assert found.algorithm.terms == (to.Proximal(mu=0.5), to.Scaffold())
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("[variants.v]\nalgorithm.locl.epochs = 3\n", r"variants\.v: unknown setting algorithm\.locl: did you mean"),
+        ("[variants.v]\nseed = 4\n", r"variants\.v: seeds are common to all variants: --seeds N"),
+        ("[variants.v]\nrounds = 'many'\n", r"variants\.v: rounds must be a whole number"),
+        ('[variants.v]\nalgorithm.local.epochs = 3\n"algorithm.local.epochs" = 4\n', "algorithm.local.epochs is there"),
+        ("[variants]\nv = 3\n", r"variants\.v is a table of settings"),
+        ("[variants]\n", "variants is there, but has none"),
+        ("[variants.v]\nalgorithm.terms.0.mu = 0.5\n", r"variants\.v: algorithm\.terms\.0"),
+    ],
+)
+def test_a_variant_that_cannot_be_is_a_sentence(more: str, sentence: str) -> None:
+    with pytest.raises(to.Mistake, match=sentence):
+        variants(more)
+
+
+def test_a_files_variants_are_run_like_a_recipes(tmp_path: Path) -> None:
+    path = tmp_path / "methods.toml"
+    path.write_text(SMALL.replace('title = "small"\n', "") + METHODS)
+    plan = make_plan(str(path), ["rounds=1"], [], 2, tmp_path / "out", False)
+    assert plan.title == "methods"
+    assert [run.path for run in plan.runs] == [
+        f"{name}/seed-{seed}" for seed in (3, 4) for name in ("fedavg", "scaffold", "by_steps")
+    ]
+    assert [run.experiment.rounds for run in plan.runs] == [1] * 6
+    crossed = make_plan(str(path), [], ["rounds=1,2"], 1, None, False)
+    assert [run.variant for run in crossed.runs][:3] == ["fedavg, rounds=1", "fedavg, rounds=2", "scaffold, rounds=1"]
+    assert len(make_plan(str(path), [], [], None, None, False).runs) == 9  # three seeds to compare
+
+
+def test_one_experiment_of_a_file_with_variants_is_not_a_guess(tmp_path: Path) -> None:
+    path = tmp_path / "methods.toml"
+    path.write_text(SMALL + METHODS)
+    with pytest.raises(to.Mistake, match="has variants: turnout run"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "grid", "sentence"),
+    [
+        ([], ["rounds=1,2", "rounds=3"], "--grid rounds is there twice: give all its values at once"),
+        ([], ["algorithm.weighting=A", "algorithm.weighting.kind=B"], "--grid algorithm.weighting is there twice"),
+        (["rounds=5"], ["rounds=1,2"], "--set rounds has no effect beside --grid rounds: leave one of them out"),
+    ],
+)
+def test_a_path_is_varied_once(settings: list[str], grid: list[str], sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    with pytest.raises(to.Mistake, match=sentence):
+        make_plan(str(path), settings, grid, 1, None, False)
+
+
+# -- in Python
+
+
+def small(**changes: object) -> to.Experiment:
+    return variants("[variants.only]\n")["only"].but(**changes)
+
+
+def test_experiments_times_seeds_have_the_folders_of_the_command_line(tmp_path: Path) -> None:
+    both = {"fedavg": small(), "scaffold": variants(METHODS)["scaffold"]}
+    group = to.run(both, tmp_path / "out", seeds=2, jobs=1, quiet=True)
+    listed = json.loads((tmp_path / "out" / "runs.json").read_text())
+    assert [entry["path"] for entry in listed["runs"]] == [
+        f"{name}/seed-{seed}" for seed in (3, 4) for name in ("fedavg", "scaffold")
+    ]
+    assert [run.folder.relative_to(tmp_path / "out").as_posix() for run in group] == [
+        entry["path"] for entry in listed["runs"]
+    ]
+    assert len(group) == 4
+    assert [run.experiment.seed for run in group["scaffold"]] == [3, 4]
+    assert group[1].folder == group["scaffold"][0].folder
+    finals = group.final("global_accuracy")
+    assert finals["scaffold"] == [run.final("global_accuracy") for run in group["scaffold"]]
+    assert group.report() == tmp_path / "out" / "report.html"
+    with pytest.raises(to.Mistake, match="did you mean 'scaffold'"):
+        group["scafold"]
+
+
+def test_a_list_is_named_by_titles_else_by_number(tmp_path: Path) -> None:
+    listed = [small(title="one"), small(title="", rounds=1)]
+    group = to.run(listed, tmp_path / "out", quiet=True, jobs=1)
+    assert list(group.variants) == ["one", "experiment 2"]
+    assert (tmp_path / "out" / "one" / "seed-3" / "records.sqlite").exists()
+    assert (tmp_path / "out" / "experiment_2" / "seed-3").is_dir()
+
+
+def test_one_experiment_with_several_seeds(tmp_path: Path) -> None:
+    group = to.run(small(rounds=1), tmp_path / "out", seeds=[5, 9], quiet=True, jobs=1)
+    assert [run.folder.name for run in group["small"]] == ["seed-5", "seed-9"]
+    assert [run.experiment.seed for run in group] == [5, 9]
+
+
+def test_experiments_with_seeds_of_their_own_keep_them(tmp_path: Path) -> None:
+    group = to.run({"a": small(rounds=1), "b": small(rounds=1, seed=8)}, tmp_path / "out", quiet=True, jobs=1)
+    assert [run.experiment.seed for run in group] == [3, 8]
+
+
+def test_a_group_is_resumed(tmp_path: Path) -> None:
+    to.run({"a": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
+    with pytest.raises(to.Mistake, match="is not empty"):
+        to.run({"a": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
+    group = to.run({"a": small(rounds=2)}, tmp_path / "out", seeds=3, quiet=True, jobs=1, resume=True)
+    assert [run.rounds() for run in group] == [2, 2, 2]
+
+
+def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) -> None:
+    both = {"a": small(rounds=1), "b": small(rounds=1)}
+    to.run(both, tmp_path / "out", quiet=True, jobs=1, trackers=[])
+    (tmp_path / "out" / "a" / "seed-3" / "tensorboard").mkdir()
+    (tmp_path / "out" / "a" / "seed-3" / "tensorboard" / "events.out").touch()
+    group = to.run(both, tmp_path / "out", seeds=2, quiet=True, jobs=1, overwrite=True)
+    assert not (tmp_path / "out" / "a" / "seed-3" / "tensorboard").exists()
+    shown = group._repr_html_()
+    assert "<svg" in shown
+    assert "a" in shown
+    with pytest.raises(to.Mistake, match="say one of them"):
+        to.run(both, tmp_path / "out", quiet=True, overwrite=True, resume=True)
+    if importlib.util.find_spec("pandas") is None:
+        with pytest.raises(to.Mistake, match="needs pandas"):
+            group.frame()
+    else:
+        frame = group.frame()
+        assert frame.index.names == ["variant", "seed", "round"]
+        assert frame.loc[("b", 4, 0), "global_accuracy"] == group["b"][1].final("global_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds", "sentence"),
+    [
+        ([], 1, "no experiment"),
+        ({"a": 3}, 1, "'a' is the int 3: give an Experiment"),
+        ([small(), small()], 1, "two experiments have the title 'small': give a dict"),
+        ([small()], 0, "seeds=0: give at least 1"),
+        ([small()], [1, 1], "the seed 1 is there twice"),
+        ([small()], "five", "seeds is a number of seeds, or a list of them"),
+        ({"a": small(), "b": small(seed=8)}, 2, "have different seeds of their own"),
+        ("digits", None, "to.run was given the str 'digits'"),
+    ],
+)
+def test_what_cannot_be_run_together_is_a_sentence(given: object, seeds: object, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(to.Mistake, match=sentence):
+        to.run(given, tmp_path / "out", seeds=seeds, quiet=True)  # type: ignore[call-overload]
+    assert not (tmp_path / "out").exists()
+
+
+SCRIPT = """
+import turnout as to
+{own}
+first = to.Experiment(rounds=2).but(**{{"world.data.clients": 6, "world.data.sizes": to.data.Pareto(cap=30)}})
+runs = to.run({{"a": first, "b": first.but({change})}}, "out", seeds=2, quiet=True)
+print(len(runs))
+"""
+OWN = """
+def rate(lr, clock):
+    return lr / 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "change"),
+    [("", "rounds=1"), (OWN, '**{"algorithm.local.schedule": to.Custom(rate)}')],
+    ids=["settings only", "with a function of the script"],
+)
+def test_a_plain_script_needs_no_guard_around_it(own: str, change: str, tmp_path: Path) -> None:
+    """Runs side by side are other processes, which must not run the script again."""
+    (tmp_path / "script.py").write_text(SCRIPT.format(own=own, change=change))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
