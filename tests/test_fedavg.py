@@ -28,7 +28,7 @@ def algorithms(name: str) -> dict[str, to.Algorithm]:
 @pytest.mark.parametrize("name", sorted(recipes()))
 def test_a_recipe_of_a_paper_says_what_it_does_instead_of_fedavg(name: str):
     for variant, algorithm in algorithms(name).items():
-        means = isinstance(algorithm.weighting, to.FedAvg) or algorithm.substitution.lends
+        means = isinstance(algorithm.weighting, to.FedAvg | to.FedNova) or algorithm.substitution.lends
         if variant == "FedAvg" or name in MEANS:
             assert means, f"{name}, {variant} leaves the shares of the missing unused"
         else:

@@ -35,7 +35,7 @@ def experiment(given: object = None, participation: object = None, **changes: ob
 def prices(folder: Path) -> to.data.Table:
     g = torch.Generator().manual_seed(1)
     rows = torch.randn(SAMPLES, 3, generator=g).tolist()
-    lines = [f"{a:.4f},{b:.4f},{100 + 20 * c:.2f},shop {i % CLIENTS}" for i, (a, b, c) in enumerate(rows)]
+    lines = [f"{a:.4f},{b:.4f},{100_000 + 20_000 * c:.0f},shop {i % CLIENTS}" for i, (a, b, c) in enumerate(rows)]
     (folder / "prices.csv").write_text("\n".join(["size,age,price,shop", *lines]) + "\n")
     return to.data.Table(folder / "prices.csv", label="price", owner="shop")
 

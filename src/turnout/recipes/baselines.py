@@ -11,7 +11,6 @@ from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.mixing import FedAMP
 from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.apfl import APFL
 from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.mime import MimeLite
@@ -24,7 +23,7 @@ AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten loca
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"weighting": FedAvg()},
     "FedProx": {"terms": (Proximal(mu=0.2),)},
-    "FedNova": {"weighting": FedNova(), "substitution": Spread()},  # over those who replied, as the others
+    "FedNova": {"weighting": FedNova()},
     "SCAFFOLD": {"terms": (Scaffold(),)},
     "FedGATE": {"terms": (FedGATE(),)},
     "VRL-SGD": {"terms": (VRLSGD(),)},
