@@ -180,7 +180,7 @@ def test_a_setting_inside_a_list() -> None:
         ("model={kind='mlp', hidden=3}", "model.hidden must be a list, not 3"),
         ("algorithm.weighting=no_such_module:Thing", "cannot import 'no_such_module'"),
         ("algorithm.weighting=json:Thing", "module 'json' has nothing called 'Thing'"),
-        ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks counts"),
+        ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks of_updates, counts"),
         ("model={kind='tests.worlds:ready', depth=3}", "is a function, which has no settings: leave out depth"),
     ],
 )

@@ -96,5 +96,5 @@ def lacking(part: Any, role: Any) -> list[str]:
     >>> lacking([], Iterable), lacking({}, list)[:3]
     ([], ['append', 'insert', 'extend'])
     """
-    names = [*vars(role), *getattr(role, "__annotations__", ())] if isinstance(role, type) else []
+    names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())]) if isinstance(role, type) else {}
     return [name for name in names if not name.startswith("_") and not hasattr(part, name)]

@@ -199,7 +199,7 @@ def _one_by_one(owner: Any) -> dict[str, Any]:
     names = vars(sys.modules[owner.__module__]) if owner.__module__ in sys.modules else {}
     found: dict[str, Any] = {}
     for name, hint in vars(owner).get("__annotations__", getattr(owner, "__annotations__", {})).items():
-        alone = types.SimpleNamespace(__annotations__={name: hint})
+        alone = type("Alone", (), {"__annotations__": {name: hint}})  # a class, where a ClassVar may be
         try:
             found |= typing.get_type_hints(alone, globalns=names)
         except NameError:
