@@ -118,6 +118,21 @@ def test_other_data_is_numbers_in_order(capsys: Capture) -> None:
     )
 
 
+def test_several_labels_a_row_are_the_outputs_as_they_are(capsys: Capture) -> None:
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    data = to.data.Own(x, (x > 0).long(), owner=[i % 3 for i in range(30)], classes=3)
+    task = to.Task(loss=lambda out, y: binary_cross_entropy_with_logits(out, y.float(), reduction="none").mean(1))
+    run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), "several", quiet=True)
+    Path("x.csv").write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in x[:4].tolist()) + "\n")
+    assert turnout("predict", "several", "x.csv") == 0
+    rows = table(capsys.readouterr().out)
+    with torch.no_grad():
+        expected = run.model()(x[:4])[:, 1].tolist()
+    assert [float(row["output 1"]) for row in rows] == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_column_of_that_name_stays(capsys: Capture) -> None:
     train("buys")
     Path("again.csv").write_text("job,age,prediction\ncook,25,rain\n")

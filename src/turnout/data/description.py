@@ -34,6 +34,7 @@ class Description:
     """The shape of a federation without its samples.
 
     input_type   of a sample's numbers: "float32", or "int64" for texts
+    target_shape of one target: () for a label or a number
     target_type  "int64" for labels, "float32" for numbers to be predicted
     labels       what each output stands for; none for numbers to be predicted
     names        of the clients, where the data has owners
@@ -45,6 +46,7 @@ class Description:
     clients: int
     input_shape: tuple[int, ...]
     input_type: str
+    target_shape: tuple[int, ...]
     target_type: str
     classes: int
     labels: tuple[str, ...] = ()

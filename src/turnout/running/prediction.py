@@ -50,7 +50,9 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
         raise Mistake(f"this run's model gives {tuple(output_SK.shape[1:])} numbers a row, which is no table")
     known = table.columns.get(label) if label is not None else None
     if kept.target_type == "float32":
-        return Prediction(table, _renamed(_numbers(output_SK), table), _error(output_SK, known, label))
+        return Prediction(table, _renamed(_numbers(output_SK, "prediction"), table), _error(output_SK, known, label))
+    if kept.target_shape:  # several labels a row: what its outputs mean is the task's
+        return Prediction(table, _renamed(_numbers(output_SK, "output"), table))
     return Prediction(table, _renamed(_labels(output_SK, kept.labels), table), None if known is None else _accuracy(
         [kept.labels[i] for i in output_SK.argmax(1).tolist()], known, label
     ))  # fmt: skip
@@ -86,9 +88,9 @@ def _labels(output_SK: Tensor, labels: Sequence[str]) -> Predicted:
     }
 
 
-def _numbers(output_SK: Tensor) -> Predicted:
+def _numbers(output_SK: Tensor, called: str) -> Predicted:
     columns = output_SK.T.tolist()
-    names = ["prediction"] if len(columns) == 1 else [f"prediction {i}" for i in range(len(columns))]
+    names = [called] if len(columns) == 1 else [f"{called} {i}" for i in range(len(columns))]
     return {name: [f"{value:.7g}" for value in column] for name, column in zip(names, columns, strict=True)}
 
 

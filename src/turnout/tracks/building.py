@@ -47,6 +47,7 @@ def described(enrolment: Enrolment, mark: str) -> Description:
         clients=enrolment.clients,
         input_shape=tuple(enrolment.input_shape),
         input_type=input_type,
+        target_shape=tuple(enrolment.sample[1].shape[1:]),
         target_type=target_type,
         classes=enrolment.classes,
         labels=enrolment.labels,

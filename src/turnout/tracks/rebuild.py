@@ -54,5 +54,8 @@ class Unasked:
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return output.flatten(1).sum(1)
 
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return target
+
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
         """Whatever it gives is right."""
