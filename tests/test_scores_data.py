@@ -128,7 +128,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: from_table({"algorithm": {"kind": "scores", "row": "all"}}), "unknown setting algorithm.row"),
         (lambda: from_table({"algorithm": {"kind": "score"}}), "there is no algorithm of kind 'score': did you mean"),
         (lambda: stop_rules.metric_of(score_world().but(**{"stop.metric": "global_loss"})),
-         "stop.metric = 'global_loss' is not measured here: did you mean 'global_accuracy'"),
+         "stop.metric = 'global_loss' is not measured here: known are consensus_accuracy, global_accuracy"),
     ],
 )  # fmt: skip
 def test_mistakes_are_said(make, wanted):

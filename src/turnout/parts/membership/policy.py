@@ -70,7 +70,7 @@ class DropInactive:
     def picks(self, asked_I: Tensor, absent_I: Tensor, bound: float) -> Tensor:
         """Which of the members to drop, by how often each was asked and how often in vain, given f1(T).
 
-        >>> DropInactive(least=8).picks(torch.tensor([10, 10, 10]), torch.tensor([1, 0, 10]), bound=0.04)
+        >>> DropInactive(least=5).picks(torch.tensor([10, 10, 10]), torch.tensor([1, 0, 10]), bound=0.04)
         tensor([False, False,  True])
         """
         answers_I = (asked_I - absent_I).double()
