@@ -20,6 +20,7 @@ from turnout.errors import nearest
 from turnout.recipes import recipes
 from turnout.report.finding import find_runs
 from turnout.report.results import results
+from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.runs import run_planned
 
@@ -158,6 +159,16 @@ def test_a_failed_start_leaves_no_folder(tmp_path: Path, capsys: Capture):
     with pytest.raises(to.Mistake, match="at least 2"):
         to.run(wrong, "mine/first")
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+def test_a_failed_start_deletes_nothing_that_is_not_a_run_s(tmp_path: Path):
+    """Somebody else writes into the folder while the start fails: that stays, and what the run wrote goes."""
+    with kept_if_used(tmp_path / "out"):
+        (tmp_path / "out" / "a" / "seed-0").mkdir(parents=True)
+        for name in ("runs.json", "a/seed-0/experiment.toml", "a/notes.txt"):
+            (tmp_path / "out" / name).write_text("")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "out" / "a" / "notes.txt"]
+    assert not (tmp_path / "out" / "a" / "seed-0").exists()
 
 
 def test_a_start_that_fails_beside_one_that_does_not_can_be_resumed(tmp_path: Path):

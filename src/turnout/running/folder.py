@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from turnout.errors import Mistake
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
 HAPPENED = {"records.sqlite", "error.txt"}
+BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json", ".lock"}  # before anything has happened
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
@@ -74,7 +74,8 @@ def make_folder(folder: Path) -> None:
 def kept_if_used(folder: Path) -> Iterator[None]:
     """Remove a folder that was not there before, and what was made around it, if nothing has happened in it.
 
-    What has happened is in records, or in the traceback of a crash. One that was interrupted can be resumed.
+    What has happened is in records, or in the traceback of a crash. One that was interrupted can be resumed. Only files
+    that a run begins with are deleted; whatever else has come into the folder stays, and the folder with it.
     """
     fresh, made = not contents(folder), [path for path in (folder, *folder.parents) if not path.exists()]
     interrupted = False
@@ -89,11 +90,13 @@ def kept_if_used(folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path, made: list[Path]) -> None:
-    """Remove what is in a folder; the folder itself and those around it where they were made for it."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in made:
-        with suppress(OSError):  # somebody else's run may be in it by now
+    """Delete the files that a run begins with, and then the folders that are empty: those inside, and those made."""
+    inside = sorted(folder.rglob("*"), reverse=True)
+    for path in inside:
+        if path.name in BEGINNING and not path.is_dir():
+            path.unlink(missing_ok=True)
+    for path in [path for path in inside if path.is_dir()] + made:
+        with suppress(OSError):  # something else is in it
             path.rmdir()
 
 
