@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import turnout as to
+from turnout.engine.trainers import Place
 from turnout.tracks.prepare import prepare
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -100,7 +101,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=15)
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--host-rows", action="store_true", help="keep clients' rows beside the CPU, for comparison")
     args = parser.parse_args()
+    if args.host_rows:
+        Place.share = lambda self: 0  # type: ignore[method-assign]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     central = central_time(args)
     print(f"{'central':14} {central:9.1f} ms", flush=True)
