@@ -29,6 +29,7 @@ from turnout.studies.claims import (
     better,
     difference,
     interval,
+    mean_over,
     no_worse,
     same,
     sooner,
@@ -96,9 +97,32 @@ def test_one_seed_or_a_missing_number_decides_nothing(rule) -> None:  # type: ig
     assert not rule("a claim", {}, {}).holds
 
 
-def test_differences_need_the_same_seeds() -> None:
+def test_differences_are_of_the_seeds_that_both_have() -> None:
+    assert difference({0: 1.0, 1: 2.0}, {0: 3.0, 2: 2.0}) == {0: -2.0}
+    assert mean_over([{0: 1.0, 1: 2.0}, {1: 4.0}]) == {1: 3.0}
     with pytest.raises(Mistake, match="share their seeds"):
-        difference({0: 1.0, 1: 2.0}, {0: 1.0, 2: 2.0})
+        difference({0: 1.0}, {2: 2.0})
+
+
+def test_a_run_that_diverges_is_left_out_and_said(tmp_path: Path) -> None:
+    good = Experiment(rounds=3).but(**{"world.data": to.data.Synthetic(clients=4), "model": to.models.Logistic()})
+    wild = good.but(**{"algorithm.local.optimizer.lr": 1e38})
+    part = Part("both", {"good": good, "wild": wild, "also good": good.but(title="also")}, seeds=2)
+    study = Study(
+        "diverging",
+        "nothing",
+        "global_accuracy",
+        plan=lambda scale: Plan([part]),
+        rows=lambda scale, curves: [row(v, "mean", curves.each(v, Curve.mean)) for v in curves.curves],
+        claims=lambda scale, curves: [],
+        pictures=lambda scale, curves: {},
+    )
+    found = run_study(study, "smoke", tmp_path / "out", jobs=1, quiet=True)
+    assert [(r.case, r.repeats) for r in found.rows] == [("good", 2), ("also good", 2)]
+    assert len(found.failed) == 2
+    assert all("not finite" in words and words.startswith("wild seed") for words in found.failed)
+    again = Findings.from_json(found.to_json())
+    assert (again.failed, again.command) == (found.failed, "turnout study run diverging --scale smoke")
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
@@ -299,7 +323,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", PAPER_000)
 def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
     found = json.loads(smoke[name].with_suffix(".json").read_text())
-    assert list(found) == ["study", "scale", "rows", "claims", "seconds"]
+    assert list(found) == ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine"]
     assert (found["study"], found["scale"]) == (name, "smoke")
     assert all(list(r) == ["case", "metric", "ours", "spread", "repeats", "published"] for r in found["rows"])
     assert all(list(c) == ["claim", "holds", "outcome", "evidence", "seeds_needed"] for c in found["claims"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
@@ -155,10 +155,36 @@ def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) ->
     """The runs by variant and seed; a mistake where some failed."""
     if failed:
         raise Mistake(explained(failed, len(plan.runs)))
+    return _named(plan, failed, data_dir)
+
+
+def _named(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
+    """The runs that did not fail, by variant and seed."""
+    lost = {failure.name for failure in failed}
     return {
         RunName(planned.variant, planned.seed): Run(plan.out / planned.path, planned.experiment, data_dir)
         for planned in plan.runs
+        if planned.name not in lost
     }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs that ended well, and those that failed on the way."""
+
+    runs: dict[RunName, Run]
+    failed: list[Failed]
+
+
+def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+    """Run or go on with a plan, and go without the runs that fail once begun; one that cannot begin is a mistake."""
+    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+    refused = [failure for failure in failed if not failure.began]
+    if refused or len(failed) == len(plan.runs):
+        raise Mistake(explained(refused or failed, len(plan.runs)))
+    if not quiet:
+        say_warnings(plan.out)
+    return Outcome(_named(plan, failed, data_dir), failed)
 
 
 def run_planned(

@@ -75,10 +75,11 @@ def interval(value: BySeed) -> Interval:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> dict[int, float]:
-    """Ours - theirs, seed by seed; both must have run the same seeds."""
-    if ours.keys() != theirs.keys():
+    """Ours - theirs, for the seeds that both have: where a run failed, its seed is left out."""
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared and ours and theirs:
         raise Mistake(f"compared runs must share their seeds, but these have {sorted(ours)} and {sorted(theirs)}")
-    return {seed: ours[seed] - theirs[seed] for seed in sorted(ours)}
+    return {seed: ours[seed] - theirs[seed] for seed in shared}
 
 
 def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
@@ -87,7 +88,8 @@ def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
     >>> mean_over([{0: 1.0, 1: 2.0}, {0: 3.0, 1: 6.0}])
     {0: 2.0, 1: 4.0}
     """
-    return {seed: math.fsum(value[seed] for value in values) / len(values) for seed in values[0]}
+    shared = [seed for seed in values[0] if all(seed in value for value in values)]
+    return {seed: math.fsum(value[seed] for value in values) / len(values) for seed in shared}
 
 
 def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:

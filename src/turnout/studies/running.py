@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
 from turnout.machine.files import write_whole
+from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
-from turnout.running.plan import planned_runs
+from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.result import Run
-from turnout.running.runs import run_many
+from turnout.running.runs import finished_runs
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
@@ -30,6 +34,9 @@ class Findings:
     rows: Sequence[Row]
     claims: Sequence[Claim]
     seconds: float
+    failed: Sequence[str] = ()  # runs that could not be finished, and why
+    command: str = ""  # what was typed
+    machine: str = ""  # and where
 
     def to_json(self) -> str:
         return (
@@ -42,9 +49,15 @@ class Findings:
         try:
             found = json.loads(text)
             rows, claims = [Row(**row) for row in found["rows"]], [_claim_of(claim) for claim in found["claims"]]
-            return cls(found["study"], found["scale"], rows, claims, found["seconds"])
+            return cls(found["study"], found["scale"], rows, claims, found["seconds"], **_later_fields(found))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Mistake(f"{where} is not what `turnout study run --json` writes ({error})") from error
+
+
+def _later_fields(found: dict[str, Any]) -> dict[str, Any]:
+    """What files of earlier versions do not say."""
+    said = {name: found[name] for name in ("command", "machine") if name in found}
+    return said | {"failed": tuple(found.get("failed", ()))}
 
 
 def _claim_row(claim: Claim) -> dict[str, Any]:
@@ -107,9 +120,24 @@ def run_study(
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         write_whole(out / name, picture)
-    findings = Findings(study.name, scale, rows, claims, round(time.monotonic() - start, 1))
+    seconds = round(time.monotonic() - start, 1)
+    command = as_typed(study, scale, seeds, only)
+    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, machine())
     write_whole(out / "study.json", findings.to_json())
     return findings
+
+
+def as_typed(study: Study, scale: str, seeds: int | None, only: Sequence[str]) -> str:
+    """The command that makes these numbers."""
+    chosen = [f"--seeds {seeds}"] if seeds is not None else []
+    return " ".join(
+        [f"turnout study run {study.name} --scale {scale}", *chosen, *(f"--only {shlex.quote(one)}" for one in only)]
+    )
+
+
+def machine() -> str:
+    """The GPU, or how many cores."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores"
 
 
 def _refuse_another(study: Study, scale: str, mark: Path) -> None:
@@ -139,7 +167,11 @@ def run_plan(
     data_dir: Path | None,
     only: Sequence[str] = (),
 ) -> Curves:
-    """Run every part whose data can be had; runs that are complete already are not repeated."""
+    """Run every part whose data can be had; runs that are complete already are not repeated.
+
+    A run that failed on the way (its training diverged, say) is left out, with its seed where it would be compared.
+    """
+    failed: list[str] = []
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
     missing = missing_data(plan.parts, data_dir) | left_out(plan.parts, only)
@@ -148,14 +180,18 @@ def run_plan(
         if not variants:
             continue
         title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
-        runs = run_many(title, variants, seeds, folder, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
-        for entry, run in zip(planned_runs(variants, seeds), runs, strict=True):
+        done = finished_runs(
+            RunPlan(title, planned_runs(variants, seeds), folder), jobs=jobs, quiet=quiet, data_dir=data_dir
+        )
+        failed += [f"{failure.name}: {failure.why}" for failure in done.failed]
+        missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
+        for entry, run in done.runs.items():
             for metric, curve in read_curves(run, study).items():
                 found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
                 looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
     more = {metric: Curves(found[metric], missing) for metric in study.more}
-    return Curves(found[study.metric], missing, more, looks)
+    return Curves(found[study.metric], missing, more, looks, tuple(failed))
 
 
 def read_curves(run: Run, study: Study) -> dict[str, Curve]:
@@ -170,7 +206,13 @@ def joined(first: Curves, second: Curves) -> Curves:
     """Two sets of curves as one."""
     more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
     looks = {**first.looks, **second.looks}
-    return Curves({**first.curves, **second.curves}, {**first.missing, **second.missing}, more, looks)
+    return Curves(
+        {**first.curves, **second.curves},
+        {**first.missing, **second.missing},
+        more,
+        looks,
+        [*first.failed, *second.failed],
+    )
 
 
 def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:

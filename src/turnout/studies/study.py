@@ -70,7 +70,7 @@ Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finis
 
 @dataclass(frozen=True)
 class Curves:
-    """What came out: variant -> seed -> curve, and why a variant was not run.
+    """What came out: variant -> seed -> curve, why a variant was not run, and which runs failed on the way.
 
     `more` has the study's other metrics, `looks` what else it read from its runs.
     """
@@ -79,6 +79,7 @@ class Curves:
     missing: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Curves] = field(default_factory=dict)
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
+    failed: Sequence[str] = ()
 
     def of(self, metric: str) -> Curves:
         """Another of the study's metrics, for the runs that measured it."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from turnout.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
@@ -66,6 +67,8 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         mark = f"[{COLOURS[claim.outcome]}]{claim.outcome:9}[/]"
         console.print(f"{mark}  {claim.claim}", highlight=False)
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
+    for words in findings.failed:
+        console.print(f"[red]failed[/]     {escape(words)}", highlight=False)
     for why, claims in left_out(findings).items():
         console.print(f"[dim]{NOT_RUN:9}[/]  {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
@@ -99,11 +102,12 @@ def markdown(findings: Findings, plan: Plan) -> str:
     notes = [f"- {note}" for note in plan.notes]
     claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims]
     title = f"## `{findings.study}`, {findings.scale} scale"
-    command = f"`turnout study run {findings.study} --scale {findings.scale}`"
-    made = f"{command}: {tally(findings)} ({findings.seconds:.0f} s)."
+    command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
+    made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
+    failed = [f"- Failed, and left out with what it would be compared with: {words}" for words in findings.failed]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
-    return "\n".join([title, "", made, "", *notes, "", columns, "", *_grid(head, lines), "", *decided, ""])
+    return "\n".join([title, "", made, "", *notes, *failed, "", columns, "", *_grid(head, lines), "", *decided, ""])
 
 
 def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
