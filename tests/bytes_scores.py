@@ -90,7 +90,7 @@ class BytesScores(SimulatedScores):
             found += process.ask("save", folder=str(folder), mark=f"{mark}-p{i}", files=own)["files"]
         return found
 
-    def load(self, folder: Path, files: list[str]) -> None:
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
         for i, process in enumerate(self.processes):
             process.ask("load", folder=str(folder), files=[f for f in files if f"-p{i}-" in f])
 

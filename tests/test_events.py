@@ -77,7 +77,7 @@ def test_a_file_of_events(tmp_path: Path):
     assert found.at(40) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
-        ("round,client,event\n5,9,jion\n", "line 2: an event is `join` or `leave`, not 'jion'"),
+        ("round,client,event\n5,9,jion\n", "line 2: an event is `join`, `leave` or `vanish`, not 'jion'"),
         ("round,client,event\n\n5,99,join\n", "line 3: .*client 99"),
         ("round,client,event\nx,9,join\n", "line 2: a row is a round"),
     ]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Layout
-from turnout.types import Replies, State, Tensors, Turnout
+from turnout.types import Extra, Replies, State, Tensors, Turnout
 from turnout.world.enrolment import Enrolment as Enrolment
 from turnout.world.events import Event
 from turnout.world.members import Members
@@ -194,6 +194,10 @@ class Runtime(Protocol):
         """None where clients are real."""
         ...
 
+    def names(self) -> tuple[str, ...] | None:
+        """What the clients are called, by number, where that is known: as the data has it, or as they enrolled."""
+        ...
+
     def examples(self, client_C: Tensor) -> Tensor:
         """Training samples of each client, known from its enrolment."""
         ...
@@ -214,6 +218,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def noted(self) -> Extra:
+        """What else the last round's record should say: messages that were refused, replies that came too late."""
+        ...
+
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """Of clients that turned up in this round but whose work does not count: replies without an update, which say
         what their download took ("bytes_down" of terms, and what they held). They keep nothing of the round."""
@@ -224,7 +232,7 @@ class Runtime(Protocol):
         ...
 
     def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        """What clients that leave say to the terms; a client that vanished, or kept nothing, says nothing."""
+        """What clients that leave say to the terms; one that kept nothing says nothing. Who vanished is not asked."""
         ...
 
     def forget(self, client_I: Tensor) -> None:

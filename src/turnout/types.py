@@ -20,6 +20,9 @@ Tensors = dict[str, Tensor]
 Extra = dict[str, float | str]  # numbers and words for the round's record
 
 
+SILENTLY = "without a word"  # how the detail of a leave begins where the client has vanished
+
+
 class Happened(NamedTuple):
     """Something that happened to a client's membership: kind is "join", "leave", "drop" or "return"."""
 

@@ -9,6 +9,7 @@ Shape letters: C clients asked in a round.
 
 from __future__ import annotations
 
+import csv
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from turnout.records.schema import (
 )
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
+from turnout.types import SILENTLY
 from turnout.world.turnout_csv import write_turnout
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
@@ -273,6 +275,26 @@ def export_turnout(records: Records, path: str | Path, names: Sequence[str] | No
     with replacing(path) as temporary:
         write_turnout(temporary, named)
     return path
+
+
+def export_events(records: Records, path: str | Path, names: Sequence[str] | None = None) -> Path | None:
+    """Write who joined and left as the CSV `round,client,event` that an `EventLog` reads; None where nobody did.
+
+    What the rules decided themselves (a client that was dropped, and joined again by itself) they decide again.
+    """
+    rows, there = [], dict[int, str]()
+    for t, client, kind, detail in records.events():
+        event = {"join": "join", "return": "join", "leave": "leave"}.get(kind)
+        if event is None or there.get(client) == event:
+            continue
+        there[client] = event
+        word = "vanish" if event == "leave" and detail.startswith(SILENTLY) else event
+        rows.append((t, names[client] if names else client, word))
+    if not rows:
+        return None
+    with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("round", "client", "event"), *rows])
+    return Path(path)
 
 
 def same(a: str | Path, b: str | Path, show: int = 5) -> list[str]:

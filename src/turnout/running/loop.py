@@ -28,7 +28,7 @@ from turnout.experiment import Experiment
 from turnout.machine.clock import stage
 from turnout.machine.files import write_whole
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
-from turnout.records.records import Records, export_turnout
+from turnout.records.records import Records, export_events, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
@@ -67,6 +67,8 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         finally:
             export_turnout(records, folder / "turnout.csv", track.names)
+            export_events(records, folder / "events.csv", track.names)
+            track.data().write(folder)  # with those who have enrolled by now
             track.close()
 
 

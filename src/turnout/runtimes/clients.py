@@ -48,7 +48,7 @@ class Clients:
         experiment, algorithm = setup.experiment, setup.algorithm
         self.algorithm, self.task, self.seed = algorithm, experiment.task, experiment.seed
         self.evaluate, self.place = experiment.evaluate, setup.place
-        self.federation = setup.federation.to(self.place.device)
+        self.federation = setup.data.to(self.place.device)
         self.model = _placed(setup)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
         self.store = ClientStore(self._first_rows(), device=self.place.device, device_limit=self.place.share())
@@ -159,13 +159,8 @@ class Clients:
     def farewell(self, client_I: Tensor, told: Told) -> Farewell:
         """What those of these clients who have rows say to the terms."""
         client_H = client_I[self.store.knows(client_I)]
-        mine = self.state(client_H, {}, told.among(client_H), lambda name: name.startswith("mine/")).mine
-        terms = self.algorithm.terms
-        return Farewell(
-            client_H,
-            said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
-            remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
-        )
+        state = self.state(client_H, {}, Told(), lambda name: name.startswith("mine/"))
+        return farewell_of(client_H, state, told, self.algorithm)
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():
@@ -266,6 +261,20 @@ class Clients:
 
     def load(self, folder: Path, files: list[str]) -> None:
         self.store.load(folder, files)
+
+
+def farewell_of(client_H: Tensor, state: ClientState, told: Told, algorithm: Algorithm) -> Farewell:
+    """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
+
+    A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
+    them, works this out.
+    """
+    terms, mine = algorithm.terms, state.heard(client_H, told.among(client_H), algorithm.terms).mine
+    return Farewell(
+        client_H,
+        said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
+        remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
+    )
 
 
 def whole_model(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:

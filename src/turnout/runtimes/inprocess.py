@@ -23,7 +23,7 @@ from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
 from turnout.runtimes.clients import Clients, with_first_values
 from turnout.runtimes.setup import Setup
-from turnout.types import Replies, Tensors, Turnout
+from turnout.types import Extra, Replies, Tensors, Turnout
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
 from turnout.world.participation import finished
@@ -55,8 +55,15 @@ class SimulatedWorld:
         moved = int(self.examples(members.added_J).sum()) - int(self.examples(members.removed_L).sum())
         return (self._total + moved) / max(1, len(members))
 
+    def names(self) -> tuple[str, ...] | None:
+        return self.federation.names
+
     def events(self, t: int) -> Sequence[Event]:
         return self.calendar.at(t)
+
+    def noted(self) -> Extra:
+        """A simulation has nothing to tell beside its turnout."""
+        return {}
 
     def fractions(self, client_C: Tensor, t: int) -> Tensor:
         """What part of the work asked for each client has time for; 0: it does not turn up."""
@@ -68,7 +75,7 @@ class Simulated(SimulatedWorld):
     """What every simulated runtime of the weight track draws: turnout, and the work of those who count."""
 
     def __init__(self, setup: Setup):
-        super().__init__(setup.experiment, setup.federation, setup.calendar)
+        super().__init__(setup.experiment, setup.data, setup.calendar)
         self.setup, self.algorithm = setup, setup.algorithm
         self.drop_single = setup.model.batch_statistics
 

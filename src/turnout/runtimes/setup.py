@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.engine.trainers import Place
+from turnout.errors import Mistake
 from turnout.exchange import Runtime
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
@@ -33,14 +34,24 @@ class Model:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that is settled before a runtime starts. `experiment` is as prepared: nothing in it is "auto"."""
+    """Everything that is settled before a runtime starts. `experiment` is as prepared: nothing in it is "auto".
+
+    `federation` is None where clients are elsewhere and the server has no data at all.
+    """
 
     experiment: Experiment
     algorithm: Algorithm
-    federation: Federation
+    federation: Federation | None
     model: Model
     calendar: Calendar
     place: Place
+
+    @property
+    def data(self) -> Federation:
+        """The data of the clients at hand, for those who work for them."""
+        if self.federation is None:
+            raise Mistake("there is no data here to work with: clients are elsewhere, and each has its own")
+        return self.federation
 
 
 Factory = Callable[[Setup], Runtime]

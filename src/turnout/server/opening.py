@@ -18,7 +18,8 @@ from turnout.parts.membership.transition import Outlook, Transition
 from turnout.parts.terms.base import Reform
 from turnout.rng import draw
 from turnout.server.state import Left, Server
-from turnout.types import Extra, Happened, Tensors, wire_bytes
+from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
+from turnout.world.events import Leave
 from turnout.world.members import Members
 
 
@@ -81,21 +82,38 @@ def open_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime:
         share_of=lambda client: float(scene.parts(torch.tensor([client]))[0]),
         old_norm=scene.old_norm,
     )
-    change = membership.decide(outlook)
+    silent = frozenset(int(e.client) for e in events if isinstance(e, Leave) and e.silent)
+    change = _with_silence(membership.decide(outlook), silent)
     if change.members == server.members and change.roster is server.roster:
         return server, Opening(change.log, change.extra)
-    after, said = _applied(scene, change)
+    after, said = _applied(scene, change, silent)
     return after, Opening(change.log, change.extra, sum(wire_bytes(rows) for rows in said.values()))
 
 
-def _applied(scene: _Scene, change: Transition) -> tuple[Server, dict[str, Tensors]]:
+def _with_silence(change: Transition, silent: frozenset[int]) -> Transition:
+    """The same, with a word in the record about those who have said none."""
+    if not silent:
+        return change
+    log = [e._replace(detail=f"{SILENTLY}: {e.detail}") if e.client in silent and e.kind == "leave" else e
+           for e in change.log]  # fmt: skip
+    return replace(change, log=tuple(log))
+
+
+def _farewell(scene: _Scene, clients: Sequence[int], silent: frozenset[int]) -> Farewell:
+    """What those say who leave and have not vanished."""
+    client_I = torch.tensor([client for client in clients if client not in silent], dtype=torch.int64)
+    if not len(client_I):
+        return Farewell(client_I, {}, {})
+    return scene.runtime.farewell(client_I, scene.server.told)
+
+
+def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple[Server, dict[str, Tensors]]:
     """The server after the change, and what the excluded have said: the clock restarts if the objective has shifted."""
     server, algorithm = scene.server, scene.algorithm
-    farewell = Farewell(torch.empty(0, dtype=torch.int64), {}, {})
-    after = replace(server, left=_remembered(scene, change), members=change.members)
+    farewell = _farewell(scene, change.out, silent)
+    after = replace(server, left=_remembered(scene, change, silent), members=change.members)
     if change.out:
         out_I = torch.tensor(change.out)
-        farewell = scene.runtime.farewell(out_I, server.told)
         scene.runtime.forget(out_I)
         after = replace(
             after,
@@ -111,11 +129,11 @@ def _applied(scene: _Scene, change: Transition) -> tuple[Server, dict[str, Tenso
     return after, farewell.said
 
 
-def _remembered(scene: _Scene, change: Transition) -> Left:
+def _remembered(scene: _Scene, change: Transition, silent: frozenset[int]) -> Left:
     """What terms remember of those who have left but stay in the objective, now that some leave or return."""
     left = scene.server.left
     if change.gone and any(term.remembers for term in scene.algorithm.terms):
-        left = left.plus(scene.runtime.farewell(torch.tensor(change.gone), scene.server.told))
+        left = left.plus(_farewell(scene, change.gone, silent))
     return left.among(change.roster.gone_L)
 
 

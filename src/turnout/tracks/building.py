@@ -20,6 +20,8 @@ from turnout.experiment import Experiment
 from turnout.rng import key
 from turnout.task import InOwnUnit
 from turnout.world.enrolment import tied
+from turnout.world.events import Calendar, Setting, calendar_of
+from turnout.world.participation import Always
 
 
 def enrolment_of(federation: Federation) -> Enrolment:
@@ -38,6 +40,31 @@ def enrolment_of(federation: Federation) -> Enrolment:
         note=getattr(federation, "note", ""),
         examples=lambda client_C: federation.examples(client_C).cpu(),
     )
+
+
+def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
+    """All events of the world; where clients are real, nobody is there at first and who comes is seen."""
+    if hasattr(experiment.runtime, "enrol"):
+        return Calendar(torch.arange(enrolment.clients))
+    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    return calendar_of(experiment.world.events, setting)
+
+
+def refuse_simulation_only(experiment: Experiment) -> None:
+    """Real clients turn up, join and leave as they do: what draws that, or needs the missing, is a mistake."""
+    world, kind = experiment.world, experiment.runtime.kind
+    if world.participation != Always():
+        raise Mistake(
+            f"world.participation draws who turns up, and with runtime {kind!r} that is seen: leave it out (to repeat "
+            "what was seen, run the replay.toml of its run folder)"
+        )
+    if world.events:
+        raise Mistake(
+            f"world.events says who joins and leaves, and with runtime {kind!r} that is seen: leave it out, and let "
+            "devices join and leave"
+        )
+    if experiment.evaluate.substitution:
+        raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
 
 
 def described(enrolment: Enrolment, mark: str) -> Description:

@@ -25,33 +25,48 @@ from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.table import open_runtime
 from turnout.server.state import Server
 from turnout.task import check_model
-from turnout.tracks.building import bound, build_model, enrolment_of, load_weights, try_turnout
+from turnout.tracks.building import (
+    bound,
+    build_model,
+    enrolment_of,
+    first_calendar,
+    load_weights,
+    refuse_simulation_only,
+    try_turnout,
+)
 from turnout.tracks.oddities import oddities
 from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track, fingerprint
 from turnout.tracks.weights import Weights
 from turnout.types import storable
-from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
-    """Load, build, check: the track that the algorithm asks for."""
+    """Load, build, check: the track that the algorithm asks for.
+
+    Where clients are real, the runtime's settings say what is known of them; the server may have no data at all.
+    """
     check_settings(experiment)
-    federation = experiment.world.data.load(experiment.seed, data_dir)
+    enrol = getattr(experiment.runtime, "enrol", None)
+    federation: Federation | None
+    if enrol is None:
+        federation = experiment.world.data.load(experiment.seed, data_dir)
+        enrolment = enrolment_of(federation)
+    else:
+        refuse_simulation_only(experiment)
+        enrolment, federation = enrol(experiment, data_dir)
     if isinstance(experiment.algorithm, Scores):
-        return prepare_scores(experiment, federation)
-    return prepare_weights(experiment, federation)
+        return prepare_scores(experiment, enrolment, federation)
+    return prepare_weights(experiment, enrolment, federation)
 
 
-def prepare_weights(given: Experiment, federation: Federation) -> Weights:
+def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Weights:
     """The weight track, ready for its first round."""
-    enrolment = enrolment_of(federation)
     experiment, template, model = settled(given, enrolment)
-    world, algorithm, layout = experiment.world, _algorithm(experiment), model.layout
-    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
-    calendar, place = calendar_of(world.events, setting), place_of(experiment.runtime.compute)
+    algorithm, layout = _algorithm(experiment), model.layout
+    calendar, place = first_calendar(experiment, enrolment), place_of(experiment.runtime.compute)
     setup = Setup(experiment, algorithm, federation, model, calendar, place)
     runtime = open_runtime(experiment.runtime, setup)
     if experiment.evaluate.substitution and runtime.simulation is None:
@@ -59,10 +74,11 @@ def prepare_weights(given: Experiment, federation: Federation) -> Weights:
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
-    odd = tuple(oddities(experiment, algorithm, federation, model.batch_statistics))
-    return Weights(
-        experiment, algorithm, enrolment, template, model, runtime, server, mark, federation.central_set, odd
-    )
+    odd: tuple[str, ...] = ()
+    if federation is not None:
+        odd = tuple(oddities(experiment, algorithm, federation, model.batch_statistics))
+    tests = None if federation is None else federation.central_set
+    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, tests, odd)
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:

@@ -51,11 +51,12 @@ class Weights:
 
     @property
     def clients(self) -> int:
-        return self.enrolment.clients
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        return self.enrolment.names
+        return self.runtime.names()
 
     @property
     def device(self) -> torch.device:
@@ -73,7 +74,8 @@ class Weights:
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
         after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, self.hindsight())
-        return after, replace(record, extra={**record.extra, **self.shift(state.objective, after.objective)})
+        shift, noted = self.shift(state.objective, after.objective), self.runtime.noted()
+        return after, replace(record, extra={**record.extra, **shift, **noted})
 
     def shift(self, before: Members, after: Members) -> Extra:
         """What a reader of the curves must know of a round: whom the objective is over now, and that global metrics
@@ -166,7 +168,7 @@ class Weights:
     # -- what it takes
 
     def data(self) -> Description:
-        return described(self.enrolment, self.fingerprint)
+        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def about(self) -> dict[str, Any]:
         return self.runtime.describe()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from turnout.types import Tensors, Turnout
+from turnout.types import Extra, Tensors, Turnout
 from turnout.world.events import Event
 
 Averages = dict[str, Tensors]  # which part of which model (averaging.py) -> parameter or buffer -> value
@@ -164,6 +164,14 @@ class ScoreRuntime(Protocol):
         """None where clients are real."""
         ...
 
+    def names(self) -> tuple[str, ...] | None:
+        """What the clients are called, by number, where that is known."""
+        ...
+
+    def noted(self) -> Extra:
+        """What else the last round's record should say."""
+        ...
+
     def examples(self, client_C: Tensor) -> Tensor:
         """How many training samples each client usually has, known from its enrolment."""
         ...
@@ -196,8 +204,16 @@ class ScoreRuntime(Protocol):
         """Write what changed since `files` were written; the files that hold everything now."""
         ...
 
-    def load(self, folder: Path, files: list[str]) -> None:
-        """Go back to what these files say."""
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
+        """A run begins (no files) or goes on: go back to what these files say. `run` tells this run from others."""
+        ...
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on the disk: the run will never go back behind it."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, however it ended: let go of processes and connections."""
         ...
 
     def describe(self) -> dict[str, Any]:

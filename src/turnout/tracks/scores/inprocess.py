@@ -34,6 +34,12 @@ class SimulatedScores(SimulatedWorld):
     def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
         return [self.public.label_set(client, t) for client in client_C.tolist()]
 
+    def durable(self, t: int) -> None:
+        """Rows go back to files that the checkpoint names: nothing else has to be kept."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
 
 class InProcessScores(SimulatedScores):
     """Simulated clients in this process: `ScoreClients`, called directly."""
@@ -62,7 +68,7 @@ class InProcessScores(SimulatedScores):
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.clients.save(folder, mark, files)
 
-    def load(self, folder: Path, files: list[str]) -> None:
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.clients.load(folder, files)
 
     def describe(self) -> dict[str, Any]:

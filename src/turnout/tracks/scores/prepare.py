@@ -14,7 +14,7 @@ from turnout.exchange import Enrolment
 from turnout.experiment import Evaluate, Experiment
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification
-from turnout.tracks.building import bound, enrolment_of, try_turnout
+from turnout.tracks.building import bound, first_calendar, try_turnout
 from turnout.tracks.scores.inprocess import InProcessScores
 from turnout.tracks.scores.model_plan import ModelPlan
 from turnout.tracks.scores.public_labels import PublicLabels
@@ -25,15 +25,16 @@ from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.scores.track import ScoreTrack
 from turnout.tracks.track import fingerprint
 from turnout.world.client_names import ClientNames
-from turnout.world.events import Setting, calendar_of
 from turnout.world.members import Members
 
 RUNTIMES: dict[type, ScoreFactory] = {InProcess: InProcessScores}
 
 
-def prepare_scores(given: Experiment, federation: Federation) -> ScoreTrack:
+def prepare_scores(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> ScoreTrack:
     """The score track, ready for its first round."""
-    enrolment = enrolment_of(federation)
+    if federation is None:
+        raise Mistake("scores are compared with the labels of public samples, so the server needs world.data for "
+                      "them: set runtime.server_data = true")  # fmt: skip
     setup = set_up(given, federation, enrolment)
     experiment, algorithm, samples = setup.experiment, setup.algorithm, setup.public
     runtime = factory_of(experiment.runtime)(setup)
@@ -57,8 +58,7 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
             "Stream or Loader public and label_sets"
         )
     plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
-    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
-    calendar, place = calendar_of(experiment.world.events, setting), place_of(experiment.runtime.compute)
+    calendar, place = first_calendar(experiment, enrolment), place_of(experiment.runtime.compute)
     return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)
 
 

@@ -5,7 +5,7 @@ Shape letters: C members that are measured, R public samples, L labels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,12 @@ class ScoreTrack:
 
     @property
     def clients(self) -> int:
-        return self.enrolment.clients
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        return self.enrolment.names
+        return self.runtime.names()
 
     def headline(self) -> str:
         rows, labels = self.server.table.score_RL.shape
@@ -64,7 +65,8 @@ class ScoreTrack:
         return self.server
 
     def round(self, state: ScoreServer, t: int) -> tuple[ScoreServer, RoundRecord]:
-        return run_round(state, t, self.experiment.seed, self.algorithm, self.public, self.runtime)
+        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.public, self.runtime)
+        return after, replace(record, extra={**record.extra, **self.runtime.noted()})
 
     def pack(self, state: ScoreServer) -> State:
         return state.to_state()
@@ -76,13 +78,13 @@ class ScoreTrack:
         return self.runtime.save(folder, mark, files)
 
     def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        self.runtime.load(folder, files)
+        self.runtime.load(run, folder, files)
 
     def durable(self, t: int) -> None:
-        """Nothing but the files has to be kept."""
+        self.runtime.durable(t)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        self.runtime.close()
 
     # -- evaluation
 
@@ -138,7 +140,7 @@ class ScoreTrack:
     # -- what it takes
 
     def data(self) -> Description:
-        return described(self.enrolment, self.fingerprint)
+        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def about(self) -> dict[str, Any]:
         return self.runtime.describe()

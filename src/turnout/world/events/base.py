@@ -59,7 +59,9 @@ class Join(Event):
 
 @dataclass(frozen=True)
 class Leave(Event):
-    """A client leaves for good at the beginning of a round."""
+    """A client leaves for good at the beginning of a round; a `silent` one has vanished and tells terms nothing."""
+
+    silent: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ HEADER = ["round", "client", "event"]
 
 @dataclass(frozen=True)
 class EventLog:
-    """Joins and leaves from a CSV file with the header `round,client,event`; an event is `join` or `leave`."""
+    """Joins and leaves from a CSV file with the header `round,client,event`; an event is `join`, `leave`, or `vanish`
+    for a leave without a word."""
 
     path: str
 
@@ -39,11 +40,11 @@ class EventLog:
     def _row(self, i: int, row: list[str], setting: Setting) -> Event:
         where = f"{self.path}, line {i + 2}"
         if len(row) != 3 or not row[0].isdecimal():
-            raise Mistake(f"{where}: a row is a round, a client and join or leave, not {','.join(row)!r}")
-        kinds = {"join": Join, "leave": Leave}
-        if row[2] not in kinds:
-            raise Mistake(f"{where}: an event is `join` or `leave`, not {row[2]!r}")
-        return kinds[row[2]](number_of(row[1], setting, f"{where}: "), int(row[0]))
+            raise Mistake(f"{where}: a row is a round, a client and join, leave or vanish, not {','.join(row)!r}")
+        if row[2] not in ("join", "leave", "vanish"):
+            raise Mistake(f"{where}: an event is `join`, `leave` or `vanish`, not {row[2]!r}")
+        client, t = number_of(row[1], setting, f"{where}: "), int(row[0])
+        return Join(client, t) if row[2] == "join" else Leave(client, t, silent=row[2] == "vanish")
 
 
 KINDS = {"event-log": EventLog}
