@@ -77,8 +77,11 @@ class RunRecords:
 
     @cached_property
     def seed_number(self) -> int:
-        """The seed it ran with: as listed, else that of its experiment file."""
-        return int(self.settings().get("seed", 0)) if self.seed is None else self.seed
+        """The seed it ran with: as listed, else that of its experiment file or of its folder `seed-N`."""
+        if self.seed is not None:
+            return self.seed
+        named = self.path.absolute().name.removeprefix("seed-")
+        return int(self.settings().get("seed", named if named.isdecimal() else 0))
 
     def total(self, column: str) -> float:
         """A column of the rounds, summed; gaps count as 0."""
