@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,10 @@ def test_compare_says_what_reaching_a_target_took(tmp_path: Path) -> None:
         folder / "A" / "seed-0", folder / "A" / "seed-1", folder / "B" / "seed-0", folder / "B" / "seed-1"
     )
     assert {s.name: s.seeds for s in single.ranking.standings} == {"A": 2, "B": 2}
+    assert [s.seeds for s in to.compare(folder, folder / "A" / "seed-0").ranking.standings] == [8, 8]
+    shutil.copytree(folder / "A" / "seed-0", tmp_path / "A" / "seed-0")
     with pytest.raises(Mistake, match="leave one of them out"):
-        to.compare(folder, folder / "A" / "seed-0")
+        to.compare(folder, tmp_path / "A" / "seed-0")
 
 
 def test_the_command_prints_a_table_and_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,10 +160,9 @@ def gathered(folders: list[Path]) -> Runs:
         if mark not in names and run.variant in names.values():
             names[mark] = next(n for i in range(2, 10_000) if (n := f"{run.variant} ({i})") not in names.values())
         runs.append(replace(run, variant=names.setdefault(mark, run.variant)))
-    _refuse_twice(runs)
     first = find_runs(folders[0])
     title = first.title if len(folders) == 1 else ", ".join(dict.fromkeys(run.variant for run in runs))
-    return Runs(title, tuple(runs), target=first.target, metric=first.metric)
+    return Runs(title, _once(runs), target=first.target, metric=first.metric)
 
 
 def _named(runs: Runs, folder: Path) -> list[RunRecords]:
@@ -177,12 +176,16 @@ def _named(runs: Runs, folder: Path) -> list[RunRecords]:
     return [replace(runs.runs[0], variant=name)]
 
 
-def _refuse_twice(runs: list[RunRecords]) -> None:
-    seen: dict[tuple[str, int], Path] = {}
+def _once(runs: list[RunRecords]) -> tuple[RunRecords, ...]:
+    """Each run once, also where it is given twice; two of one variant and seed cannot be paired."""
+    seen: dict[tuple[str, int], RunRecords] = {}
     for run in runs:
-        other = seen.setdefault((run.variant, run.seed_number), run.path)
-        if other != run.path:
-            raise Mistake(f"{other} and {run.path} are the same experiment with the same seed: leave one of them out")
+        other = seen.setdefault((run.variant, run.seed_number), run)
+        if other.path.resolve() != run.path.resolve():
+            raise Mistake(
+                f"{other.path} and {run.path} are the same experiment with the same seed: leave one of them out"
+            )
+    return tuple(seen.values())
 
 
 def _folders(given: str | Path | HasFolder | Iterable[HasFolder]) -> list[Path]:
