@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
+from turnout.statistics.distributions import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
 from turnout.studies.adam import Spent, cheaper
-from turnout.studies.claims import LEVEL, Claim, above, better, either, no_worse, same, sooner, within
+from turnout.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
 from turnout.studies.running import Findings
-from turnout.studies.statistics import seeds_to_decide, seeds_to_sign, sign_test
 from turnout.studies.study import Plan
 from turnout.studies.tables import markdown, show, tally
 

@@ -199,7 +199,7 @@ def test_the_points_under_the_pointer_are_the_means_over_seeds(tmp_path: Path) -
 def test_results_are_means_over_seeds(tmp_path: Path) -> None:
     found = results(find_runs(make_study(tmp_path / "study")))
     cells = [dict(zip(found.header, row, strict=True)) for row in found.rows]
-    assert found.leading == 0
+    assert found.leading is None  # two seeds that differ by 28 points from each other
     assert cells[0]["global accuracy"] == "80.0 ± 14.1 %"
     assert cells[0]["best"] == "80.0 ± 14.1 %"
     assert cells[1]["global accuracy"] == "40.0 ± 0.0 %"
@@ -208,7 +208,7 @@ def test_results_are_means_over_seeds(tmp_path: Path) -> None:
     assert cells[1]["rounds to 50 %"] == "2 (1 of 2)"
     assert cells[0]["up"] == "3 kB"
     assert cells[0]["time"] == "1.5 s"
-    assert results(find_runs(tmp_path / "study"), target=0.95).rows[0][3] == "not reached"
+    assert results(find_runs(tmp_path / "study"), target=0.95).rows[0][4] == "not reached"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -219,7 +219,7 @@ def test_the_terminal_table_fits_and_shows_the_same_numbers(tmp_path: Path, widt
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, shown.splitlines())) <= width
     assert "80.0 ± 14.1 %" in shown
-    assert ("▁" in shown and "6 kB" in shown) == (width >= 120)
+    assert ("▁" in shown and "6 kB" in shown) == (width >= 200)
 
 
 def test_title_target_and_metric_come_from_the_experiment_file(tmp_path: Path) -> None:
@@ -250,13 +250,17 @@ def test_the_worst_tenth_is_the_highest_of_a_loss_and_the_lowest_of_an_accuracy(
 
 def test_a_smaller_loss_leads(tmp_path: Path) -> None:
     for name, losses in (("a", [3.0, 1.0, 2.0]), ("b", [3.0, 2.0, 1.5])):
-        (tmp_path / name / "seed-0").mkdir(parents=True)
-        with Records.open(tmp_path / name / "seed-0" / "records.sqlite") as records:
-            for t, loss in enumerate(losses):
-                records.add_round(RoundRecord(round=t), Evaluation(t, {"global_loss": loss}))
+        for seed in range(6):
+            (tmp_path / name / f"seed-{seed}").mkdir(parents=True)
+            with Records.open(tmp_path / name / f"seed-{seed}" / "records.sqlite") as records:
+                for t, loss in enumerate(losses):
+                    records.add_round(RoundRecord(round=t), Evaluation(t, {"global_loss": loss}))
     found = results(find_runs(tmp_path), target=1.5)
     assert found.leading == 1
-    assert [row[:4] for row in found.rows] == [["a", "2", "1", "2"], ["b", "1.5", "1.5", "3"]]
+    assert [row[:4] for row in found.rows] == [
+        ["a", "2 ± 0", "+0.5 (+0.5 to +0.5)", "1 ± 0"],
+        ["b", "1.5 ± 0", "best", "1.5 ± 0"],
+    ]
 
 
 def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> None:
@@ -271,9 +275,9 @@ def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> No
                 each = {"client_surprise": (ids, ids / 100)}
                 records.add_round(RoundRecord(round=t), Evaluation(t, measured, each))
     found = results(find_runs(tmp_path), target=0.2)
-    assert found.header[1:5] == ["global surprise", "best", "global loss", "global accuracy"]
-    assert found.leading == 0
-    assert [row[1:3] for row in found.rows] == [["20.0 %", "10.0 %"], ["40.0 %", "40.0 %"]]
+    assert found.header[1:6] == ["global surprise", "difference", "best", "global loss", "global accuracy"]
+    assert found.leading is None  # one seed
+    assert [row[1:4] for row in found.rows] == [["20.0 %", "–", "10.0 %"], ["40.0 %", "+20.0 (one seed)", "40.0 %"]]
     assert [row[found.header.index("rounds to 20 %")] for row in found.rows] == ["2", "not reached"]
     assert "<td>a</td><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()  # the worst tenth: 18 and 19
 

@@ -199,7 +199,7 @@ def test_the_best_variant_is_the_one_with_the_lowest_value_of_a_metric_that_shou
 ) -> None:
     own = to.Task(loss=nll, metrics={"surprise": to.Metric(nll, higher_is_better=False)}, main="surprise")
     slow, fast = (small(task=own, **{"algorithm.local.optimizer.lr": lr}) for lr in (1e-6, 0.1))
-    runs = run_many("both", {"slow": slow, "fast": fast}, [0], tmp_path / "both", jobs=1)
+    runs = run_many("both", {"slow": slow, "fast": fast}, [0, 1, 2], tmp_path / "both", jobs=1)
     assert runs[1].final("global_surprise") < runs[0].final("global_surprise")
     assert results(find_runs(tmp_path / "both")).leading == 1
     assert "fast seed 0: 3 rounds in" in (said := capsys.readouterr().err)

@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnout.studies.claims import LEVEL, above, interval, sooner
-from turnout.studies.statistics import ranks, sign_test, spearman, t_below, t_quantile
+from turnout.statistics.distributions import LEVEL, ranks, sign_test, spearman, t_below, t_quantile
+from turnout.statistics.paired import interval
+from turnout.studies.claims import above, sooner
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)
 small_numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12)

@@ -20,21 +20,10 @@ from turnout.cli.studies import app
 from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.statistics.paired import difference, interval, mean_over
 from turnout.studies import bias, participation
 from turnout.studies.catalogue import STUDIES
-from turnout.studies.claims import (
-    Claim,
-    above,
-    best_elsewhere,
-    better,
-    difference,
-    interval,
-    mean_over,
-    no_worse,
-    same,
-    sooner,
-    within,
-)
+from turnout.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, planned, run_study
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row

@@ -29,6 +29,7 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
+from turnout.report.comparison import Comparison, compare
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess
@@ -51,6 +52,7 @@ __all__ = [
     "Candidates",
     "Classification",
     "Common",
+    "Comparison",
     "CompleteOnly",
     "Constant",
     "Constants",
@@ -105,6 +107,7 @@ __all__ = [
     "Weighting",
     "World",
     "__version__",
+    "compare",
     "data",
     "load_model",
     "models",

@@ -1,7 +1,8 @@
-"""The command line: `turnout run`, `runs`, `show`, `plot`, `predict`, `export`, `list`, `init`, `study` and others.
+"""The command line: `turnout run`, `runs`, `show`, `plot`, `compare`, `export`, `list`, `study` and others.
 
 running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
 seeing.py     `turnout runs`, `show`, `plot`
+comparing.py  `turnout compare`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -28,7 +29,7 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import comparing, exporting, looking, measuring, predicting, running, seeing, writing
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -42,6 +43,7 @@ Examples:
   turnout list                                   recipes, and every part an experiment can have
   turnout runs                                   the runs under runs/, and how they are doing
   turnout show                                   the last of them, with its curves
+  turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout export runs/mine --model model.onnx    the trained model for other programs
 """
 
@@ -58,6 +60,7 @@ app.command("list")(looking.list_parts)
 app.command("runs")(seeing.runs)
 app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
+app.command("compare")(comparing.compare)
 app.command("report")(looking.report)
 app.command("predict")(predicting.predict)
 app.command("export")(exporting.export)

@@ -6,6 +6,7 @@ notebook.py     a run, or a folder of runs, in short
 text.py         the same as text for a terminal; text_plot.py: its curves
 figure.py       chosen curves as a picture file: SVG, PNG, PDF
 export.py       records as files for other programs: CSV, Parquet
+comparison.py   variants against the best of them, paired by seed
 results.py      the table of results, the same in a terminal and on the page
 warnings.py     what must be said before the numbers
 page.py         the page, from title to footer: read this first
@@ -22,6 +23,7 @@ units.py        numbers as words
 May import records and the values at the root; whatever runs an experiment is above it.
 """
 
+from turnout.report.comparison import Comparison, compare
 from turnout.report.finding import find_runs
 from turnout.report.notebook import runs_html
 from turnout.report.page import write_picture, write_report
@@ -30,6 +32,8 @@ from turnout.report.units import sparkline
 from turnout.report.warnings import warnings_in, warnings_of
 
 __all__ = [
+    "Comparison",
+    "compare",
     "find_runs",
     "results_table",
     "runs_html",

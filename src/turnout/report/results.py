@@ -1,6 +1,8 @@
 """The results table, the same in a terminal and on a page: a row per variant, mean ± deviation over seeds.
 
-Turnout counts clients (the share of those asked that answered), work what they did (the share of what was asked for).
+A variant is set in bold only where all others are shown to be behind it (comparison.py); `difference` is to the one
+with the best mean, with its interval, and ≈ marks those that cannot be told from it. Turnout counts clients (the share
+of those asked that answered), work what they did (the share of what was asked for).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from turnout.report.comparison import comparison, gap_text
 from turnout.report.finding import find_runs
 from turnout.report.runs import RunRecords, Runs
 from turnout.report.units import Unit, show, sparkline, spread, title_of
@@ -22,16 +25,17 @@ from turnout.report.units import Unit, show, sparkline, spread, title_of
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
 LEFT_OUT = ("best", "time", "seeds", "curve", "down", "up")
-LEFT_OUT_LAST = ("work", "turnout", "sum of weights")
+LEFT_OUT_LAST = ("work", "turnout", "sum of weights", "difference")
 
 
 @dataclass(frozen=True)
 class Results:
-    """Cells as text; `leading` is the row whose main metric is best on average, None for a single row."""
+    """Cells as text; `leading` is the row that all others are shown to be behind, None if none is; `said` in words."""
 
     header: list[str]
     rows: list[list[str]]
     leading: int | None
+    said: str = ""
 
 
 def results(runs: Runs, target: float | None = None) -> Results:
@@ -40,15 +44,22 @@ def results(runs: Runs, target: float | None = None) -> Results:
     main = runs.metrics[0] if runs.metrics else None
     several = len({len(found) for found in runs.variants.values()}) > 1  # else the title says how many
     header = ["variant", *(["seeds"] if several else [])]
+    found = comparison(runs, target) if main and len(runs.variants) > 1 else None
     if main:
-        header += [_name(main), "best"]
+        header += [_name(main), *(["difference"] if found else []), "best"]
     header += [_name(m) for m in runs.metrics[1:]]
     if target is not None and main:
         header.append(f"rounds to {show(target, runs.glossary.unit(main)).replace('.0 ', ' ')}")
     totals = _totals(runs)
     header += totals
     rows = [_row(runs, name, several, target, totals) for name in runs.variants]
-    return Results(header, rows, _leading(runs, main))
+    if found is None:
+        return Results(header, rows, None)
+    for row, standing in zip(rows, found.ranking.standings, strict=True):
+        row.insert(header.index("difference"), gap_text(standing, found.unit))
+    best = found.ranking.best
+    leading = None if best is None else list(runs.variants).index(best)
+    return Results(header, rows, leading, found.ranking.sentence())
 
 
 def results_table(folder: str | Path, target: float | None = None, width: int | None = None) -> Table:
@@ -69,8 +80,10 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         title_justify="left",
     )
     kept = _fitting(names, need, width)
-    if out := [name for i, name in enumerate(names) if i not in kept]:
-        table.caption, table.caption_justify = Text(f"not shown at this width: {', '.join(out)}"), "left"
+    out = [name for i, name in enumerate(names) if i not in kept]
+    below = [found.said, f"not shown at this width: {', '.join(out)}" if out else ""]
+    if any(below):
+        table.caption, table.caption_justify = Text("\n".join(filter(None, below))), "left"
     for i in kept:
         side: JustifyMethod = "left" if names[i] in ("variant", "curve") else "right"
         table.add_column(Text(names[i]), justify=side, width=need[i])
@@ -158,12 +171,3 @@ def _rounds_to(found: list[RunRecords], metric: str, target: float) -> str:
         return "not reached"
     words = spread([float(n) for n in reached])
     return words if len(reached) == len(found) else f"{words} ({len(reached)} of {len(found)})"
-
-
-def _leading(runs: Runs, main: str | None) -> int | None:
-    if main is None or len(runs.variants) < 2:
-        return None
-    means = np.array([np.mean([run.final(main) for run in found]) for found in runs.variants.values()])
-    if np.isnan(means).any():
-        return None
-    return int(means.argmax() if runs.glossary.higher_is_better(main) else means.argmin())

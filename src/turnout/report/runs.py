@@ -18,6 +18,7 @@ from turnout.report.axes import Floats
 from turnout.task import MetricInfo
 
 FILE = "records.sqlite"
+SPENT = ("rounds", "bytes", "seconds")  # what reaching a target takes
 NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
 
 
@@ -61,6 +62,26 @@ class RunRecords:
         rounds, values = self.curves[metric]
         reached = values >= target if self.glossary.higher_is_better(metric) else values <= target
         return int(rounds[reached.argmax()]) + 1 if reached.any() else None
+
+    def spent_to(self, metric: str, target: float) -> dict[str, float | None]:
+        """Rounds, bytes (both ways) and seconds until the metric first reached a target; None if it never did."""
+        reached = self.rounds_to(metric, target)
+        if reached is None:
+            return dict.fromkeys(SPENT)
+        trained_T = self.rounds["round"].astype(np.int64) < reached
+        up, down, seconds = (
+            float(np.nansum(self.rounds[name].astype(np.float64)[trained_T]))
+            for name in ("bytes_up", "bytes_down", "seconds")
+        )
+        return dict(zip(SPENT, (float(reached), up + down, seconds), strict=True))
+
+    @cached_property
+    def seed_number(self) -> int:
+        """The seed it ran with: as listed, else that of its experiment file or of its folder `seed-N`."""
+        if self.seed is not None:
+            return self.seed
+        named = self.path.absolute().name.removeprefix("seed-")
+        return int(self.settings().get("seed", named if named.isdecimal() else 0))
 
     def total(self, column: str) -> float:
         """A column of the rounds, summed; gaps count as 0."""

@@ -59,7 +59,7 @@ def charts_section(title: str, charts: Iterable[str], note: str = "") -> list[Ma
 
 
 def results_section(runs: Runs, target: float | None) -> list[Markup]:
-    """The results of each variant, the leading one in bold, with its curve."""
+    """The results of each variant with its curve; one in bold only where all others are shown to be behind it."""
     found = results(runs, target)
     main = runs.metrics[0] if runs.metrics else None
     rows = []
@@ -68,6 +68,7 @@ def results_section(runs: Runs, target: float | None) -> list[Markup]:
         colour = i % COLOURS if len(found.rows) > 1 else None
         rows.append(ResultRow(cells[0], cells[1:], curve, colour, i == found.leading))
     note = f"Mean ± standard deviation over {seeds_of(runs)}, after the last round. " if _several(runs) else ""
+    note += f"{found.said[:1].upper()}{found.said[1:]}. " if found.said else ""
     note += "Turnout is the share of the clients asked that answered"
     note += ", work the share of the asked work that was done." if "work" in found.header else "."
     return [render("results.html", title="Results", note=note, header=found.header, rows=rows)]

@@ -1,7 +1,7 @@
 """Studies: published tables and figures, run again, and whether their claims hold.
 
 study.py        what a study is: experiments, rows, claims, pictures: read this first
-claims.py       how a claim is decided; statistics.py: Student's t, sign test, rank correlation
+claims.py       how a claim is decided, with the arithmetic of turnout.statistics
 running.py      run a study: its parts one after another, resumable
 tables.py       findings as a table or as Markdown; drawing.py: as pictures
 published.py    the papers' own numbers

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout.recipes.flexible import arrival, mnist_arrival, mnist_arrivals
-from turnout.studies.claims import Claim, better, difference, sooner
+from turnout.statistics.paired import difference
+from turnout.studies.claims import Claim, better, sooner
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_4
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, on_one_core, row

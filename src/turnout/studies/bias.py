@@ -28,7 +28,8 @@ from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.rng import rng
 from turnout.runtimes.settings import InProcess
-from turnout.studies.claims import Claim, better, mean_over
+from turnout.statistics.paired import mean_over
+from turnout.studies.claims import Claim, better
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, row
 from turnout.task import Regression

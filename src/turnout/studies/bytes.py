@@ -20,7 +20,8 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.recipes import compression as recipes
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
-from turnout.studies.claims import BySeed, Claim, above, better, no_worse
+from turnout.statistics.paired import BySeed
+from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, by_bytes, megabytes, total
 

@@ -15,10 +15,11 @@ import numpy as np
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.recipes.flexible import departure
-from turnout.studies.claims import Claim, above, better, mean_over
+from turnout.statistics.distributions import spearman
+from turnout.statistics.paired import mean_over
+from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_5
-from turnout.studies.statistics import spearman
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, on_one_core, row
 
 LEAVES = ("include", "exclude")

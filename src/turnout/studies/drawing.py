@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from turnout.report.charts import Series, line_chart
 from turnout.report.svg import HEIGHT, WIDTH, sheet, text
 from turnout.report.units import Unit
-from turnout.studies.claims import BySeed
+from turnout.statistics.paired import BySeed
 from turnout.studies.study import Curves
 
 Chart = tuple[str, str, Sequence[Series]]  # title, what is on the x axis, lines

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from turnout.parts.substitution.friends import Candidates, Friends
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
-from turnout.studies.claims import Claim, above, difference, no_worse
+from turnout.statistics.paired import difference
+from turnout.studies.claims import Claim, above, no_worse
 from turnout.studies.drawing import over_rounds
 from turnout.studies.friends import Setting, accuracy, experiment
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row

@@ -23,7 +23,8 @@ from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, Shares
 from turnout.recipes.friends import LOCAL_TEST
 from turnout.runtimes.settings import InProcess
-from turnout.studies.claims import BySeed, Claim, above, better, difference
+from turnout.statistics.paired import BySeed, difference
+from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.world.participation import Always, Dropout, Participation, Stratified

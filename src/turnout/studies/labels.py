@@ -20,7 +20,8 @@ from turnout.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
 from turnout.report.charts import Series, line_chart
 from turnout.report.svg import sheet
 from turnout.running.result import Run
-from turnout.studies.claims import BySeed, Claim, above, better, difference, mean_over
+from turnout.statistics.paired import BySeed, difference, mean_over
+from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_3_LABELS, TABLE_4_LABELS
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row

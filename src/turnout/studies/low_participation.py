@@ -14,7 +14,8 @@ from turnout.experiment import Experiment
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
-from turnout.studies.claims import Claim, better, difference
+from turnout.statistics.paired import difference
+from turnout.studies.claims import Claim, better
 from turnout.studies.drawing import Chart, band, over_rounds, picture
 from turnout.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row

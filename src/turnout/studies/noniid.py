@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.experiment import Evaluate, Experiment
-from turnout.studies.claims import Claim, better, difference
+from turnout.statistics.paired import difference
+from turnout.studies.claims import Claim, better
 from turnout.studies.drawing import Chart, over_rounds, picture
 from turnout.studies.efl import PAPER, PAPER_NOTES, SMALL, Setting, accuracy, methods, methods_notes
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row

@@ -26,7 +26,8 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.runtimes.settings import InProcess
-from turnout.studies.claims import Claim, above, better, difference, mean_over, same, within
+from turnout.statistics.paired import difference, mean_over
+from turnout.studies.claims import Claim, above, better, same, within
 from turnout.studies.drawing import band, over_rounds, picture
 from turnout.studies.published import TABLE_3
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row

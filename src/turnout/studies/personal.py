@@ -14,7 +14,8 @@ import turnout.models as models
 from turnout.data import CIFAR10, Digits
 from turnout.experiment import Experiment
 from turnout.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, with_noise
-from turnout.studies.claims import BySeed, Claim, above, better, difference, no_worse
+from turnout.statistics.paired import BySeed, difference
+from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.published import FIGURES_4_TO_6
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row

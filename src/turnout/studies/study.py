@@ -19,7 +19,8 @@ from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
 from turnout.running.result import Run
 from turnout.runtimes.settings import InProcess
-from turnout.studies.claims import NOT_RUN, BySeed, Claim
+from turnout.statistics.paired import BySeed
+from turnout.studies.claims import NOT_RUN, Claim
 
 SCALES = ("smoke", "small", "paper")
 

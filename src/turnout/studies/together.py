@@ -16,7 +16,8 @@ from turnout.recipes import together as recipes
 from turnout.recipes.together import ALL, PAPERS, PLAIN, all_but
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
-from turnout.studies.claims import BySeed, Claim, above, better, no_worse
+from turnout.statistics.paired import BySeed
+from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.traffic import WAYS, by_bytes, megabytes, reached, spent, total, within

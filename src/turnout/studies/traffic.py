@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.report.charts import Series
-from turnout.studies.claims import BySeed
+from turnout.statistics.paired import BySeed
 from turnout.studies.study import Curve, Curves
 
 WAYS = ("bytes_up", "bytes_down")  # the columns such a study lists in `more`

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 LEVEL = 0.95  # of the one-sided bounds by which a study decides
 MOST_SEEDS = 10_000  # nobody runs more
@@ -34,6 +35,7 @@ def t_below(t: float, df: int) -> float:
     return 0.5 + within / 2
 
 
+@cache
 def t_quantile(probability: float, df: int) -> float:
     """The t with P(T <= t) = probability, by halving an interval.
 

@@ -1,0 +1,122 @@
+"""Cells of a log as numbers and times; a cell that is none is a fault with its line.
+
+Shape letters: B rows of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+import numpy as np
+
+from turnout.world.fleet.faults import Faults
+from turnout.world.fleet.table import Block
+
+Clock = Literal["calendar", "relative"]
+WORDS = {
+    **dict.fromkeys(("true", "yes", "ok", "completed", "finished", "success"), 1.0),
+    **dict.fromkeys(("false", "no", "failed", "absent", "timeout", "dropped"), 0.0),
+}
+# From which size on numbers are times since 1970, and in which part of a second.
+_SINCE_1970 = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (3e8, 1.0))
+
+
+def column_of(
+    block: Block, column: str, parse: Callable[[str], float | None], faults: Faults, wanted: str
+) -> np.ndarray:
+    """A column of numbers [B]; NaN where a cell is not as `wanted` says, which is a fault."""
+    texts = block.cells[column]
+    found = [parse(text) for text in texts]
+    for i, value in enumerate(found):
+        if value is None:
+            faults.add(column, block.line_B[i], f"{column} must be {wanted}, got {texts[i]!r}")
+    return np.array([math.nan if value is None else value for value in found], dtype=np.float64)
+
+
+def whole(text: str) -> float | None:
+    """A whole number, also written as 3.0.
+
+    >>> whole("12"), whole("12.0"), whole("1.5"), whole("x")
+    (12, 12.0, None, None)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        value = number(text)
+        return value if value is not None and value.is_integer() and abs(value) < 2**53 else None
+
+
+def number(text: str) -> float | None:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def share(full_work: float, decimal_comma: bool) -> Callable[[str], float | None]:
+    """A reader of work cells: a number up to `full_work`, a percentage, or a word for all or nothing.
+
+    >>> read = share(full_work=5, decimal_comma=True)
+    >>> read("2,5"), read("40%"), read("failed"), read("7"), read("most")
+    (0.5, 0.4, 0.0, None, None)
+    """
+
+    def read(text: str) -> float | None:
+        word = WORDS.get(text.casefold())
+        if word is not None:
+            return word
+        percent = text.endswith("%")
+        plain = text.removesuffix("%").strip()
+        value = number(plain.replace(",", ".") if decimal_comma else plain)
+        if value is None:
+            return None
+        value = value / 100 if percent else value / full_work
+        return value if 0 <= value <= 1 else None
+
+    return read
+
+
+@dataclass(frozen=True)
+class TimeReader:
+    """Times as seconds; decided by the first cell of a log: numbers, or dates in ISO 8601 or a format that is said."""
+
+    numbers: bool
+    form: str | None = None
+
+    @classmethod
+    def for_cell(cls, first: str, form: str | None) -> TimeReader:
+        return cls(form is None and number(first) is not None, form)
+
+    @property
+    def wanted(self) -> str:
+        if self.numbers:
+            return "a time as a number, like the first of the log"
+        return f"a time such as {datetime(2026, 3, 1, 14, 30).strftime(self.form or '%Y-%m-%d %H:%M')!r}" + (
+            "" if self.form else " (ISO 8601; other forms by --time-format)"
+        )
+
+    def read(self, text: str) -> float | None:
+        """Seconds since 1970, or the number as it is."""
+        if self.numbers:
+            return number(text)
+        try:
+            found = datetime.strptime(text, self.form) if self.form else datetime.fromisoformat(text)
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
+
+    def scale(self, time_N: np.ndarray) -> tuple[float, Clock]:
+        """How many of the log's units are a second, and whether times are since 1970 or since an unknown beginning."""
+        if not self.numbers:
+            return 1.0, "calendar"
+        typical = float(np.median(time_N)) if len(time_N) else 0.0
+        for least, units in _SINCE_1970:
+            if typical >= least:
+                return units, "calendar"
+        return 1.0, "relative"

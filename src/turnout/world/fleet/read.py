@@ -1,0 +1,159 @@
+"""Reads any fleet's log: rows of rounds, check-ins with a time, or stretches from a start to an end.
+
+    fleet = read_fleet("checkins.csv", Reading(every="1h"))
+
+Shape letters: N rows of the log, then of the record; M clients, T rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from turnout.errors import Mistake
+from turnout.world.fleet.assemble import fleet_of
+from turnout.world.fleet.cells import TimeReader, column_of, number, share, whole
+from turnout.world.fleet.faults import Faults
+from turnout.world.fleet.fleet import Fleet
+from turnout.world.fleet.reading import Reading
+from turnout.world.fleet.rows import Form, LogRows
+from turnout.world.fleet.table import Block, LogTable, open_table
+
+OWN_HEADER = ["round", "client", "work"]
+OWN_FILE = "turnout.csv"  # in a run folder
+
+
+def read_fleet(path: str | Path, reading: Reading = Reading()) -> Fleet:  # noqa: B008 (frozen)
+    """A fleet's log, or the observed turnout of a run folder; a Mistake names everything that is wrong with it."""
+    table = open_table(_file(Path(path)), reading.separator)
+    columns = reading.columns(table.header, str(table.path))
+    form = _form(columns, reading, table)
+    faults = Faults(str(table.path), table.counted_in)
+    rows = _Collected(table, columns, form, reading, faults).rows()
+    return fleet_of(rows, reading, faults)
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if (path / OWN_FILE).is_file():
+        return path / OWN_FILE
+    inside = sorted(found.parent for found in path.glob(f"*/**/{OWN_FILE}"))
+    hint = f"; it holds runs, name one of them, such as {inside[0]}" if inside else ""
+    raise Mistake(f"{path} is a folder without {OWN_FILE}{hint or ': give a log, or the folder of a run'}")
+
+
+def _form(columns: dict[str, str], reading: Reading, table: LogTable) -> Form:
+    """What the log's rows are, from the columns it has."""
+    timed = "time" in columns or "start" in columns
+    listed = ", ".join(map(repr, table.header)) or "none"
+    if "client" not in columns:
+        raise Mistake(f"{table.path}: which column is the client? Say --client NAME; the columns are {listed}")
+    if "round" in columns and not (timed and reading.every and reading.round is None):
+        return "rounds"
+    if {"start", "end"} <= set(columns):
+        return "intervals"
+    if timed:
+        return "check-ins"
+    raise Mistake(
+        f"{table.path}: which column is the round, or the time? Say --round NAME, --time NAME, or --start NAME "
+        f"--end NAME; the columns are {listed}"
+    )
+
+
+@dataclass
+class _Collected:
+    """The numbers of a log, block by block."""
+
+    table: LogTable
+    columns: dict[str, str]
+    form: Form
+    reading: Reading
+    faults: Faults
+    code_of: dict[str, int] = field(default_factory=dict)
+    clock: TimeReader | None = None
+    found: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def rows(self) -> LogRows:
+        roles = [role for role in self.columns if self._wanted(role)]
+        for block in self.table.blocks([self.columns[role] for role in roles], self.faults):
+            self._keep("line", np.array(block.line_B, dtype=np.int32))
+            for role in roles:
+                self._keep(role, self._read(role, block))
+        if not self.code_of and not len(self.faults):
+            raise Mistake(f"{self.table.path} has no rows: a row says that a client was asked, or came")
+        return self._joined()
+
+    def _wanted(self, role: str) -> bool:
+        """Whether a column matters for this form of log."""
+        if self.form == "intervals":
+            return role not in ("round", "time")
+        if self.form == "check-ins":
+            return role not in ("round", "end") and not (role == "start" and "time" in self.columns)
+        return role not in ("start", "end")
+
+    def _keep(self, role: str, values: np.ndarray) -> None:
+        self.found.setdefault("time" if role == "start" else role, []).append(values)
+
+    def _read(self, role: str, block: Block) -> np.ndarray:
+        column = self.columns[role]
+        if role == "client":
+            return self._codes(block, column)
+        if role in ("time", "start", "end"):
+            return self._times(block, column, still_there=role == "end")
+        read, wanted = self._numbers(role)
+        return column_of(block, column, read, self.faults, wanted)
+
+    def _numbers(self, role: str) -> tuple[Callable[[str], float | None], str]:
+        if role == "round":
+            return whole, "a whole number"
+        if role == "examples":
+            return lambda text: found if (found := number(text)) is not None and found >= 0 else None, "a count"
+        full = self.reading.full_work
+        most = f"0 to {full:g}, the number for all of the work" if full != 1 else "the share finished, 0 to 1 or in %"
+        return share(full, self.table.separator == ";"), most
+
+    def _codes(self, block: Block, column: str) -> np.ndarray:
+        names = block.cells[column]
+        for name in names:
+            self.code_of.setdefault(name, len(self.code_of))
+        for line in (line for line, name in zip(block.line_B, names, strict=True) if not name):
+            self.faults.add("client", line, f"{column} is empty: which client is it?")
+        codes = (self.code_of[name] for name in names)
+        return np.fromiter(codes, dtype=np.int32, count=len(block.line_B))
+
+    def _times(self, block: Block, column: str, still_there: bool) -> np.ndarray:
+        """Times of a block; an `end` that is empty is NaN: the client is still there."""
+        texts = block.cells[column]
+        if self.clock is None:
+            first = next((text for text in texts if text), "")
+            self.clock = TimeReader.for_cell(first, self.reading.time_format)
+        read = self.clock.read
+        parse = (lambda text: read(text) if text else np.inf) if still_there else read
+        return column_of(block, column, parse, self.faults, self.clock.wanted)
+
+    def _joined(self) -> LogRows:
+        whole_log = {f"{role}_N": np.concatenate(parts) for role, parts in self.found.items()}
+        time_N, kind = whole_log.get("time_N"), None
+        if time_N is not None and self.clock is not None:
+            units, kind = self.clock.scale(time_N[np.isfinite(time_N)])
+            whole_log |= {name: whole_log[name] / units for name in ("time_N", "end_N") if name in whole_log}
+        return LogRows(
+            path=str(self.table.path),
+            form=self.form,
+            names=tuple(self.code_of),
+            clock=kind,
+            own_form=self.table.header == OWN_HEADER,
+            said=self._said(),
+            code_N=whole_log.pop("client_N"),
+            **whole_log,
+        )
+
+    def _said(self) -> list[str]:
+        """What was guessed about the table itself."""
+        guessed = {role: name for role, name in self.columns.items() if getattr(self.reading, role) is None}
+        odd = [f"{name!r} is the {role}" for role, name in guessed.items() if name != role and self._wanted(role)]
+        return [f"columns by their names: {', '.join(odd)}"] if odd else []

@@ -1,0 +1,61 @@
+"""The rows of a log as numbers, before they are rounds.
+
+Shape letters: N rows of the log, A rows of the record, T rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from turnout.world.fleet.cells import Clock
+
+MOST_ROUNDS = 1_000_000
+Form = Literal["rounds", "check-ins", "intervals"]
+
+
+@dataclass(frozen=True)
+class LogRows:
+    """Row n is about client `names[code_N[n]]` and stands in line `line_N[n]`; a number that is a fault is NaN.
+
+    form        what a row is: a client asked in a round, a client that came at `time_N`, or one that was there from
+                `time_N` to `end_N` (infinite: to the end of the log)
+    own_form    whether the log is in Turnout's own form, whose rounds are counted from 0
+    said        what was guessed so far
+    """
+
+    path: str
+    form: Form
+    names: tuple[str, ...]
+    code_N: np.ndarray
+    line_N: np.ndarray
+    round_N: np.ndarray | None = None
+    time_N: np.ndarray | None = None
+    end_N: np.ndarray | None = None
+    work_N: np.ndarray | None = None
+    examples_N: np.ndarray | None = None
+    clock: Clock | None = None
+    own_form: bool = False
+    said: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rows as (round, client, work), and when rounds begin; `said` is what was assumed on the way."""
+
+    round_A: np.ndarray
+    code_A: np.ndarray
+    work_A: np.ndarray
+    rounds: int
+    start_T: np.ndarray | None
+    every: float | None
+    said: list[str]
+
+
+def largest(value_N: np.ndarray, of_N: np.ndarray, count: int) -> np.ndarray:
+    """The largest value of each of `count` things; `of_N` says which thing a value is of."""
+    most = np.zeros(count)
+    np.maximum.at(most, of_N, value_N)
+    return most
