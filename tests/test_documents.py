@@ -21,6 +21,9 @@ import pytest
 from turnout.cli import main
 from turnout.config.catalogue import markdown
 from turnout.config.read import load, to_toml
+from turnout.studies import tables
+from turnout.studies.catalogue import find_study
+from turnout.studies.running import Findings, planned
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -134,3 +137,13 @@ def test_the_list_of_studies_says_what_their_pages_say():
         assert f": {held} claims hold" in text, f"studies.md says {held} of {name}"
         outcomes = [text.count(f"\n| {outcome} | ") for outcome in ("holds", "refuted", "undecided")]
         assert outcomes == [int(held.split()[0]), int(refuted), int(undecided)], f"studies.md counts {name} otherwise"
+
+
+def test_pages_of_studies_are_made_from_what_was_found():
+    """A page beside a JSON file is what `turnout study show` makes of it."""
+    found = sorted((ROOT / "docs" / "studies").rglob("*.json"))
+    assert found
+    for path in found:
+        findings = Findings.from_json(path.read_bytes(), path.name)
+        page = tables.markdown(findings, planned(find_study(findings.study), findings.scale))
+        assert path.with_suffix(".md").read_text("utf-8") == page, f"make {path.with_suffix('.md').name} anew"

@@ -183,7 +183,7 @@ def run_plan(
         done = finished_runs(
             RunPlan(title, planned_runs(variants, seeds), folder), jobs=jobs, quiet=quiet, data_dir=data_dir
         )
-        failed += [f"{failure.name}: {failure.why}" for failure in done.failed]
+        failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without the advice
         missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
         for entry, run in done.runs.items():
             for metric, curve in read_curves(run, study).items():

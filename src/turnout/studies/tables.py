@@ -100,14 +100,17 @@ def markdown(findings: Findings, plan: Plan) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]
-    claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims]
+    claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims if claim.ran]
+    absent = [f"- {NOT_RUN}: {len(claims)} claims, {why}" for why, claims in left_out(findings).items()]
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- Failed, and left out with what it would be compared with: {words}" for words in findings.failed]
+    failed = [f"- failed, and left out where it would be compared: {words}" for words in findings.failed]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
-    return "\n".join([title, "", made, "", *notes, *failed, "", columns, "", *_grid(head, lines), "", *decided, ""])
+    return "\n".join(
+        [title, "", made, "", *notes, *absent, *failed, "", columns, "", *_grid(head, lines), "", *decided, ""]
+    )
 
 
 def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
