@@ -108,7 +108,8 @@ def markdown(findings: Findings, plan: Plan) -> str:
     failed = [f"- failed, and left out where it would be compared: {words}" for words in findings.failed]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
-    return "\n".join(
+    table = _grid(head, lines)
+    return "\n".join([title, "", made, "", *notes, *absent, *failed, "", columns, "", *table, "", *decided, ""])
         [title, "", made, "", *notes, *absent, *failed, "", columns, "", *_grid(head, lines), "", *decided, ""]
     )
 
