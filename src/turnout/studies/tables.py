@@ -110,8 +110,6 @@ def markdown(findings: Findings, plan: Plan) -> str:
     decided = _grid(["outcome", "claim", "evidence"], claims)
     table = _grid(head, lines)
     return "\n".join([title, "", made, "", *notes, *absent, *failed, "", columns, "", *table, "", *decided, ""])
-        [title, "", made, "", *notes, *absent, *failed, "", columns, "", *_grid(head, lines), "", *decided, ""]
-    )
 
 
 def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
