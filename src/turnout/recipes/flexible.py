@@ -8,6 +8,8 @@ those of Table 3; what the paper leaves open (E, the largest size) is a paramete
 
 from __future__ import annotations
 
+from typing import Any
+
 import turnout.models as models
 from turnout.data import EMNIST, MNIST, Equal, Pareto, Synthetic
 from turnout.data.partition import IID, OneLabel
@@ -65,13 +67,33 @@ def mnist_arrival(
     at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
 ) -> dict[str, Experiment]:
     """Fast and vanilla reboot on MNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
-    return _reboots(_mnist(clients, samples), models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
+    data = MNIST(**_one_label(clients, samples))
+    return _reboots(data, models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
 
 
 def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
     """Seven devices on MNIST, and three more at intervals (Figure 5)."""
-    events = tuple(Join(7 + i, first + i * apart) for i in range(3))
-    return _reboots(_mnist(10, samples), models.MLP(200, 200), 2e-3, 10, events, 5, rounds)
+    data = MNIST(**_one_label(10, samples))
+    return _reboots(data, models.MLP(200, 200), 2e-3, 10, three_more(first, apart), 5, rounds)
+
+
+def emnist_arrival(
+    at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on EMNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
+    data = EMNIST(**_one_label(clients, samples))
+    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, (Join(clients - 1, at),), epochs, rounds)
+
+
+def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
+    """Seven devices on EMNIST, and three more at intervals (Figure 5)."""
+    data = EMNIST(**_one_label(10, samples))
+    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, three_more(first, apart), 5, rounds)
+
+
+def three_more(first: int, apart: int) -> tuple[Event, ...]:
+    """The last three of ten devices join one after another."""
+    return tuple(Join(7 + i, first + i * apart) for i in range(3))
 
 
 def departure(
@@ -86,9 +108,10 @@ def departure(
     }
 
 
-def _mnist(clients: int, samples: int) -> MNIST:
+def _one_label(clients: int, samples: int) -> dict[str, Any]:
     """One label a device; the official test set is dealt to the devices, so that it follows who is there."""
-    return MNIST(clients=clients, partition=OneLabel(), sizes=Equal(samples), test_share=0.0, local_test="official")
+    dealt = {"partition": OneLabel(), "sizes": Equal(samples), "test_share": 0.0, "local_test": "official"}
+    return {"clients": clients, **dealt}
 
 
 def _reboots(
