@@ -12,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from turnout.config.read import load, to_toml
 from turnout.studies import tables
 from turnout.studies.catalogue import find_study
 from turnout.studies.running import Findings, planned
+from warm_command import start, write_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,7 +49,7 @@ class Block:
     text: str
     why: str | None
 
-    def run(self, folder: Path) -> dict[str, Any]:
+    def run(self, folder: Path, command: Path) -> dict[str, Any]:
         """What a Python block has defined; nothing for the others."""
         if self.kind == "python":
             names: dict[str, Any] = {"__name__": "__main__"}
@@ -61,7 +64,7 @@ class Block:
             assert main(["run", name, "--quiet"]) == 0, self.place
         else:
             assert self.kind == "console", f"{self.place}: a block is python, toml or console, not {self.kind!r}"
-            in_shell(self, folder)
+            in_shell(self, folder, command)
         return {}
 
     @property
@@ -75,24 +78,31 @@ def blocks(page: Path) -> list[Block]:
     return [Block(page, line, kind, body, why) for line, why, kind, body in found]
 
 
-def in_shell(block: Block, folder: Path) -> None:
-    """A console block, as if pasted; the first line that fails ends it."""
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    (folder / "bin").mkdir(exist_ok=True)
-    command = folder / "bin" / "turnout"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m turnout "$@"\n')
-    command.chmod(0o755)
+def in_shell(block: Block, folder: Path, command: Path) -> None:
+    """A console block, as if pasted, with `turnout` from the folder `command`; the first line that fails ends it."""
+    environment = {**os.environ, "PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["sh", "-e", "-c", block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, f"{block.place}: {done.stderr[-2000:]}"
 
 
+@pytest.fixture(scope="module")
+def command() -> Iterator[Path]:
+    """A folder with the command `turnout`, warm."""
+    with tempfile.TemporaryDirectory(prefix="turnout") as folder:  # a socket's address must be short
+        process, address = start(Path(folder))
+        write_command(Path(folder), address)
+        yield Path(folder)
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_every_block_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_block_runs_as_it_stands(page: Path, command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    defined = [block.run(tmp_path) for block in blocks(page) if block.why is None]
+    defined = [block.run(tmp_path, command) for block in blocks(page) if block.why is None]
     if page.name == "README.md":
         experiment = next(names["experiment"] for names in defined if "experiment" in names)
         assert to_toml(load("my.toml")) == to_toml(experiment), "README's file is not the same as the Python above it"
