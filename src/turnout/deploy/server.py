@@ -1,0 +1,73 @@
+"""The server of a deployment: the ordinary run loop on a link to devices, and the replay of what was seen."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+from turnout.config.read import load, to_toml
+from turnout.data.description import Description, read_description, read_text
+from turnout.data.renumbered import InOrder
+from turnout.errors import Mistake
+from turnout.experiment import Experiment, World
+from turnout.machine.files import replacing, write_whole
+from turnout.running.result import Run
+from turnout.running.runs import run
+from turnout.runtimes.flower.link import Connection, Link, connected
+from turnout.runtimes.flower.messages import NEVER, Standing, head_of, question
+from turnout.runtimes.flower.settings import Flower
+from turnout.world.events import EventLog
+from turnout.world.fleet_log import FleetLog
+
+LOOK = 0.2  # seconds between two looks for a first device
+
+
+def serve(link: Link, experiment_file: Path, out: Path, quiet: bool = True) -> Run:
+    """Run an experiment on the devices of a link, or go on with the run in its folder."""
+    return serve_experiment(link, load(experiment_file), out, quiet)
+
+
+def serve_experiment(link: Link, experiment: Experiment, out: Path, quiet: bool = True) -> Run:
+    settings = experiment.runtime
+    if not isinstance(settings, Flower):
+        raise Mistake(f'runtime is {settings.kind!r}: devices are served by an experiment with runtime.kind = "flower"')
+    data = None if settings.server_data else read_description(out) or first_description(link)
+    with connected(Connection(link, data)):
+        done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet)
+    write_replay(experiment, out)
+    return done
+
+
+def first_description(link: Link) -> Description:
+    """What the first device that answers says of its data; waits for one."""
+    asked: dict[str, int] = {}
+    while True:
+        new = [node for node in link.nodes() if node not in asked.values()]
+        parts = question("hello", Standing("", NEVER), challenge="")
+        ids = link.send([(node, parts) for node in new], 60.0) if new else []
+        asked |= {message: node for message, node in zip(ids, new, strict=True) if message is not None}
+        for answer in link.take(list(asked)) if asked else ():
+            try:
+                return read_text(str(head_of(answer.parts)["data"]), "a device's description")
+            except (Mistake, KeyError):
+                continue
+        time.sleep(LOOK)
+
+
+def write_replay(experiment: Experiment, out: Path) -> Path | None:
+    """An experiment file that plays what was seen again, in one process: same turnout, same events, same numbers."""
+    found = read_description(out)
+    if found is None or not (out / "turnout.csv").exists():
+        return None
+    names, settings = found.names or (), experiment.runtime
+    data = experiment.world.data
+    if any(name != str(i) for i, name in enumerate(names)):
+        with replacing(out / "names.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("client", "name"), *enumerate(names)])
+        data = InOrder(data, str(out / "names.csv"))
+    events = (EventLog(str(out / "events.csv")),) if (out / "events.csv").exists() else ()
+    world = World(data, FleetLog(str(out / "turnout.csv")), events)
+    path = out / "replay.toml"
+    write_whole(path, to_toml(experiment.but(world=world, runtime=settings.compute, track=())))
+    return path
