@@ -9,6 +9,9 @@ superlink = "192.0.2.7:8000"
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +24,7 @@ from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Experiment, World
 from turnout.runtimes.clients import Clients
-from turnout.runtimes.flower.device import Device, Identity
+from turnout.runtimes.flower.device import LEAVING, LEFT, Device, Identity
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.runtime import digest_of
 from turnout.runtimes.setup import Setup
@@ -42,7 +45,7 @@ class DeviceFile:
     policy      when it works
     key         its private key, for a server that knows its devices by their keys
     root        the certificate of whoever signed the server's: without, nothing is encrypted
-    slowness    seconds added to every step of training, to try what slow devices do
+    slowness    seconds added whenever training looks at the clock, to try what slow devices do
     """
 
     experiment: Path = Path("experiment.toml")
@@ -96,3 +99,29 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     device = Device(identity, clients, said.folder, said.policy)
     device.slowness = said.slowness
     return device
+
+
+def run_once(path: Path) -> None:
+    """Be this device until it has left, or the connection is lost for good."""
+    from turnout.runtimes.flower.warm import stay
+
+    said = read_device(path)
+    stay(open_device(path), said.superlink, said.root, said.key)
+
+
+def keep_running(path: Path, pause: float) -> bool:
+    """Be this device, in a process that is started again when it dies; True once it has left."""
+    folder = read_device(path).folder
+    while not (folder / LEFT).exists():
+        subprocess.run([sys.executable, "-m", "turnout", "device", "run", str(path), "--once"], check=False)
+        if not (folder / LEFT).exists():
+            time.sleep(pause)
+    return True
+
+
+def ask_to_leave(path: Path) -> Path:
+    """Have the device say goodbye; its folder."""
+    folder = read_device(path).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LEAVING).touch()
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import time
 from pathlib import Path
 
@@ -20,12 +21,22 @@ from turnout.runtimes.flower.settings import Flower
 from turnout.world.events import EventLog
 from turnout.world.fleet_log import FleetLog
 
+PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
 LOOK = 0.2  # seconds between two looks for a first device
 
 
 def serve(link: Link, experiment_file: Path, out: Path, quiet: bool = True) -> Run:
     """Run an experiment on the devices of a link, or go on with the run in its folder."""
-    return serve_experiment(link, load(experiment_file), out, quiet)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(beside(out, PID), str(os.getpid()))
+    done = serve_experiment(link, load(experiment_file), out, quiet)
+    write_whole(beside(out, FINISHED), "")
+    return done
+
+
+def beside(out: Path, ending: str) -> Path:
+    """A file beside a run's folder, for those who watch the run."""
+    return out.with_name(out.name + ending)
 
 
 def serve_experiment(link: Link, experiment: Experiment, out: Path, quiet: bool = True) -> Run:

@@ -54,7 +54,7 @@ class Device:
         self.standing: Standing | None = None  # whose rows are in memory
         self.held: Tensor | None = None
         self.steps_a_second: float | None = None
-        self.slowness = 0.0  # seconds added to every step, to try what slow devices do
+        self.slowness = 0.0  # seconds added at every look at the clock, to try what slow devices do
         folder.mkdir(parents=True, exist_ok=True)
 
     def answer(self, parts: Parts) -> Parts:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turnout.errors import Mistake
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def signed_text(run: str, challenge: str, name: str) -> bytes:
     return f"turnout {run} {challenge} {name}".encode()
 
 
-def sign(private_key: Path, text: bytes) -> tuple[str, str]:
+def sign(private_key_file: Path, text: bytes) -> tuple[str, str]:
     """The public key of a private one as text, and the signature of a text."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = _private(private_key)
+    key = private_key(private_key_file)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return public.decode(), base64.b64encode(key.sign(text, ec.ECDSA(hashes.SHA256()))).decode()
 
 
-def _private(path: Path):  # type: ignore[no-untyped-def]
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A private key from its file."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -44,6 +44,7 @@ from turnout.world.events import Event, Join, Leave
 from turnout.world.members import Members
 
 CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is
+CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left have heard it
 HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 
 
@@ -465,7 +466,11 @@ class FlowerRuntime:
             self._strangers.add(client.node or 0)
 
     def close(self) -> None:
-        """Nodes stay connected: they serve the next run."""
+        """Those who have left hear it; the other nodes stay connected and serve the next run."""
+        until = time.monotonic() + CLOSE_SECONDS
+        while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
+            self.post.collect()
+            time.sleep(POLL)
 
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
