@@ -1,6 +1,6 @@
 """Flower's Grid without processes: real messages go to the devices' ClientApp code in this process, as bytes.
 
-A device answers when the server looks for its answer. `slow` nodes answer only after so many looks, `gone` nodes never.
+A device answers when the server looks for its answer: a node that `waits` after so many looks, one that is `gone` never.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class HereGrid(Grid):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self.gone: set[int] = set()
-        self.slow: dict[int, int] = {}
+        self.waits: dict[int, int] = {}  # looks until a node answers what is not its first message
+        self.heard: set[int] = set()
         self.out: dict[str, Message] = {}
         self.sent: list[tuple[int, int]] = []  # node, bytes
 
@@ -62,11 +63,12 @@ class HereGrid(Grid):
         found = []
         for key in [key for key in message_ids if key in self.out]:
             node = self.out[key].metadata.dst_node_id
-            if self.slow.get(node, 0) > 0:
-                self.slow[node] -= 1
+            if node in self.heard and self.waits.get(node, 0) > 0:
+                self.waits[node] -= 1
                 continue
             if node in self.gone:
                 continue
+            self.heard.add(node)
             reply = answered(self.devices[node], self.out.pop(key))
             reply = travelled(reply)
             reply.metadata.__dict__["_reply_to_message_id"] = key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,13 @@ from flower_grid import HereGrid, devices_of
 from turnout.config.read import load
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
-from turnout.runtimes.flower.device import LEAVING
+from turnout.runtimes import wire
+from turnout.runtimes.flower.device import LEAVING, Device
+from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
+from turnout.runtimes.flower.keys import sign, signed_text, verified
+from turnout.runtimes.flower.link import Parts
+from turnout.runtimes.flower.messages import HEAD, REPLY
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.settings import Flower
 
@@ -62,7 +69,10 @@ def moody(accepts: str):
     return lambda: next(letters, "y") != "."
 
 
-@pytest.mark.parametrize("name", PARTS)
+FAST = ("SCAFFOLD", "ternary")
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in PARTS])
 def test_every_part_with_devices_that_come_and_go(name, tmp_path):
     """Absences, a server that is killed twice, a device that comes anew from its disk, one that joins and one that
     leaves: the replay of what was seen gives the same model, and the same bytes."""
@@ -85,3 +95,150 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path):
         }  # fmt: skip
         assert min(records.column("answered")) < max(records.column("asked"))
     check_replay(out)
+
+
+def test_a_server_that_loses_rounds_finds_the_rows_of_its_checkpoint(tmp_path):
+    """It is killed after rounds that no checkpoint has: devices go back to the rows they had then."""
+    experiment, out = world(compression=to.SparseTernary(keep=0.1)), tmp_path / "run"
+    grid = HereGrid(devices_of(experiment, "012", tmp_path / "devices"))
+    serve_experiment(GridLink(grid), experiment.but(rounds=2), out)
+    shutil.copytree(out, tmp_path / "old")
+    serve_experiment(GridLink(grid), experiment, out)
+    assert (tmp_path / "devices" / "0" / "rows").rglob("0000003.safetensors")
+    shutil.rmtree(out)
+    shutil.copytree(tmp_path / "old", out)
+    again = HereGrid(devices_of(experiment, "012", tmp_path / "devices"))
+    serve_experiment(GridLink(again), experiment, out)
+    check_replay(out)
+
+
+def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
+    """A slow device stops at a step boundary; scheme C scales by what it did, and the replay does the same."""
+    experiment = world(weighting=to.ByWork()).but(rounds=2, **{"runtime.round_seconds": 2.0})
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    devices[1].slowness = 1.1
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        found = records.clients()
+        part = [w for c, w in zip(found["client"], found["work"], strict=True) if c == 1]
+        assert all(0 < w < 1 for w in part)
+    check_replay(tmp_path / "run")
+
+
+class Spoilt:
+    """A device whose answers to work are spoilt in one way."""
+
+    def __init__(self, device: Device, kind: str):
+        self.device, self.kind = device, kind
+
+    def answer(self, parts: Parts) -> Parts:
+        said = self.device.answer(parts)
+        if REPLY not in said:
+            return said
+        head, reply = wire.unpack(said[HEAD]), wire.unpack(said[REPLY])
+        update = reply["message"]["tensors"]["update"]
+        match self.kind:
+            case "cut":
+                return said | {REPLY: said[REPLY][: len(said[REPLY]) // 2]}
+            case "large":
+                return said | {"more": bytes(3_000_000)}
+            case "head":
+                return said | {HEAD: b"no head"}
+            case "steps":
+                return said | {HEAD: wire.pack(head | {"steps": 10**6})}
+            case "client":
+                return said | {HEAD: wire.pack(head | {"client": 0, "name": "0"})}
+            case "nan":
+                update[0, 3] = torch.nan
+            case "shape":
+                reply["message"]["tensors"]["update"] = update[:, :-1]
+            case "type":
+                reply["message"]["tensors"]["update"] = update.double()
+            case "sums":
+                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
+            case "report":
+                reply["report"]["loss"] = torch.zeros(1, 3)
+        return said | {REPLY: wire.pack(reply)}
+
+
+KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
+
+
+def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
+    experiment = world().but(rounds=2, **{"runtime.most_bytes": 2_000_000, "runtime.clients": 12})
+    experiment = experiment.but(**{"world.data": to.data.Digits(clients=12)})
+    names = [str(i) for i in range(2 + len(KINDS))]
+    devices = devices_of(experiment, names, tmp_path / "devices")
+    good, bad = devices[:2], [Spoilt(d, kind) for d, kind in zip(devices[2:], KINDS, strict=True)]
+    grid = HereGrid([*good, *bad])
+    serve_experiment(GridLink(grid), experiment.but(**{"runtime.start_with": 12}), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [2, 2]
+        said = str(records.rounds()["refused"][0])
+    for words in ("cannot be read", "most_bytes", "steps", "another client", "not a number", "(1, 609)", "float64"):
+        assert words in said, (words, said)
+
+
+def test_a_name_is_bound_to_its_key(tmp_path):
+    """A stranger with another key, and one who cannot sign for the key it shows, are refused."""
+    keys = []
+    for name in ("own", "other"):
+        path = tmp_path / f"{name}.key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", path], check=True)
+        keys.append(path)
+    enrolled = Enrolled(5)
+    text = signed_text("run", "challenge", "kitchen")
+    (own, signature), (other, another) = (sign(key, text) for key in keys)
+    assert verified(own, signature, text)
+    assert not verified(own, another, text)
+    assert not verified(own, signature, signed_text("run", "old challenge", "kitchen"))
+    assert enrolled.enter("kitchen", own, 10, node=1).number == 0
+    assert enrolled.enter("kitchen", own, 10, node=2).node == 2  # the same key on another node
+    assert enrolled.enter("kitchen", other, 10, node=3) == "kitchen is bound to another key"
+
+
+def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tmp_path):
+    experiment = world().but(**{"runtime.late": "use", "runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    grid = HereGrid(devices)
+    serve_experiment(GridLink(grid), experiment.but(rounds=1), tmp_path / "run")
+    before = len([node for node, _ in grid.sent if node == 101])
+    again = HereGrid(devices)
+    again.waits = {101: 14}  # it answers the hello, and then only after so many looks
+    serve_experiment(GridLink(again), experiment.but(rounds=4), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        rounds = records.rounds()
+        assert rounds["answered"].tolist()[1] == 2
+        assert 1.0 in rounds["late_used"].tolist()
+    assert len([node for node, _ in again.sent if node == 101]) <= before + 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"world.participation": to.participation.Dropout(0.3)}, "draws who turns up"),
+        ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
+        ({"evaluate.substitution": True}, "only a simulation"),
+        ({"runtime.late": "use", "algorithm.compression": to.SparseTernary()}, "only dense ones"),
+        ({"runtime": to.InProcess()}, 'runtime.kind = "flower"'),
+    ],
+)
+def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp_path):
+    with pytest.raises(to.Mistake, match=says):
+        serve_experiment(GridLink(HereGrid([])), world().but(**change), tmp_path / "run")
+    with pytest.raises(to.Mistake, match="turnout deploy server"):
+        to.run(world(), tmp_path / "alone", quiet=True)
+
+
+def test_a_server_without_data(tmp_path):
+    """It learns from the first device what the data is like; devices test the model, and their own."""
+    experiment = world(personal=to.personal.batch_norm).but(
+        model=to.models.MLP(8, batch_norm=True), rounds=3, **{"runtime.server_data": False, "evaluate.every": 1}
+    )
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        accuracy = records.curve("personal_accuracy")[1]
+        clients, _ = records.client_evaluation("personal_accuracy")
+    assert accuracy[-1] > accuracy[0]
+    assert clients.tolist() == [0, 1, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.config.read import load, to_toml
@@ -13,6 +14,7 @@ from turnout.data.renumbered import InOrder
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
+from turnout.records.records import Records, export_events
 from turnout.running.result import Run
 from turnout.running.runs import run
 from turnout.runtimes.flower.link import Connection, Link, connected
@@ -71,14 +73,21 @@ def write_replay(experiment: Experiment, out: Path) -> Path | None:
     found = read_description(out)
     if found is None or not (out / "turnout.csv").exists():
         return None
-    names, settings = found.names or (), experiment.runtime
-    data = experiment.world.data
+    names, data = list(found.names or ()), experiment.world.data
+    with Records.read(out / "records.sqlite") as records:
+        came = {client for _, client, kind, _ in records.events() if kind == "join"}
     if any(name != str(i) for i, name in enumerate(names)):
-        with replacing(out / "names.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("client", "name"), *enumerate(names)])
+        names = names[: max(came, default=-1) + 1]
+        _write_rows(out / "names.csv", [("client", "name"), *enumerate(names)])
         data = InOrder(data, str(out / "names.csv"))
-    events = (EventLog(str(out / "events.csv")),) if (out / "events.csv").exists() else ()
-    world = World(data, FleetLog(str(out / "turnout.csv")), events)
+    with Records.read(out / "records.sqlite") as records:
+        export_events(records, out / "events.csv", names, [i for i in range(len(names)) if i not in came])
+    world = World(data, FleetLog(str(out / "turnout.csv")), (EventLog(str(out / "events.csv")),))
     path = out / "replay.toml"
-    write_whole(path, to_toml(experiment.but(world=world, runtime=settings.compute, track=())))
+    write_whole(path, to_toml(experiment.but(world=world, runtime=experiment.runtime.compute, track=())))
     return path
+
+
+def _write_rows(path: Path, rows: Sequence[Sequence[object]]) -> None:
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
