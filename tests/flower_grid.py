@@ -1,6 +1,6 @@
 """Flower's Grid without processes: real messages go to the devices' ClientApp code in this process, as bytes.
 
-A device answers when the server looks for its answer: a node that `waits` after so many looks, one that is `gone` never.
+A device answers when the server looks for its answer: a node that `waits` after so many looks, one `gone` never.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ Certificates = Annotated[
 AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: let nodes in whose keys were not registered.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
 Once = Annotated[bool, typer.Option("--once", help="End where the connection is lost, instead of starting again.")]
+Stock = Annotated[bool, typer.Option("--stock", help="Run Flower's own SuperNode instead of a warm process.")]
 Pause = Annotated[float, typer.Option(help="Seconds until a lost device is started again.", hidden=True)]
 Rounds = Annotated[int, typer.Option(help="Rounds to train.")]
 
@@ -113,18 +114,19 @@ def demo(
 
 
 @device.command("run")
-def run_device(file: File, once: Once = False, pause: Pause = 3.0) -> None:
+def run_device(file: File, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
     """Work for the server that the device's file names; started again where the connection is lost.
 
     \b
     turnout device run device.toml
+    turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
     """
     from turnout.cli.screen import say
     from turnout.deploy.device import keep_running, run_once
 
     if once:
         run_once(file)
-    elif keep_running(file, pause):
+    elif keep_running(file, pause, stock):
         say("this device has left: the server has said goodbye")
 
 

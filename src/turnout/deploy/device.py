@@ -20,6 +20,7 @@ from typing import Any
 from turnout.config.read import build, load
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
+from turnout.deploy.processes import free_port, program, surroundings
 from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Experiment, World
@@ -109,11 +110,23 @@ def run_once(path: Path) -> None:
     stay(open_device(path), said.superlink, said.root, said.key)
 
 
-def keep_running(path: Path, pause: float) -> bool:
+def stock_command(path: Path, port: int) -> list[str]:
+    """A stock SuperNode for this device; it starts a process for every message, and needs a port of its own."""
+    said = read_device(path)
+    secure = ["--insecure"] if said.root is None else ["--root-certificates", str(said.root)]
+    keyed = [] if said.key is None else ["--auth-supernode-private-key", str(said.key)]
+    return [
+        program("flower-supernode"), *secure, *keyed, "--superlink", said.superlink, "--port", str(port),
+        "--node-config", f'device="{path.absolute()}"',
+    ]  # fmt: skip
+
+
+def keep_running(path: Path, pause: float, stock: bool = False) -> bool:
     """Be this device, in a process that is started again when it dies; True once it has left."""
     folder = read_device(path).folder
+    command = [sys.executable, "-m", "turnout", "device", "run", str(path), "--once"]
     while not (folder / LEFT).exists():
-        subprocess.run([sys.executable, "-m", "turnout", "device", "run", str(path), "--once"], check=False)
+        subprocess.run(stock_command(path, free_port()) if stock else command, env=surroundings({}), check=False)
         if not (folder / LEFT).exists():
             time.sleep(pause)
     return True
