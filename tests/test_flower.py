@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import turnout as to
 from flower_grid import HereGrid, devices_of
 from turnout.config.read import load
+from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
 from turnout.runtimes import wire
@@ -255,3 +258,24 @@ def test_a_server_without_data(tmp_path):
         clients, _ = records.client_evaluation("personal_accuracy")
     assert accuracy[-1] > accuracy[0]
     assert clients.tolist() == [0, 1, 2]
+
+
+def test_devices_with_names_and_data_of_their_own(tmp_path):
+    """The server has no data; the replay has all of it, in another order, and numbers it as the devices enrolled."""
+    for i, name in enumerate(("attic", "garage", "kitchen")):
+        x, y = torch.randn(40, 6, generator=torch.Generator().manual_seed(i)), torch.arange(40) % 3
+        for place in (tmp_path / name, tmp_path / "all"):
+            place.mkdir(exist_ok=True)
+            np.savez(place / f"{name}.npz", x=(x + y[:, None]).numpy(), y=y.numpy())
+    everything = to.data.ClientFiles(tmp_path / "all", classes=3, test_share=0.0)
+    experiment = world(weighting=to.ByShare()).but(
+        rounds=3, **{"world.data": everything, "runtime.server_data": False, "runtime.start_with": 2}
+    )
+    devices = [
+        make_device(experiment, DeviceFile(client=name, folder=tmp_path / f"disk-{name}",
+                                           data=replace(everything, path=tmp_path / name)))
+        for name in ("kitchen", "attic", "garage")
+    ]  # fmt: skip
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    assert (tmp_path / "run" / "names.csv").read_text().split()[0] == "client,name"
+    check_replay(tmp_path / "run")

@@ -16,6 +16,7 @@ from turnout.errors import Mistake
 from turnout.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
+DEATHS = 3  # in the same round, after which a run is not started again
 PATIENCE = 60.0  # seconds within which a submitted run must have begun
 
 Say = Callable[[str], None]
@@ -35,6 +36,7 @@ class Serving:
     began: float = 0.0
     _registered: set[str] = field(default_factory=set)
     _told: int = -1
+    _deaths: list[int] = field(default_factory=list)  # the round in which the run died, each time
 
     def start(self) -> None:
         """Start the SuperLink and the run."""
@@ -74,13 +76,25 @@ class Serving:
             self.place.wait(self.superlink)
             self.end_run()
             self.submit()
-        elif self.dead():
-            self.say("the server's run has died: it goes on from its last checkpoint")
-            with suppress(Mistake):
-                self.place.flwr("stop", self.run, "here")
-            self.submit()
+        elif self.dead() and not beside(self.out, FINISHED).exists():
+            self._go_on()
         self.register()
         return False
+
+    def _go_on(self) -> None:
+        """Start the run again, unless it has died several times without a round in between."""
+        self._deaths = [t for t in self._deaths if t == self._told] + [self._told]
+        if len(self._deaths) > DEATHS:
+            raise Mistake(
+                f"the server's run has died {DEATHS + 1} times in the same round: {self.superlink_log()} says why"
+            )
+        self.say("the server's run has died: it goes on from its last checkpoint")
+        with suppress(Mistake):
+            self.place.flwr("stop", self.run, "here")
+        self.submit()
+
+    def superlink_log(self) -> Path:
+        return self.place.work / "superlink.log"
 
     def dead(self) -> bool:
         """Whether the process that had the run's folder is gone, or never came."""

@@ -16,6 +16,7 @@ from turnout.runtimes.flower.messages import HEAD, head_of
 from turnout.types import State
 
 HEAD_BYTES = 1 << 16
+SHOWN = 80  # letters of an error in the record
 SAID = {"name": str, "client": int, "leaving": bool, "holds": int, "next": bool, "why": str}  # in every answer
 
 
@@ -39,6 +40,7 @@ class Heard:
     parts: Parts
     wrong: str | None = None
     sent: float = 0.0  # when the question was sent, by the monotonic clock
+    failed: bool = False  # whether it is the way's fault, not the node's
 
 
 class Post:
@@ -80,7 +82,9 @@ class Post:
 
     def _heard(self, answer: Answer) -> Heard:
         letter, sent, _ = self.out.pop(answer.message)
-        wrong = answer.error or self._wrong(answer.parts)
+        if answer.error is not None:
+            return Heard(letter, {}, {}, answer.error[:SHOWN], sent, failed=True)
+        wrong = self._wrong(answer.parts)
         if wrong is not None:
             return Heard(letter, {}, {}, wrong, sent)
         try:

@@ -54,12 +54,15 @@ class Notes:
 
     refused: list[str] = field(default_factory=list)
     declined: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     late: int = 0
     late_used: int = 0
     unreachable: int = 0
 
     def extra(self) -> Extra:
-        said: Extra = {name: "; ".join(words) for name in ("refused", "declined") if (words := getattr(self, name))}
+        said: Extra = {
+            name: "; ".join(words) for name in ("refused", "declined", "failed") if (words := getattr(self, name))
+        }
         counts = {name: float(n) for name in ("late", "late_used", "unreachable") if (n := getattr(self, name))}
         return said | counts
 
@@ -222,6 +225,9 @@ class FlowerRuntime:
         if client is None or client.number != heard.letter.client:
             return None
         wrong = heard.wrong
+        if heard.failed:
+            self.notes.failed.append(f"{client.name}: {wrong}")
+            return None
         if wrong is None and (heard.head["client"], heard.head["name"]) != (client.number, client.name):
             wrong = "it speaks for another client"
         if wrong is not None:
@@ -314,7 +320,10 @@ class FlowerRuntime:
             return None
         assert self._template is not None
         report = {name: v for name, v in replies.report.items() if name in self._template.report}
-        times = {"seconds": time.monotonic() - heard.sent, "training_seconds": float(heard.head.get("training", 0.0))}
+        times = {
+            "reply_seconds": time.monotonic() - heard.sent,
+            "training_seconds": float(heard.head.get("training", 0.0)),
+        }
         report |= {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
         return Done(steps, replace(replies, report=report), t)
 

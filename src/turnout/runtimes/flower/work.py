@@ -29,7 +29,7 @@ from turnout.types import Replies
 if TYPE_CHECKING:
     from turnout.runtimes.flower.runtime import FlowerRuntime
 
-MARGIN = 2.0  # seconds between the end of training and the end of the round, for the way back
+MARGIN = 0.3  # of a round's time is left for the way back, after the end of training
 POLL = 0.05  # seconds between two looks at what has come
 
 
@@ -90,7 +90,7 @@ class RoundOfWork:
         letters = []
         for client in clients:
             own = self.download.among(torch.tensor([client.number]))
-            seconds = max(left - MARGIN, 0.5 * left)
+            seconds = max(left - MARGIN * self.settings.round_seconds, 0.5 * left)
             parts = work_parts(own, client.standing(self.runtime.run), client.holds, seconds)
             assert client.node is not None
             letters.append(Letter(client.node, "work", parts, client.number, self.download.t))
