@@ -33,7 +33,7 @@ DEVICES = 5
 SLOW, MOODY, LATE = 3, 1, 4
 
 
-def demo_experiment(rounds: int, round_seconds: float = 10.0) -> Experiment:
+def demo_experiment(rounds: int, round_seconds: float = 12.0) -> Experiment:
     """Scheme C on digits; the round closes after a few seconds, whatever the slow device has done by then."""
     return Experiment(
         world=World(Digits(clients=DEVICES)),
@@ -59,7 +59,7 @@ class Demo:
     folder: Path
     rounds: int
     say: Say
-    round_seconds: float = 10.0
+    round_seconds: float = 12.0
     port: int = field(default_factory=free_port)
     devices: dict[int, Process] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class Demo:
         return self.folder / f"device-{i}.toml"
 
     def device_text(self, i: int) -> str:
-        slow = "slowness = 2.6\n" if i == SLOW else ""
+        slow = "slowness = 4.3\n" if i == SLOW else ""
         rule = '[policy]\nown = "turnout.deploy.demo:moody"\n' if i == MOODY else ""
         return (f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{self.port}"\n'
                 f'folder = "disk-{i}"\n{slow}{rule}')  # fmt: skip

@@ -8,20 +8,15 @@ Shape letters: C clients of the cohort, I any clients, R replies, P shared param
 
 from __future__ import annotations
 
-import secrets
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnout.clients.state import state_from
-from turnout.clients.store import ENROLLED
-from turnout.data.description import Description, read_text
+from turnout.data.description import Description
 from turnout.errors import Mistake
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
 from turnout.layout import Layout
@@ -30,221 +25,48 @@ from turnout.parts.local import turn_out
 from turnout.runtimes import wire
 from turnout.runtimes.border import fault
 from turnout.runtimes.clients import Clients, farewell_of
-from turnout.runtimes.flower.enrolled import Client, Enrolled, likeness
-from turnout.runtimes.flower.keys import signed_text, verified
-from turnout.runtimes.flower.link import current
-from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, Standing, question
-from turnout.runtimes.flower.post import Heard, Letter, Post
+from turnout.runtimes.flower.devices import Devices
+from turnout.runtimes.flower.enrolled import Client
+from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, question
+from turnout.runtimes.flower.post import Heard
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.template import template, unlike
-from turnout.runtimes.flower.work import POLL, Done, RoundOfWork
+from turnout.runtimes.flower.work import Done, RoundOfWork
 from turnout.runtimes.setup import Setup
-from turnout.types import Extra, Replies, Tensors, Turnout
-from turnout.world.events import Event, Join, Leave
+from turnout.types import Replies, Tensors, Turnout
 from turnout.world.members import Members
 
-CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is
-CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left have heard it
-HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 
-
-@dataclass
-class Notes:
-    """What the record of a round should say beside its turnout."""
-
-    refused: list[str] = field(default_factory=list)
-    declined: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    late: int = 0
-    late_used: int = 0
-    unreachable: int = 0
-
-    def extra(self) -> Extra:
-        said: Extra = {
-            name: "; ".join(words) for name in ("refused", "declined", "failed") if (words := getattr(self, name))
-        }
-        counts = {name: float(n) for name in ("late", "late_used", "unreachable") if (n := getattr(self, name))}
-        return said | counts
-
-
-class FlowerRuntime:
-    """Real clients. `run` is this run's own mark; devices keep their rows by it."""
+class FlowerRuntime(Devices):
+    """Real clients that train weights."""
 
     simulation = None
 
     def __init__(self, setup: Setup, settings: Flower):
         check_parts(setup, settings)
-        connection = current()
-        self.setup, self.settings, self.algorithm = setup, settings, setup.algorithm
-        self.enrolled = Enrolled(settings.clients)
-        self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
+        super().__init__(settings, digest_of(setup.experiment))
+        self.setup, self.algorithm, self.seed = setup, setup.algorithm, setup.experiment.seed
         self.tester = Clients(setup) if setup.federation is not None else None
-        self.data = connection.data
-        self.seed, self.run, self.notes = setup.experiment.seed, "", Notes()
-        self.digest = digest_of(setup.experiment)
         self._template: Replies | None = None
         self._late: dict[int, Done] = {}
         self._unfinished: dict[int, Replies] = {}
         self._worked: dict[int, int] = {}  # the round each of the last replies was made in
-        self._challenges: dict[int, str] = {}
-        self._strangers: set[int] = set()
 
     @property
     def layout(self) -> Layout:
         return self.setup.model.layout
 
-    def names(self) -> tuple[str, ...]:
-        return self.enrolled.names()
-
-    def examples(self, client_C: Tensor) -> Tensor:
-        return self.enrolled.examples(client_C)
-
     def mean_examples(self, members: Members) -> float:
         return float(self.examples(members.ids()).double().mean()) if len(members) else 0.0
 
-    def noted(self) -> Extra:
-        said, self.notes = self.notes.extra(), Notes()
-        return said
-
-    # -- who is there
-
-    def events(self, t: int) -> Sequence[Event]:
-        """Who has enrolled or said goodbye since, or was not seen for too long; waits until enough are there."""
-        self._greet()
-        self._check_in()
-        self.hear(self.post.collect())
-        self._await(t)
-        now, patience, connected = time.monotonic(), self.settings.vanish_after, self.link.nodes()
-        leaves, joins = list[Event](), list[Event]()
-        for client in sorted(self.enrolled, key=lambda client: client.number):
-            if client.node in connected:
-                client.seen = now
-            vanished = patience > 0 and now - client.seen > patience
-            if client.member and (client.leaving or client.lost or vanished):
-                leaves.append(Leave(client.number, t, silent=not client.leaving))
-                client.member = False
-            elif not client.member and client.node in connected and not client.leaving:
-                client.member, client.lost, client.mine = True, False, None
-                client.used = client.durable = NEVER
-                joins.append(Join(client.number, t))
-        return [*leaves, *joins]
-
-    def _greet(self) -> None:
-        """Ask who they are of nodes that are not known."""
-        known = {client.node for client in self.enrolled} | self._strangers | self.post.busy()
-        letters = []
-        for node in self.link.nodes() - known:
-            self._challenges[node] = secrets.token_hex(16)
-            standing = Standing(self.run, NEVER)
-            parts = question("hello", standing, challenge=self._challenges[node])
-            letters.append(Letter(node, "hello", parts))
-        self.post.send(letters, HELLO_SECONDS)
-
-    def _check_in(self) -> None:
-        """Ask those who have not been asked for a while how they are: one may want to leave."""
-        free, now, letters = self.reachable(), time.monotonic(), []
-        for client in self.enrolled.members():
-            if client.node is not None and client.node in free and now - client.asked > CHECK_IN_SECONDS:
-                client.asked = now
-                parts = question("request", client.standing(self.run), t=-2)
-                letters.append(Letter(client.node, "request", parts, client.number, -2))
-        self.post.send(letters, HELLO_SECONDS)
-
-    def reachable(self) -> set[int]:
-        """Nodes that are connected and have no message out."""
-        return self.link.nodes() - self.post.busy()
-
-    def _await(self, t: int) -> None:
-        """Wait until enough clients can be asked; the first round waits for more."""
-        wanted, told = (self.settings.start_with if t == 0 else self.settings.least), time.monotonic()
-        while True:
-            free = self.reachable()
-            here = [client for client in self.enrolled if client.node in free and not client.leaving]
-            leaving = any(client.member and client.leaving for client in self.enrolled)
-            if len(here) >= wanted or (leaving and t > 0):
-                return
-            if time.monotonic() - told > 30:
-                print(f"round {t} waits for {wanted} devices, {len(here)} can be asked", file=sys.stderr)
-                told = time.monotonic()
-            time.sleep(4 * POLL)
-            self._greet()
-            self.hear(self.post.collect())
-
-    def hear(self, answers: Sequence[Heard]) -> None:
-        """Answers to what is not a question of this round: who somebody is, a late reply, a goodbye."""
-        for heard in answers:
-            if heard.letter.what == "hello":
-                self._enter(heard)
-                continue
-            client = self.know(heard)
-            if client is not None and heard.letter.what == "work":
-                self.notes.late += 1
-                done = self.checked(client, heard, None) if self.settings.late == "use" else None
-                if done is not None:
-                    self._late[client.number] = done
+    def late_reply(self, client: Client, heard: Heard) -> None:
+        done = self.checked(client, heard, None) if self.settings.late == "use" else None
+        if done is not None:
+            self._late[client.number] = done
 
     def take_late(self) -> dict[int, Done]:
         late, self._late = self._late, {}
         return late
-
-    def _enter(self, heard: Heard) -> None:
-        node, head = heard.letter.node, heard.head
-        wrong = heard.wrong or self._wrong_introduction(node, head)
-        entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
-        if isinstance(entered, str):
-            self._strangers.add(node)
-            self.notes.refused.append(f"node {node}: {entered}")
-            print(f"node {node} is refused: {entered}", file=sys.stderr)
-            return
-        entered.accepts = bool(head["next"])
-        entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
-
-    def _wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
-        for name, kind in {"examples": int, "data": str, "digest": str, "key": str, "signature": str}.items():
-            if type(head.get(name)) is not kind:
-                return f"its introduction has no {name}"
-        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
-            return "it has no name, or no training samples"
-        if head["digest"] != self.digest:
-            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
-        try:
-            data = read_text(head["data"], "its description")
-        except Mistake as mistake:
-            return str(mistake)
-        if self.data is not None and likeness(data) != likeness(self.data):
-            return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
-        self.data = self.data or data
-        text = signed_text(self.run, self._challenges.get(node, ""), head["name"])
-        if head["key"] and not verified(head["key"], head["signature"], text):
-            return "its signature is not that of its key"
-        return None
-
-    def know(self, heard: Heard) -> Client | None:
-        """The client that has answered; None where the answer cannot be used."""
-        client = self.enrolled.at(heard.letter.node)
-        if client is None or client.number != heard.letter.client:
-            return None
-        wrong = heard.wrong
-        if heard.failed:
-            self.notes.failed.append(f"{client.name}: {wrong}")
-            return None
-        if wrong is None and (heard.head["client"], heard.head["name"]) != (client.number, client.name):
-            wrong = "it speaks for another client"
-        if wrong is not None:
-            self.notes.refused.append(f"{client.name}: {wrong}")
-            return None
-        client.seen, client.accepts = time.monotonic(), heard.head["next"]
-        self._noticed(client, heard)
-        return client
-
-    def _noticed(self, client: Client, heard: Heard) -> None:
-        """What every answer says: the model it has, whether it leaves, whether it has lost its rows."""
-        holds = heard.head["holds"]
-        client.holds = holds if holds == client.used else NEVER
-        client.lost = client.lost or heard.head.get("lost") is True
-        if heard.head["leaving"] and client.member:
-            client.leaving = True
-            client.mine = self._rows_of(heard)
 
     def _first_rows(self) -> Tensors:
         """What a client keeps for the terms before its first round."""
@@ -252,7 +74,7 @@ class FlowerRuntime:
         own = {term.name: term.mine(shared_P) for term in self.algorithm.terms}
         return {f"mine/{term}/{name}": value for term, rows in own.items() for name, value in rows.items()}
 
-    def _rows_of(self, heard: Heard) -> Tensors | None:
+    def rows_of(self, heard: Heard) -> Tensors | None:
         """The rows a client that leaves has sent, where they are what they should be."""
         if OWN not in heard.parts:
             return None
@@ -371,31 +193,12 @@ class FlowerRuntime:
 
     # -- other questions
 
-    def _survey(self, what: str, clients: Sequence[Client], parts: dict[int, dict[str, bytes]]) -> dict[int, Heard]:
-        """Ask some clients something, and wait for those who answer in time."""
-        free = self.reachable()
-        letters = [Letter(c.node, what, parts[c.number], c.number, -2) for c in clients if c.node in free and c.node]
-        self.post.send(letters, self.settings.request_seconds)
-        waiting, found, until = {letter.client for letter in letters}, dict[int, Heard](), time.monotonic()
-        until += self.settings.request_seconds
-        while waiting and time.monotonic() < until:
-            for heard in self.post.collect():
-                if heard.letter.what != what or heard.letter.client not in waiting:
-                    self.hear([heard])
-                    continue
-                waiting.discard(heard.letter.client)
-                if (client := self.know(heard)) is not None and REPLY in heard.parts:
-                    found[client.number] = heard
-            waiting &= {letter.client for letter, _, _ in self.post.out.values()}
-            time.sleep(POLL)
-        return found
-
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         clients = [self.enrolled[c] for c in client_C.tolist()]
         common = wire.pack({"shared": shared_P, "states": states, "t": t})
         parts = {c.number: question("gradient", c.standing(self.run)) | {COMMON: common} for c in clients}
         total_P, mass = torch.zeros_like(shared_P), 0.0
-        found = self._survey("gradient", clients, parts)
+        found = self.survey("gradient", clients, parts)
         for c, share in zip(client_C.tolist(), share_C.tolist(), strict=True):
             gradient_P = self._vector(found.get(c), shared_P)
             if gradient_P is not None:
@@ -440,7 +243,7 @@ class FlowerRuntime:
                 COMMON: wire.pack(common), OWN: wire.pack(tree),
             }  # fmt: skip
         found, tested = {}, {}
-        for c, heard in self._survey("measure", clients, parts).items():
+        for c, heard in self.survey("measure", clients, parts).items():
             try:
                 measured, count = wire.measured_of(wire.unpack(heard.parts[REPLY])), heard.head.get("tested")
                 values = [*measured.common.values(), *measured.own.values()]
@@ -449,37 +252,6 @@ class FlowerRuntime:
             if type(count) is int and 0 < count < 1 << 40 and all(tuple(v.shape) == (1,) for v in values):
                 found[c], tested[c] = measured, count
         return found, tested
-
-    # -- a run
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"{ENROLLED}{mark}.safetensors"
-        (folder / name).write_bytes(wire.pack({"clients": self.enrolled.to_state()}))
-        return [name]
-
-    def load(self, run: str, folder: Path, files: list[str]) -> None:
-        self.run = run
-        state = wire.unpack((folder / files[0]).read_bytes())["clients"] if files else {}
-        self.enrolled.from_state(state)
-
-    def durable(self, t: int) -> None:
-        """Devices hear with the next message what will not be asked for again; who has left is told so."""
-        self.enrolled.durable()
-        free = self.reachable()
-        gone = [c for c in self.enrolled if c.leaving and not c.member and c.node in free]
-        letters = [Letter(c.node, "bye", question("bye", c.standing(self.run)), c.number, -2) for c in gone if c.node]
-        self.post.send(letters, HELLO_SECONDS)
-        for client in gone:
-            client.leaving = False
-            self._strangers.add(client.node or 0)
-
-    def close(self) -> None:
-        """Those who have left hear it; the other nodes stay connected and serve the next run."""
-        until = time.monotonic() + CLOSE_SECONDS
-        while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
-            self.post.collect()
-            time.sleep(POLL)
 
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
