@@ -1,6 +1,6 @@
 """Flower's Grid without processes: real messages go to the devices' ClientApp code in this process, as bytes.
 
-A device answers when the server looks for its answer: a node that `waits` after so many looks, one `gone` never.
+A device answers when the server looks for its answer: a node that `waits` after so many messages, one `gone` never.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
 from turnout.deploy.device import DeviceFile, make_device
+from turnout.runtimes.flower.answering import Device
 from turnout.runtimes.flower.apps import answered
-from turnout.runtimes.flower.device import Device
 
 
 class HereGrid(Grid):
@@ -28,7 +28,7 @@ class HereGrid(Grid):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self.gone: set[int] = set()
-        self.waits: dict[int, int] = {}  # looks until a node answers what is not its first message
+        self.waits: dict[int, int] = {}  # messages to anybody before a node answers its second one
         self.heard: set[int] = set()
         self.out: dict[str, Message] = {}
         self.sent: list[tuple[int, int]] = []  # node, bytes
@@ -63,8 +63,7 @@ class HereGrid(Grid):
         found = []
         for key in [key for key in message_ids if key in self.out]:
             node = self.out[key].metadata.dst_node_id
-            if node in self.heard and self.waits.get(node, 0) > 0:
-                self.waits[node] -= 1
+            if node in self.heard and len(self.sent) < self.waits.get(node, 0):
                 continue
             if node in self.gone:
                 continue

@@ -18,7 +18,7 @@ from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
 from turnout.runtimes import wire
-from turnout.runtimes.flower.device import LEAVING, Device
+from turnout.runtimes.flower.answering import LEAVING, Device
 from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
 from turnout.runtimes.flower.keys import sign, signed_text, verified
@@ -220,7 +220,7 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
     serve_experiment(GridLink(grid), experiment.but(rounds=1), tmp_path / "run")
     before = len([node for node, _ in grid.sent if node == 101])
     again = HereGrid(devices)
-    again.waits = {101: 14}  # it answers the hello, and then only after so many looks
+    again.waits = {101: 8}  # it answers its first message, but the second only when the next round has begun
     serve_experiment(GridLink(again), experiment.but(rounds=4), tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         rounds = records.rounds()

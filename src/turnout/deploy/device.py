@@ -25,7 +25,8 @@ from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Experiment, World
 from turnout.runtimes.clients import Clients
-from turnout.runtimes.flower.device import LEAVING, LEFT, Device, Identity
+from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
+from turnout.runtimes.flower.device import WeightDevice
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.runtime import digest_of
 from turnout.runtimes.setup import Setup
@@ -97,7 +98,7 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     place = place_of(prepared.runtime.compute)
     clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
     identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)
-    device = Device(identity, clients, said.folder, said.policy)
+    device = WeightDevice(identity, clients, said.folder, said.policy)
     device.slowness = said.slowness
     return device
 

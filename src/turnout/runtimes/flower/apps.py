@@ -21,7 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from turnout.runtimes.flower.grid import GridLink, content_of, parts_of
 
 if TYPE_CHECKING:
-    from turnout.runtimes.flower.device import Device
+    from turnout.runtimes.flower.answering import Device
 
 server_app = ServerApp()
 client_app = ClientApp()

@@ -9,7 +9,8 @@ Shape letters: C clients of the cohort, I any clients, R replies, P shared param
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,14 +28,24 @@ from turnout.runtimes.border import fault
 from turnout.runtimes.clients import Clients, farewell_of
 from turnout.runtimes.flower.devices import Devices
 from turnout.runtimes.flower.enrolled import Client
-from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, question
+from turnout.runtimes.flower.link import Parts
+from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, question, work_parts
 from turnout.runtimes.flower.post import Heard
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.template import template, unlike
-from turnout.runtimes.flower.work import Done, RoundOfWork
+from turnout.runtimes.flower.work import RoundOfWork, Work
 from turnout.runtimes.setup import Setup
 from turnout.types import Replies, Tensors, Turnout
 from turnout.world.members import Members
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a client did: so many steps, and its reply; `t` is the round it was asked in."""
+
+    steps: int
+    replies: Replies
+    t: int
 
 
 class FlowerRuntime(Devices):
@@ -60,13 +71,9 @@ class FlowerRuntime(Devices):
         return float(self.examples(members.ids()).double().mean()) if len(members) else 0.0
 
     def late_reply(self, client: Client, heard: Heard) -> None:
-        done = self.checked(client, heard, None) if self.settings.late == "use" else None
+        done = self.checked(client, heard) if self.settings.late == "use" else None
         if done is not None:
             self._late[client.number] = done
-
-    def take_late(self) -> dict[int, Done]:
-        late, self._late = self._late, {}
-        return late
 
     def _first_rows(self) -> Tensors:
         """What a client keeps for the terms before its first round."""
@@ -94,7 +101,9 @@ class FlowerRuntime(Devices):
         self._unfinished, self._worked = {}, {}
         if self._template is None:
             self._template = template(self.setup, self._described(), download)
-        done = RoundOfWork(self, client_C, download).play()
+        work = Work(download.t, partial(self._work_parts, download), partial(self.checked, download=download))
+        done = RoundOfWork(self, client_C, work, self._late).play()
+        self._late.clear()
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
         turnout = self._turnout(client_C, steps_C, download.t)
         counts_C = self.algorithm.weighting.counts(turnout)
@@ -108,6 +117,10 @@ class FlowerRuntime(Devices):
         used = [done[c] for c in client_C[row_R].tolist()]
         self._worked = {int(d.replies.client_C[0]): d.t for d in used}
         return turnout, Replies.join([d.replies for d in used])
+
+    def _work_parts(self, download: Download, client: Client, seconds: float) -> Parts:
+        own = download.among(torch.tensor([client.number]))
+        return work_parts(own, client.standing(self.run), client.holds, seconds)
 
     def _described(self) -> Description:
         if self.data is None:
@@ -127,7 +140,7 @@ class FlowerRuntime(Devices):
         fraction_C = torch.where(full_C > 0, steps_C.double() / full_C.clamp(min=1), 0.0)
         return turn_out(client_C, fraction_C, self.examples(client_C), self.algorithm.local, self._single, t)[0]
 
-    def checked(self, client: Client, heard: Heard, download: Download | None) -> Done | None:
+    def checked(self, client: Client, heard: Heard, download: Download | None = None) -> Done | None:
         """What a client sends after work; None where it did none, or where it cannot be used."""
         steps, t = heard.head.get("steps"), heard.letter.t
         if steps is None or REPLY not in heard.parts:

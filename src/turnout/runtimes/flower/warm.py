@@ -24,8 +24,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from turnout.runtimes.flower.answering import LEFT, Device
 from turnout.runtimes.flower.apps import answered
-from turnout.runtimes.flower.device import LEFT, Device
 
 QUICK, CALM = 0.1, 1.0  # seconds between two looks for a message, after a busy time and otherwise
 BUSY = 30.0  # seconds after a message that count as a busy time

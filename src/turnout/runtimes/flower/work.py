@@ -14,42 +14,42 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import torch
 from torch import Tensor
 
-from turnout.exchange import Download
 from turnout.runtimes.flower.enrolled import Client
-from turnout.runtimes.flower.messages import question, work_parts
+from turnout.runtimes.flower.link import Parts
+from turnout.runtimes.flower.messages import question
 from turnout.runtimes.flower.post import Heard, Letter
-from turnout.types import Replies
 
 if TYPE_CHECKING:
-    from turnout.runtimes.flower.runtime import FlowerRuntime
+    from turnout.runtimes.flower.devices import Devices
 
+Done = TypeVar("Done")
 MARGIN = 0.3  # of a round's time is left for the way back, after the end of training
 POLL = 0.05  # seconds between two looks at what has come
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a client did: so many steps, and its reply; `t` is the round it was asked in."""
+class Work(Generic[Done]):
+    """What a round asks for: the message for a client that has so many seconds, and what its answer is worth."""
 
-    steps: int
-    replies: Replies
     t: int
-    seconds: dict[str, float] = field(default_factory=dict)
+    parts: Callable[[Client, float], Parts]
+    checked: Callable[[Client, Heard], Done | None]
 
 
-class RoundOfWork:
-    """The exchanges of one round."""
+class RoundOfWork(Generic[Done]):
+    """The exchanges of one round; `late` are replies to earlier ones that have come since."""
 
-    def __init__(self, runtime: FlowerRuntime, client_C: Tensor, download: Download):
-        self.runtime, self.client_C, self.download = runtime, client_C, download
+    def __init__(self, runtime: Devices, client_C: Tensor, work: Work[Done], late: Mapping[int, Done]):
+        self.runtime, self.client_C, self.work, self.t = runtime, client_C, work, work.t
         self.settings, self.enrolled, self.post = runtime.settings, runtime.enrolled, runtime.post
         self.began = time.monotonic()
+        self.late = late
         self.done: dict[int, Done] = {}
         self.requested: set[int] = set()
         self.working: set[int] = set()
@@ -57,8 +57,7 @@ class RoundOfWork:
 
     def play(self) -> dict[int, Done]:
         """Who did what."""
-        self.runtime.hear(self.post.collect())
-        self._late()
+        self._use_late()
         self._begin()
         while not self._closed():
             for heard in self.post.collect():
@@ -82,18 +81,16 @@ class RoundOfWork:
 
     def _letter(self, client: Client, what: str) -> Letter:
         assert client.node is not None
-        parts = question(what, client.standing(self.runtime.run), t=self.download.t)
-        return Letter(client.node, what, parts, client.number, self.download.t)
+        parts = question(what, client.standing(self.runtime.run), t=self.t)
+        return Letter(client.node, what, parts, client.number, self.t)
 
     def _send_work(self, clients: list[Client]) -> None:
         left = self.settings.round_seconds - (time.monotonic() - self.began)
         letters = []
         for client in clients:
-            own = self.download.among(torch.tensor([client.number]))
-            seconds = max(left - MARGIN * self.settings.round_seconds, 0.5 * left)
-            parts = work_parts(own, client.standing(self.runtime.run), client.holds, seconds)
+            parts = self.work.parts(client, max(left - MARGIN * self.settings.round_seconds, 0.5 * left))
             assert client.node is not None
-            letters.append(Letter(client.node, "work", parts, client.number, self.download.t))
+            letters.append(Letter(client.node, "work", parts, client.number, self.t))
             client.accepts, client.asked = False, time.monotonic()
         self.post.send(letters, 2 * self.settings.round_seconds + 60)
         self.working |= {client.number for client in clients}
@@ -105,7 +102,7 @@ class RoundOfWork:
             return True
         if passed > self.settings.request_seconds:
             self.requested.clear()
-        out = {letter.client for letter, _, _ in self.post.out.values() if letter.t == self.download.t}
+        out = {letter.client for letter, _, _ in self.post.out.values() if letter.t == self.t}
         self.working &= out  # a node that has gone answers nothing
         self.requested &= out
         if not self.working and not self.requested:
@@ -116,7 +113,7 @@ class RoundOfWork:
     def _hear(self, heard: Heard) -> None:
         """An answer: of this round, or to something else that was out."""
         letter = heard.letter
-        if letter.t != self.download.t or letter.what not in ("request", "work"):
+        if letter.t != self.t or letter.what not in ("request", "work"):
             self.runtime.hear([heard])
             return
         client = self.runtime.know(heard)
@@ -131,14 +128,15 @@ class RoundOfWork:
             else:
                 self.runtime.notes.declined.append(f"{client.name}: {heard.head['why']}")
             return
-        done = self.runtime.checked(client, heard, self.download)
+        done = self.work.checked(client, heard)
         if done is not None:
             self.done[client.number] = done
 
-    def _late(self) -> None:
+    def _use_late(self) -> None:
         """Replies to earlier rounds that have come since: used, where that is wanted and the client is asked now."""
         cohort = set(self.client_C.tolist())
-        for number, done in self.runtime.take_late().items():
+        self.runtime.hear(self.post.collect())
+        for number, done in self.late.items():
             if self.settings.late == "use" and number in cohort:
                 self.done[number] = done
                 self.runtime.notes.late_used += 1
