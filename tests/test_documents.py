@@ -34,6 +34,13 @@ STUDIES = ROOT / "docs" / "studies.md"
 BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
+    "deploy.md": [
+        "it takes two minutes, and make test-slow runs it",
+        "a server runs until its last round, and make test-slow starts it",
+        "a device runs until it leaves, and make test-slow starts it",
+        "a server runs until its last round, and make test-slow starts it",
+        "it needs the run of the demonstration above",
+    ],
     "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "studies.md": ["it takes minutes"],
 }

@@ -103,15 +103,28 @@ class Download:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """A limit that a client finds out about while it trains: it stops before the first step at which `reached` says so.
+
+    `scale` gives what updates are multiplied by after so many steps [R] (None: nothing).
+    """
+
+    reached: Callable[[], bool]
+    scale: Callable[[Tensor], Tensor | None]
+
+
+@dataclass(frozen=True)
 class Assignment:
     """Local work that counts: who does how many steps, and what each multiplies its update by before sending it.
 
-    In descending order of steps; `scale_R` is None where nobody scales.
+    In descending order of steps; `scale_R` is None where nobody scales. With a `limit` (on a device only; it does not
+    travel) there may be fewer steps, the reply's report says how many ("steps"), and `scale_R` is not used.
     """
 
     client_R: Tensor
     steps_R: Tensor
     scale_R: Tensor | None = None
+    limit: Limit | None = None
 
     def take(self, rows: Tensor) -> Assignment:
         """Some of it."""

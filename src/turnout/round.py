@@ -140,6 +140,7 @@ def client_work(
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
     report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
     report |= {name: value.cpu() for name, value in (before | after).items()}
+    report |= {} if asked.limit is None else {"steps": trained.steps_C}
     return Replies(asked.client_R, message, states, trained.up, report, hints), kept
 
 

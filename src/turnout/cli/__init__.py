@@ -8,6 +8,7 @@ exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
 measuring.py  `turnout trace record`
+deploying.py  `turnout deploy`, `turnout device`
 studies.py    `turnout study`
 screen.py     the console they print to
 
@@ -29,7 +30,7 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import comparing, exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import comparing, deploying, exporting, looking, measuring, predicting, running, seeing, writing
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -45,6 +46,7 @@ Examples:
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout export runs/mine --model model.onnx    the trained model for other programs
+  turnout deploy demo                            real devices through Flower: a server and five of them, here
 """
 
 app = typer.Typer(
@@ -75,6 +77,10 @@ turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv"
 trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
 trace.command("record")(measuring.record)
 app.add_typer(trace, name="trace")
+
+
+app.add_typer(deploying.deploy, name="deploy")
+app.add_typer(deploying.device, name="device")
 
 
 def _version(wanted: bool) -> None:

@@ -87,6 +87,11 @@ def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
     return source.rpartition(":")[2], cook(source)
 
 
+def one_experiment(source: str) -> Experiment:
+    """The experiment of a recipe or a file; of several variants the first."""
+    return next(iter(read_source(source)[1].values()))
+
+
 def with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment:
     for setting in settings:
         experiment = with_setting(experiment, setting)

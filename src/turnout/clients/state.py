@@ -86,6 +86,7 @@ class ClientState:
             slots=slots,
             count_C=count_R,
             scale_C=asked.scale_R,
+            limit=asked.limit,
             terms=algorithm.terms,
             down=download.down,
             mine=self.mine,

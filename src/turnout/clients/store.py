@@ -21,6 +21,8 @@ from torch import Tensor
 from turnout.machine.files import replacing
 from turnout.types import Tensors
 
+ENROLLED = "enrolled-"  # how files begin that say who real clients are: their rows are on their devices
+
 
 class ClientStore:
     """Rows per client, starting from `initial` (one client's state) for those never seen."""
@@ -144,7 +146,7 @@ class ClientStore:
     def load(self, folder: Path, files: list[str]) -> None:
         """Go back to what these files say."""
         self.clear()
-        for file in files:
+        for file in (file for file in files if not file.startswith(ENROLLED)):
             rows = load_file(folder / file)
             for client in rows.pop("forgotten").tolist():
                 self.forget(client)

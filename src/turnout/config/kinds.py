@@ -76,7 +76,7 @@ ROLES = (
     Role("aggregation", Aggregation, ("turnout.parts.aggregation",)),
     Role("server", ServerStep, ("turnout.parts.server",)),
     Role("event", Events, ("turnout.world.events",)),
-    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings",)),
+    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings", "turnout.runtimes.flower.settings")),
 )
 
 

@@ -76,7 +76,10 @@ class Description:
         return number
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        write_whole(folder / FILE, self.text() + "\n")
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
 
 def read_description(folder: Path) -> Description | None:
@@ -85,7 +88,15 @@ def read_description(folder: Path) -> Description | None:
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return read_text(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+
+
+def read_text(text: str, where: str) -> Description:
+    """A description from what `Description.text` wrote."""
+    try:
+        found: dict[str, Any] = json.loads(text)
         kept = {f.name: found[f.name] for f in fields(Description)}
         kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         unit, encoding = kept.pop("standardised"), kept.pop("encoding")
@@ -95,7 +106,7 @@ def read_description(folder: Path) -> Description | None:
             encoding=None if encoding is None else Encoding.from_plain(encoding),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+        raise Mistake(f"{where} is damaged ({error!r}): run again with --resume, which writes it anew") from error
 
 
 @dataclass(frozen=True, eq=False)

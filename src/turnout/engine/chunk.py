@@ -19,10 +19,13 @@ from turnout.engine.job import Job, Trained
 from turnout.engine.native.steps import NativeSteps, StepRule
 from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
+from turnout.exchange import Limit
 from turnout.parts.optimizers import SGD
 from turnout.parts.terms.base import At
 from turnout.rng import key
 from turnout.types import Tensors
+
+NATIVE_STEPS = 16  # between two looks at a job's limit
 
 
 class Chunk:
@@ -88,15 +91,41 @@ class Chunk:
         self._write_update()
 
     def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
+        if self.job.limit is not None:
+            return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
         self.loss_c += native.train(
             self.job.samples, self.batches, self.steps_c, self.start_cP, rule, self.flat_cP, shared
         )
+        return None
+
+    def _run_native_until(self, limit: Limit, native: NativeSteps, rule: StepRule) -> None:
+        """Some steps at a time, each beginning where the last ended, so that the limit is looked at in between."""
+        self.flat_cP.copy_(self.start_cP)
+        for first in range(0, int(self.steps_c.max()), NATIVE_STEPS):
+            if first and limit.reached():
+                return self._stopped(first)
+            some = slice(first, first + NATIVE_STEPS)
+            batches = Batches(self.batches.row_cJB[:, some], self.batches.size_cJ[:, some])
+            left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
+            start_cP = self.flat_cP.clone()
+            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, self.flat_cP, 0)
+        return None
+
+    def _stopped(self, steps: int) -> None:
+        """Nobody takes more steps than these."""
+        self.steps_c = self.steps_c.clamp(max=steps)
+        self.result.steps_C[self.rows] = self.steps_c
+        if self.job.terms:
+            self.progress_c = self.job.optimizer.progress(self.steps_c).to(self.flat_cP)
 
     def _run_steps(self) -> None:
         steps = self.steps_c.tolist()
         active = len(steps)
         for step in range(steps[0] if steps else 0):
+            if step and self.job.limit is not None and self.job.limit.reached():
+                self._stopped(step)
+                return
             while steps[active - 1] <= step:
                 active -= 1
             for rows in self._groups(step, active):
@@ -227,10 +256,13 @@ class Chunk:
         update_cP, start_cP = self.flat_cP[:, : layout.shared], self.start_cP[:, : layout.shared]
         if self.weights is not None:
             self._write_from_copy(self.weights, start_cP)
-        elif self.native is None or self.job.terms:  # without terms, the C steps have written the update already
+        elif self.native is None or self.job.terms or self.job.limit:  # else C has written it
             update_cP.sub_(start_cP)
-        if self.job.scale_C is not None:
-            update_cP.mul_(self.job.scale_C[self.rows, None].to(update_cP))
+        scale_c = None if self.job.scale_C is None else self.job.scale_C[self.rows]
+        if self.job.limit is not None:
+            scale_c = self.job.limit.scale(self.steps_c)
+        if scale_c is not None:
+            update_cP.mul_(scale_c[:, None].to(update_cP))
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
 
     def _write_from_copy(self, weights: ChunkWeights, start_cP: Tensor) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from turnout.exchange import Limit
 from turnout.parts.optimizers import SGD, Optimizer
 from turnout.parts.terms.base import Term
 from turnout.types import Samples, Tensors
@@ -43,6 +44,7 @@ class Job:
     down: dict[str, Tensors] = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> [C, ...]
     magnitudes: bool = False  # whether to record the mean |gradient| of each parameter
+    limit: Limit | None = None  # where training may have to stop early
 
     @property
     def fused(self) -> bool:
@@ -77,3 +79,4 @@ class Trained:
     up: dict[str, Tensors]
     mine: dict[str, Tensors]
     magnitude: Tensors  # parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
+    steps_C: Tensor  # steps that were taken: all of the job's, unless it has a limit

@@ -144,7 +144,9 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     loss_C = torch.zeros(clients, dtype=job.start_P.dtype, device=device)
     finite_C = torch.ones(clients, dtype=torch.bool, device=device)
     magnitude = {slot.name: torch.zeros_like(loss_C) for slot in parameters} if job.magnitudes else {}
-    return Trained(flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine, magnitude)
+    return Trained(
+        flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine, magnitude, job.steps_C.clone()
+    )
 
 
 def _batches(job: Job, block: slice) -> Batches:

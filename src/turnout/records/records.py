@@ -277,12 +277,15 @@ def export_turnout(records: Records, path: str | Path, names: Sequence[str] | No
     return path
 
 
-def export_events(records: Records, path: str | Path, names: Sequence[str] | None = None) -> Path | None:
+def export_events(
+    records: Records, path: str | Path, names: Sequence[str] | None = None, outside: Sequence[int] = ()
+) -> Path | None:
     """Write who joined and left as the CSV `round,client,event` that an `EventLog` reads; None where nobody did.
 
+    `outside`: clients that never were members.
     What the rules decided themselves (a client that was dropped, and joined again by itself) they decide again.
     """
-    rows, there = [], dict[int, str]()
+    rows, there = [(0, names[c] if names else c, "outside") for c in outside], dict[int, str]()
     for t, client, kind, detail in records.events():
         event = {"join": "join", "return": "join", "leave": "leave"}.get(kind)
         if event is None or there.get(client) == event:

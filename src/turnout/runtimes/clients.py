@@ -92,12 +92,18 @@ class Clients:
         rows = {name: value[good_R.to(value.device)] for name, value in state.to_rows().items()}
         self._pending = (replies.client_C[good_R], rows) if bool(good_R.any()) else None
 
+    def let_go(self) -> tuple[Tensor, Tensors] | None:
+        """Clients and rows of what was held for the last round, which is not held any more; None: nothing."""
+        pending, self._pending = self._pending, None
+        return pending
+
     def commit(self, client_R: Tensor) -> None:
         """What these clients kept of the last round is theirs now; what others kept is dropped."""
-        if self._pending is None:
+        pending = self.let_go()
+        if pending is None:
             return
-        client_K, rows = self._pending
-        used_K, self._pending = torch.isin(client_K, client_R), None
+        client_K, rows = pending
+        used_K = torch.isin(client_K, client_R)
         if not bool(used_K.all()):
             client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
         with stage("client state"):

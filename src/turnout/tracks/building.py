@@ -10,36 +10,18 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
-from turnout.data import Federation
 from turnout.data.description import Description
 from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
 from turnout.task import InOwnUnit
+from turnout.world.enrolment import enrolment_of as enrolment_of
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, Setting, calendar_of
 from turnout.world.participation import Always
-
-
-def enrolment_of(federation: Federation) -> Enrolment:
-    """What is known of simulated clients before the first round."""
-    return Enrolment(
-        clients=federation.clients,
-        names=federation.names,
-        input_shape=federation.input_shape,
-        classes=federation.classes,
-        labels=tuple(map(str, federation.labels)),
-        sample=_a_few_samples(federation),
-        groups=federation.groups(),
-        fingerprint=federation.fingerprint(),
-        standardised=getattr(federation, "standardised", None),  # tables have it
-        encoding=getattr(federation, "encoding", None),
-        note=getattr(federation, "note", ""),
-        examples=lambda client_C: federation.examples(client_C).cpu(),
-    )
 
 
 def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
@@ -83,16 +65,6 @@ def described(enrolment: Enrolment, mark: str) -> Description:
         standardised=enrolment.standardised,
         encoding=enrolment.encoding,
     )
-
-
-def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Samples to try the model on."""
-    ids = torch.arange(min(federation.clients, 64))
-    with_data = ids[federation.examples(ids).cpu() > 0]
-    if len(with_data) == 0:
-        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
-    x, y = federation.train(with_data[:1], 0).of(0)
-    return x[:8], y[:8]
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from turnout.data.columns import Encoding
+from turnout.data.federation import Federation
 from turnout.errors import Mistake
 from turnout.task import Standardised
 
@@ -39,6 +41,34 @@ class Enrolment:
     standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
     encoding: Encoding | None = None  # how the columns of a table became samples
     note: str = ""  # how files became samples, in a sentence
+
+
+def enrolment_of(federation: Federation) -> Enrolment:
+    """What is known of simulated clients before the first round."""
+    return Enrolment(
+        clients=federation.clients,
+        names=federation.names,
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        labels=tuple(map(str, federation.labels)),
+        sample=_a_few_samples(federation),
+        groups=federation.groups(),
+        fingerprint=federation.fingerprint(),
+        standardised=getattr(federation, "standardised", None),  # tables have it
+        encoding=getattr(federation, "encoding", None),
+        note=getattr(federation, "note", ""),
+        examples=lambda client_C: federation.examples(client_C).cpu(),
+    )
+
+
+def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Samples to try the model on."""
+    ids = torch.arange(min(federation.clients, 64))
+    with_data = ids[federation.examples(ids).cpu() > 0]
+    if len(with_data) == 0:
+        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
+    x, y = federation.train(with_data[:1], 0).of(0)
+    return x[:8], y[:8]
 
 
 class TiedToClients(Protocol):

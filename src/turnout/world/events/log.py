@@ -13,8 +13,8 @@ HEADER = ["round", "client", "event"]
 
 @dataclass(frozen=True)
 class EventLog:
-    """Joins and leaves from a CSV file with the header `round,client,event`; an event is `join`, `leave`, or `vanish`
-    for a leave without a word."""
+    """Joins and leaves from a CSV file with the header `round,client,event`; an event is `join`, `leave`, `vanish` for
+    a leave without a word, or `outside` for a client that is no member at first and may never be."""
 
     path: str
 
@@ -23,7 +23,13 @@ class EventLog:
         return False
 
     def events(self, setting: Setting) -> PlannedEvents:
-        return PlannedEvents(tuple(self._row(i, row, setting) for i, row in enumerate(self._rows()) if row))
+        rows = [(i, row) for i, row in enumerate(self._rows()) if row]
+        events = tuple(self._row(i, row, setting) for i, row in rows if row[2:] != ["outside"])
+        outside = (number_of(row[1], setting, self._line(i) + ": ") for i, row in rows if row[2:] == ["outside"])
+        return PlannedEvents(events, tuple(outside))
+
+    def _line(self, i: int) -> str:
+        return f"{self.path}, line {i + 2}"
 
     def _rows(self) -> list[list[str]]:
         try:
@@ -38,7 +44,7 @@ class EventLog:
         return rows[1:]
 
     def _row(self, i: int, row: list[str], setting: Setting) -> Event:
-        where = f"{self.path}, line {i + 2}"
+        where = self._line(i)
         if len(row) != 3 or not row[0].isdecimal():
             raise Mistake(f"{where}: a row is a round, a client and join, leave or vanish, not {','.join(row)!r}")
         if row[2] not in ("join", "leave", "vanish"):

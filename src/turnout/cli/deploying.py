@@ -1,0 +1,152 @@
+"""`turnout deploy init | server | demo` and `turnout device run | leave`: training on real devices through Flower."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.errors import Mistake
+
+App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
+Source = Annotated[str, typer.Argument(metavar="[EXPERIMENT]", help="A recipe or a file; as for turnout run.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder (DIR/run).")]
+Host = Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")]
+Port = Annotated[int, typer.Option(help="The port to listen at.")]
+Certificates = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="ca.crt, server.crt and server.key: the connection is encrypted.")
+]
+AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: let nodes in whose keys were not registered.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
+Once = Annotated[bool, typer.Option("--once", help="End where the connection is lost, instead of starting again.")]
+Stock = Annotated[bool, typer.Option("--stock", help="Run Flower's own SuperNode instead of a warm process.")]
+Pause = Annotated[float, typer.Option(help="Seconds until a lost device is started again.", hidden=True)]
+Rounds = Annotated[int, typer.Option(help="Rounds to train.")]
+
+DEPLOY = """Train on real devices through Flower (pip install 'turnout[flower]').
+
+\b
+turnout deploy demo                        a server and five devices on this machine, with everything going wrong
+turnout deploy init app                    write an app: server, device, certificates, units for a supervisor
+turnout deploy server app --host 0.0.0.0   start the server; devices: turnout device run app/device.toml
+"""
+DEVICE = """A device of such a training.
+
+\b
+turnout device run device.toml             work for the server that the file names, until told to leave
+turnout device leave device.toml           say goodbye: the server forgets this client
+"""
+deploy = typer.Typer(no_args_is_help=True, help=DEPLOY, rich_markup_mode=None)
+device = typer.Typer(no_args_is_help=True, help=DEVICE, rich_markup_mode=None)
+
+
+@deploy.command("init")
+def init(folder: App, experiment: Source = "digits") -> None:
+    """Write a ready app: experiment, device, certificates script, supervisor units, and what Flower reads.
+
+    \b
+    turnout deploy init app
+    turnout deploy init app my.toml
+    """
+    from turnout.cli.planning import one_experiment
+    from turnout.cli.screen import say
+    from turnout.deploy.app import write_app
+
+    for path in write_app(folder, one_experiment(experiment)):
+        say(str(path))
+    say(f"turnout deploy server {folder} starts the server, turnout device run {folder}/device.toml a device")
+
+
+@deploy.command("server")
+def server(
+    folder: App,
+    out: Out = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    certificates: Certificates = None,
+    any_node: AnyNode = False,
+) -> None:
+    """Start the server, and start it again where it dies; a run in the folder goes on.
+
+    Public keys in DIR/devices are let in as they come (with --certificates).
+
+    \b
+    turnout deploy server app
+    turnout deploy server app --host 0.0.0.0 --certificates app/certificates
+    """
+    from turnout.cli.screen import say
+    from turnout.deploy.processes import ServerPlace, Tls
+    from turnout.deploy.serving import LOOK, Serving
+
+    tls = None if certificates is None else Tls(certificates.absolute(), known_keys=not any_node)
+    place = ServerPlace(folder.absolute() / "app", folder.absolute() / "server", host, port, tls)
+    serving = Serving(place, folder / "experiment.toml", out or folder / "run", folder / "devices", say)
+    try:
+        serving.start()
+        while not serving.watch():
+            time.sleep(LOOK)
+        say(f"done: turnout show {serving.out}; its report is {serving.out / 'report.html'}")
+    finally:
+        serving.stop()
+
+
+@deploy.command("demo")
+def demo(
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep it (new under runs/).")] = None,
+    rounds: Rounds = 12,
+) -> None:
+    """Run a server and five devices on this machine, with a real SuperLink and nodes.
+
+    One is now and then absent, one is killed and started again, one is slow, one joins late; then come the table, the
+    report, and the replay in one process, which gives the same model.
+
+    \b
+    turnout deploy demo
+    turnout deploy demo --rounds 20 --out runs/demo
+    """
+    from turnout.cli.screen import say
+    from turnout.deploy.demo import play
+    from turnout.running.folder import new_folder
+
+    play((out or new_folder("demo")).absolute(), rounds, say)
+
+
+@device.command("run")
+def run_device(file: File, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
+    """Work for the server that the device's file names; started again where the connection is lost.
+
+    \b
+    turnout device run device.toml
+    turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
+    """
+    from turnout.cli.screen import say
+    from turnout.deploy.device import keep_running, run_once
+
+    if once:
+        run_once(file)
+    elif keep_running(file, pause, stock):
+        say("this device has left: the server has said goodbye")
+
+
+@device.command("leave")
+def leave(file: File) -> None:
+    """Leave for good: the server is told with the next message, and forgets this client.
+
+    \b
+    turnout device leave device.toml
+    """
+    from turnout.cli.screen import say
+    from turnout.deploy.device import ask_to_leave
+
+    folder = ask_to_leave(file)
+    say(f"the server hears of it with its next question; {folder / 'left'} is there once it knows")
+
+
+def check_extra() -> None:
+    """Say what to install where Flower is missing."""
+    try:
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise Mistake("real devices are reached through Flower: pip install 'turnout[flower]'") from error

@@ -1,0 +1,139 @@
+"""The clients of a federation under other numbers: in the order of a list of names, or a single one on a device.
+
+Draws are addressed by a client's number, so a deployment is replayed with the numbers that its devices were given.
+
+Shape letters: C clients asked for, N clients.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnout.data.federation import CentralSet, DataSpec, Device, Federation
+from turnout.data.labels import Public
+from turnout.errors import Mistake
+from turnout.types import Samples
+from turnout.world.client_names import ClientNames
+from turnout.world.members import Members
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbered:
+    """A federation whose clients have other numbers; `inside` gives the numbers they have in it."""
+
+    federation: Federation
+    inside: Callable[[Tensor], Tensor]
+    clients: int
+    names: tuple[str, ...] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "federation":
+            raise AttributeError(name)
+        return getattr(self.federation, name)  # shapes, labels, how targets were standardised
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.federation.input_shape
+
+    @property
+    def classes(self) -> int:
+        return self.federation.classes
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.federation.labels
+
+    @property
+    def public(self) -> Public | None:
+        public = self.federation.public
+        if public is None:
+            return None
+        return replace(public, label_set=lambda client, t: public.label_set(int(self.inside(torch.tensor(client))), t))
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return self.federation.examples(self.inside(client_C))
+
+    def train(self, client_C: Tensor, t: int) -> Samples:
+        return self.federation.train(self.inside(client_C), t)
+
+    def test(self, client_C: Tensor, t: int) -> Samples:
+        return self.federation.test(self.inside(client_C), t)
+
+    def _members(self, members: Members | None) -> Members:
+        ids = torch.arange(self.clients) if members is None else members.ids()
+        here = torch.zeros(self.federation.clients, dtype=torch.bool)
+        here[self.inside(ids[ids < self.clients])] = True
+        return Members(self.federation.clients, (~here).nonzero().squeeze(1))
+
+    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
+        return self.federation.central_test(self._members(members))
+
+    def central_set(self, members: Members | None = None) -> CentralSet | None:
+        return self.federation.central_set(self._members(members))
+
+    def to(self, device: Device) -> Renumbered:
+        return replace(self, federation=self.federation.to(device))
+
+    def groups(self) -> Tensor | None:
+        groups_N = self.federation.groups()
+        return None if groups_N is None else groups_N[self.inside(torch.arange(self.clients))]
+
+    def noisy(self) -> Tensor | None:
+        noisy_N = self.federation.noisy()
+        return None if noisy_N is None else noisy_N[self.inside(torch.arange(self.clients))]
+
+    def fingerprint(self) -> str:
+        return self.federation.fingerprint()
+
+
+def alone(federation: Federation, said: int | str) -> Renumbered:
+    """One client of a federation, whatever number it is asked for by."""
+    number = ClientNames(federation.names, federation.clients).number(said)
+    if number is None and federation.clients == 1:
+        number = 0  # data of a single client is that client's
+    if number is None:
+        known = f"clients 0 to {federation.clients - 1}" if federation.names is None else "other names"
+        raise Mistake(f"world.data has no client {said!r}, it has {known}: name one of them, or give the device its "
+                      "own data")  # fmt: skip
+    return Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Data whose clients are numbered by a CSV of `client,name`: as the devices of a deployment were."""
+
+    data: DataSpec
+    path: str
+
+    def load(self, seed: int, data_dir: Path | None) -> Renumbered:
+        federation, names = self.data.load(seed, data_dir), read_names(self.path)
+        known = ClientNames(federation.names, federation.clients)
+        numbers = [known.number(name) for name in names]
+        for name, number in zip(names, numbers, strict=True):
+            if number is None:
+                raise Mistake(f"{self.path} names {name!r}, and the data has no such client")
+        inside_N = torch.tensor(numbers, dtype=torch.int64)
+        return Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names))
+
+
+def read_names(path: str | Path) -> list[str]:
+    """The names of a CSV of `client,name`, by number."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except OSError as error:
+        raise Mistake(f"cannot read the names {path}: {error.strerror}") from error
+    numbered = [row[:1] for row in rows] == [["client"], *([str(i)] for i in range(len(rows) - 1))]
+    if not numbered or any(len(row) != 2 for row in rows):
+        raise Mistake(f"{path}: a list of names has the header `client,name` and the numbers 0, 1, 2 in order")
+    return [row[1] for row in rows[1:]]
+
+
+KINDS = {"in-order": InOrder}

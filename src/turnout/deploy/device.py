@@ -1,0 +1,141 @@
+"""A device's file, and the device made from it.
+
+experiment = "experiment.toml"     # the server's file: model, algorithm, task and seed must be its own
+client = "kitchen"                 # the client's name (or its number, where the data numbers its clients)
+superlink = "192.0.2.7:8000"
+[data]                             # this device's own data; without, that of the experiment
+[policy]                           # when it works: least_battery, only_charging, unmetered, quiet, own
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from turnout.config.read import build, load
+from turnout.data.federation import DataSpec
+from turnout.data.renumbered import alone
+from turnout.deploy.processes import free_port, program, surroundings
+from turnout.engine.trainers import place_of
+from turnout.errors import Mistake
+from turnout.experiment import Algorithm, Experiment, World
+from turnout.runtimes.clients import Clients
+from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
+from turnout.runtimes.flower.device import WeightDevice
+from turnout.runtimes.flower.policy import Policy
+from turnout.runtimes.flower.runtime import digest_of
+from turnout.runtimes.setup import Setup
+from turnout.tracks.building import described, enrolment_of
+from turnout.tracks.prepare import settled
+from turnout.world.events import Calendar
+
+
+@dataclass(frozen=True)
+class DeviceFile:
+    """What a device's file says; paths are relative to the file.
+
+    experiment  the server's experiment file
+    client      its client's name
+    superlink   where the server is: host:port
+    folder      where its rows are kept
+    data        its own data; without, that of the experiment
+    policy      when it works
+    key         its private key, for a server that knows its devices by their keys
+    root        the certificate of whoever signed the server's: without, nothing is encrypted
+    slowness    seconds added whenever training looks at the clock, to try what slow devices do
+    """
+
+    experiment: Path = Path("experiment.toml")
+    client: str = ""
+    superlink: str = "127.0.0.1:8000"
+    folder: Path = Path("device")
+    data: DataSpec | None = None
+    policy: Policy = field(default_factory=Policy)
+    key: Path | None = None
+    root: Path | None = None
+    slowness: float = 0.0
+
+
+def read_device(path: Path) -> DeviceFile:
+    """A device's file."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Mistake(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
+                      ) from error  # fmt: skip
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is not valid TOML: {error}") from error
+    found: DeviceFile = build(DeviceFile, table | {"client": str(table.get("client", ""))}, "")
+    if not found.client:
+        raise Mistake(f'{path} does not say whose device this is: client = "a name of its own"')
+    paths = {
+        n: path.parent / p for n in ("experiment", "folder", "key", "root") if (p := getattr(found, n)) is not None
+    }
+    return replace(found, **paths)
+
+
+def open_device(path: Path) -> Device:
+    """The device of such a file, with its data loaded."""
+    said = read_device(path)
+    experiment = load(said.experiment)
+    return make_device(experiment, said)
+
+
+def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None = None) -> Device:
+    """A device for one client of an experiment."""
+    data = said.data or experiment.world.data
+    federation = alone(data.load(experiment.seed, data_dir), said.client)
+    given = experiment.but(world=World(data), runtime=experiment.runtime.compute)
+    enrolment = enrolment_of(federation)
+    prepared, _, model = settled(given, enrolment)
+    if not isinstance(prepared.algorithm, Algorithm):
+        raise Mistake("a device trains weights; scores are for simulations so far: set algorithm to weights")
+    place = place_of(prepared.runtime.compute)
+    clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+    identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)
+    device = WeightDevice(identity, clients, said.folder, said.policy)
+    device.slowness = said.slowness
+    return device
+
+
+def run_once(path: Path) -> None:
+    """Be this device until it has left, or the connection is lost for good."""
+    from turnout.runtimes.flower.warm import stay
+
+    said = read_device(path)
+    stay(open_device(path), said.superlink, said.root, said.key)
+
+
+def stock_command(path: Path, port: int) -> list[str]:
+    """A stock SuperNode for this device; it starts a process for every message, and needs a port of its own."""
+    said = read_device(path)
+    secure = ["--insecure"] if said.root is None else ["--root-certificates", str(said.root)]
+    keyed = [] if said.key is None else ["--auth-supernode-private-key", str(said.key)]
+    return [
+        program("flower-supernode"), *secure, *keyed, "--superlink", said.superlink, "--port", str(port),
+        "--node-config", f'device="{path.absolute()}"',
+    ]  # fmt: skip
+
+
+def keep_running(path: Path, pause: float, stock: bool = False) -> bool:
+    """Be this device, in a process that is started again when it dies; True once it has left."""
+    folder = read_device(path).folder
+    command = [sys.executable, "-m", "turnout", "device", "run", str(path), "--once"]
+    while not (folder / LEFT).exists():
+        subprocess.run(stock_command(path, free_port()) if stock else command, env=surroundings({}), check=False)
+        if not (folder / LEFT).exists():
+            time.sleep(pause)
+    return True
+
+
+def ask_to_leave(path: Path) -> Path:
+    """Have the device say goodbye; its folder."""
+    folder = read_device(path).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LEAVING).touch()
+    return folder

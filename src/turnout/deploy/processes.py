@@ -1,0 +1,184 @@
+"""SuperLink, the server's run and devices as processes. Each is started, watched and started again from here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from turnout.errors import Mistake
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def surroundings(own: dict[str, str]) -> dict[str, str]:
+    """The environment of a process: Flower's programs find each other on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **QUIET, "PATH": path, **own}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def program(name: str) -> str:
+    """A program of Flower's, beside the Python that runs this."""
+    beside = Path(sys.executable).parent / name
+    if beside.exists():
+        return str(beside)
+    raise Mistake(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
+
+
+@dataclass
+class Process:
+    """A process in a session of its own, so that it can be ended with all it has started."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Process:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as out:
+            self.popen = _popen(self.command, surroundings(self.environment), out)
+        return self
+
+    @property
+    def runs(self) -> bool:
+        return self.popen is not None and self.popen.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, with all it has started."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ask it to end; end it if it does not."""
+        self._signal(signal.SIGTERM)
+        until = time.monotonic() + seconds
+        while self.runs and time.monotonic() < until:
+            time.sleep(0.05)
+        self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self.popen is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, number)
+        if number == signal.SIGKILL:
+            self.popen.wait()
+
+
+def _popen(command: Sequence[str], environment: dict[str, str], out: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
+    )
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The server's certificate; with `known_keys`, only nodes whose keys were registered get in."""
+
+    folder: Path
+    known_keys: bool = True
+
+    def options(self) -> list[str]:
+        files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
+        found = [word for option, name in files.items() for word in (option, str(self.folder / name))]
+        return found + (["--enable-supernode-auth"] if self.known_keys else [])
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """Where a server runs: its app, its working folder, host and port."""
+
+    app: Path
+    work: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    tls: Tls | None = None
+
+    @property
+    def address(self) -> str:
+        """As seen from this machine."""
+        return f"127.0.0.1:{self.port}" if self.host in ("0.0.0.0", "127.0.0.1") else f"{self.host}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"FLWR_HOME": str(self.work / "flower")}
+
+    def superlink(self) -> Process:
+        """The SuperLink; its database keeps nodes and messages when it is killed."""
+        secure = ["--insecure"] if self.tls is None else self.tls.options()
+        command = [
+            program("flower-superlink"), *secure, "--disable-runtime-dependency-installation",
+            "--database", str(self.work / "superlink.db"), "--host", self.host, "--port", str(self.port),
+        ]  # fmt: skip
+        return Process("SuperLink", command, self.work / "superlink.log", self.environment)
+
+    def configure(self) -> None:
+        """Tell `flwr` where the SuperLink is."""
+        home = self.work / "flower"
+        home.mkdir(parents=True, exist_ok=True)
+        trust = "insecure = true" if self.tls is None else f'root-certificates = "{self.tls.folder / "ca.crt"}"'
+        text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n{trust}\n'
+        (home / "config.toml").write_text(text, encoding="utf-8")
+
+    def flwr(self, *words: str, seconds: float = 60.0) -> dict[str, object]:
+        """What a command of Flower's says, as JSON."""
+        command = [program("flwr"), *words, "--format", "json"]
+        environment = surroundings(self.environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
+        try:
+            found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError as error:
+            said = (done.stderr or done.stdout).strip()[-500:]
+            raise Mistake(f"flwr {' '.join(words[:2])} failed: {said}") from error
+        if found.get("success") is False:
+            raise Mistake(f"flwr {' '.join(words[:2])} failed: {found.get('error-message', found)}")
+        return found
+
+    def submit(self, experiment: Path, out: Path) -> str:
+        """Start the server's run; its number."""
+        config = f'experiment="{experiment.absolute()}" out="{out.absolute()}"'
+        return str(self.flwr("run", str(self.app), "here", "--run-config", config)["run-id"])
+
+    def status(self, run: str) -> str:
+        found = self.flwr("list", "here", "--run-id", run)
+        runs = found.get("runs")
+        return str(runs[0]["status"]) if isinstance(runs, list) and runs else "unknown"
+
+    def register(self, public_key: Path) -> None:
+        """Let the node with this key in."""
+        self.flwr("supernode", "register", str(public_key), "here")
+
+    def wait(self, superlink: Process, seconds: float = 60.0) -> None:
+        """Wait until the SuperLink listens."""
+        host, _, port = self.address.rpartition(":")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and superlink.runs:
+            try:
+                socket.create_connection((host, int(port)), 1.0).close()
+                return
+            except OSError:
+                time.sleep(0.2)
+        raise Mistake(f"the SuperLink does not start: look at {superlink.log}")
+
+
+def device_process(file: Path, log: Path, once: bool = True) -> Process:
+    """`turnout device run` of a device's file."""
+    command = [sys.executable, "-m", "turnout", "device", "run", str(file), *(["--once"] if once else [])]
+    return Process(file.stem, command, log, {"OMP_NUM_THREADS": "1"})

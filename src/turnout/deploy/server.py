@@ -1,0 +1,93 @@
+"""The server of a deployment: the ordinary run loop on a link to devices, and the replay of what was seen."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnout.config.read import load, to_toml
+from turnout.data.description import Description, read_description, read_text
+from turnout.data.renumbered import InOrder
+from turnout.errors import Mistake
+from turnout.experiment import Experiment, World
+from turnout.machine.files import replacing, write_whole
+from turnout.records.records import Records, export_events
+from turnout.running.result import Run
+from turnout.running.runs import run
+from turnout.runtimes.flower.link import Connection, Link, connected
+from turnout.runtimes.flower.messages import NEVER, Standing, head_of, question
+from turnout.runtimes.flower.settings import Flower
+from turnout.world.events import EventLog
+from turnout.world.fleet_log import FleetLog
+
+PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
+LOOK = 0.2  # seconds between two looks for a first device
+
+
+def serve(link: Link, experiment_file: Path, out: Path, quiet: bool = True) -> Run:
+    """Run an experiment on the devices of a link, or go on with the run in its folder."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(beside(out, PID), str(os.getpid()))
+    done = serve_experiment(link, load(experiment_file), out, quiet)
+    write_whole(beside(out, FINISHED), "")
+    return done
+
+
+def beside(out: Path, ending: str) -> Path:
+    """A file beside a run's folder, for those who watch the run."""
+    return out.with_name(out.name + ending)
+
+
+def serve_experiment(link: Link, experiment: Experiment, out: Path, quiet: bool = True) -> Run:
+    settings = experiment.runtime
+    if not isinstance(settings, Flower):
+        raise Mistake(f'runtime is {settings.kind!r}: devices are served by an experiment with runtime.kind = "flower"')
+    data = None if settings.server_data else read_description(out) or first_description(link)
+    with connected(Connection(link, data)):
+        done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet)
+    write_replay(experiment, out)
+    return done
+
+
+def first_description(link: Link) -> Description:
+    """What the first device that answers says of its data; waits for one."""
+    asked: dict[str, int] = {}
+    while True:
+        new = [node for node in link.nodes() if node not in asked.values()]
+        parts = question("hello", Standing("", NEVER), challenge="")
+        ids = link.send([(node, parts) for node in new], 60.0) if new else []
+        asked |= {message: node for message, node in zip(ids, new, strict=True) if message is not None}
+        for answer in link.take(list(asked)) if asked else ():
+            try:
+                return read_text(str(head_of(answer.parts)["data"]), "a device's description")
+            except (Mistake, KeyError):
+                continue
+        time.sleep(LOOK)
+
+
+def write_replay(experiment: Experiment, out: Path) -> Path | None:
+    """An experiment file that plays what was seen again, in one process: same turnout, same events, same numbers."""
+    found = read_description(out)
+    if found is None or not (out / "turnout.csv").exists():
+        return None
+    names, data = list(found.names or ()), experiment.world.data
+    with Records.read(out / "records.sqlite") as records:
+        came = {client for _, client, kind, _ in records.events() if kind == "join"}
+    if any(name != str(i) for i, name in enumerate(names)):
+        names = names[: max(came, default=-1) + 1]
+        _write_rows(out / "names.csv", [("client", "name"), *enumerate(names)])
+        data = InOrder(data, str(out / "names.csv"))
+    with Records.read(out / "records.sqlite") as records:
+        export_events(records, out / "events.csv", names, [i for i in range(len(names)) if i not in came])
+    world = World(data, FleetLog(str(out / "turnout.csv")), (EventLog(str(out / "events.csv")),))
+    path = out / "replay.toml"
+    write_whole(path, to_toml(experiment.but(world=world, runtime=experiment.runtime.compute, track=())))
+    return path
+
+
+def _write_rows(path: Path, rows: Sequence[Sequence[object]]) -> None:
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)

@@ -1,0 +1,161 @@
+"""`turnout deploy server`: a SuperLink and the server's run, watched, and started again where one of them dies."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnout.deploy.processes import Process, ServerPlace
+from turnout.deploy.server import FINISHED, PID, beside
+from turnout.errors import Mistake
+from turnout.records.records import Records
+
+LOOK = 1.0  # seconds between two looks
+DEATHS = 3  # in the same round, after which a run is not started again
+PATIENCE = 60.0  # seconds within which a submitted run must have begun
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Serving:
+    """A deployment's server while it is watched. Keys in the folder `keys` are registered as they come."""
+
+    place: ServerPlace
+    experiment: Path
+    out: Path
+    keys: Path | None = None
+    say: Say = print
+    superlink: Process | None = None
+    run: str = ""
+    began: float = 0.0
+    _registered: set[str] = field(default_factory=set)
+    _told: int = -1
+    _deaths: list[int] = field(default_factory=list)  # the round in which the run died, each time
+
+    def start(self) -> None:
+        """Start the SuperLink and the run."""
+        self.place.work.mkdir(parents=True, exist_ok=True)
+        beside(self.out, FINISHED).unlink(missing_ok=True)
+        self.place.configure()
+        self.superlink = self.place.superlink().start()
+        self.place.wait(self.superlink)
+        self.say(f"the SuperLink listens at {self.place.host}:{self.place.port}")
+        self.register()
+        self.submit()
+
+    def submit(self) -> None:
+        with suppress(OSError):
+            beside(self.out, PID).unlink()
+        self.run, self.began = self.place.submit(self.experiment, self.out), time.monotonic()
+        self.say(f"Flower's run {self.run} has begun")
+
+    def register(self) -> None:
+        """Let in those whose public keys have been put into the folder."""
+        for path in sorted(self.keys.glob("*.pub")) if self.keys and self.keys.is_dir() else ():
+            if path.name not in self._registered:
+                with suppress(Mistake):  # it was registered before the SuperLink was started again
+                    self.place.register(path)
+                    self.say(f"{path.name} may connect")
+                self._registered.add(path.name)
+
+    def watch(self) -> bool:
+        """Look once: start again what has died. Whether the run is complete."""
+        self.tell()
+        if beside(self.out, FINISHED).exists():
+            return True
+        assert self.superlink is not None
+        if not self.superlink.runs:
+            self.say("the SuperLink has died: it is started again")
+            self.superlink = self.place.superlink().start()
+            self.place.wait(self.superlink)
+            self.end_run()
+            self.submit()
+        elif self.dead() and not beside(self.out, FINISHED).exists():
+            self._go_on()
+        self.register()
+        return False
+
+    def _go_on(self) -> None:
+        """Start the run again, unless it has died several times without a round in between."""
+        self._deaths = [t for t in self._deaths if t == self._told] + [self._told]
+        if len(self._deaths) > DEATHS:
+            raise Mistake(
+                f"the server's run has died {DEATHS + 1} times in the same round: {self.superlink_log()} says why"
+            )
+        self.say("the server's run has died: it goes on from its last checkpoint")
+        with suppress(Mistake):
+            self.place.flwr("stop", self.run, "here")
+        self.submit()
+
+    def superlink_log(self) -> Path:
+        return self.place.work / "superlink.log"
+
+    def dead(self) -> bool:
+        """Whether the process that had the run's folder is gone, or never came."""
+        pid = self.pid()
+        if pid is None:
+            return time.monotonic() - self.began > PATIENCE
+        return not alive(pid)
+
+    def pid(self) -> int | None:
+        try:
+            return int(beside(self.out, PID).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def end_run(self) -> None:
+        """End a run that has lost its SuperLink; what it had finished is in its folder."""
+        pid = self.pid()
+        if pid is not None and alive(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+
+    def tell(self) -> None:
+        """A line for every round that has ended since."""
+        if not (self.out / "records.sqlite").exists():
+            return
+        with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+            rounds = records.rounds()
+            last = int(rounds["round"].max()) if len(rounds["round"]) else -1
+            for i, t in enumerate(rounds["round"].tolist()):
+                if t > self._told:
+                    self.say(_line(rounds, i))
+            for t, client, kind, detail in records.events():
+                if t > self._told:
+                    self.say(f"  client {client}: {kind} ({detail})")
+            self._told = last
+
+    def rounds_done(self) -> int:
+        return self._told + 1
+
+    def stop(self) -> None:
+        self.end_run()
+        if self.superlink is not None:
+            self.superlink.stop()
+
+
+def _line(rounds: Mapping[str, Any], i: int) -> str:
+    value = {name: column[i] for name, column in rounds.items()}
+    more = [f"{n} {value[n]:.0f}" for n in ("late", "unreachable") if value.get(n) == value.get(n) and value.get(n)]
+    words = [f"{n}: {value[n]}" for n in ("declined", "refused", "skipped") if isinstance(value.get(n), str)]
+    return (f"round {value['round']}: {value['answered']} of {value['asked']} answered, "
+            f"{value['seconds']:.1f} s" + "".join(f", {word}" for word in [*more, *words]))  # fmt: skip
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return not Path("/proc/self").exists()

@@ -1,0 +1,272 @@
+"""Clients that are real: who they are, who comes and goes, what they are asked, whatever is federated.
+
+A runtime of the weight track (runtime.py) or of the score track (tracks/scores/devices.py) is made of it.
+
+Shape letters: C clients asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from turnout.clients.store import ENROLLED
+from turnout.data.description import read_text
+from turnout.errors import Mistake
+from turnout.runtimes import wire
+from turnout.runtimes.flower.enrolled import Client, Enrolled, likeness
+from turnout.runtimes.flower.keys import signed_text, verified
+from turnout.runtimes.flower.link import Parts, current
+from turnout.runtimes.flower.messages import NEVER, REPLY, Standing, question
+from turnout.runtimes.flower.post import Heard, Letter, Post
+from turnout.runtimes.flower.settings import Flower
+from turnout.runtimes.flower.work import POLL
+from turnout.types import Extra, Tensors
+from turnout.world.events import Event, Join, Leave
+
+CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is
+CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left have heard it
+HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
+
+
+@dataclass
+class Notes:
+    """What the record of a round should say beside its turnout."""
+
+    refused: list[str] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    late: int = 0
+    late_used: int = 0
+    unreachable: int = 0
+
+    def extra(self) -> Extra:
+        said: Extra = {
+            name: "; ".join(words) for name in ("refused", "declined", "failed") if (words := getattr(self, name))
+        }
+        counts = {name: float(n) for name in ("late", "late_used", "unreachable") if (n := getattr(self, name))}
+        return said | counts
+
+
+class Devices:
+    """Real clients. `run` is this run's own mark; devices keep their rows by it."""
+
+    def __init__(self, settings: Flower, digest: str):
+        connection = current()
+        self.settings, self.digest = settings, digest
+        self.enrolled = Enrolled(settings.clients)
+        self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
+        self.data = connection.data
+        self.run, self.notes = "", Notes()
+        self._challenges: dict[int, str] = {}
+        self._strangers: set[int] = set()
+
+    def late_reply(self, client: Client, heard: Heard) -> None:
+        """A reply to work of a round that has closed."""
+
+    def rows_of(self, heard: Heard) -> Tensors | None:
+        """The rows that a client which leaves has sent, where they are what they should be."""
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        return self.enrolled.names()
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return self.enrolled.examples(client_C)
+
+    def noted(self) -> Extra:
+        said, self.notes = self.notes.extra(), Notes()
+        return said
+
+    # -- who is there
+
+    def events(self, t: int) -> Sequence[Event]:
+        """Who has enrolled or said goodbye since, or was not seen for too long; waits until enough are there."""
+        self._greet()
+        self._check_in()
+        self.hear(self.post.collect())
+        self._await(t)
+        now, patience, connected = time.monotonic(), self.settings.vanish_after, self.link.nodes()
+        leaves, joins = list[Event](), list[Event]()
+        for client in sorted(self.enrolled, key=lambda client: client.number):
+            if client.node in connected:
+                client.seen = now
+            vanished = patience > 0 and now - client.seen > patience
+            if client.member and (client.leaving or client.lost or vanished):
+                leaves.append(Leave(client.number, t, silent=not client.leaving))
+                client.member = False
+            elif not client.member and client.node in connected and not client.leaving:
+                client.member, client.lost, client.mine = True, False, None
+                client.used = client.durable = NEVER
+                joins.append(Join(client.number, t))
+        return [*leaves, *joins]
+
+    def _greet(self) -> None:
+        """Ask who they are of nodes that are not known."""
+        known = {client.node for client in self.enrolled} | self._strangers | self.post.busy()
+        letters = []
+        for node in self.link.nodes() - known:
+            self._challenges[node] = secrets.token_hex(16)
+            standing = Standing(self.run, NEVER)
+            parts = question("hello", standing, challenge=self._challenges[node])
+            letters.append(Letter(node, "hello", parts))
+        self.post.send(letters, HELLO_SECONDS)
+
+    def _check_in(self) -> None:
+        """Ask those who have not been asked for a while how they are: one may want to leave."""
+        free, now, letters = self.reachable(), time.monotonic(), []
+        for client in self.enrolled.members():
+            if client.node is not None and client.node in free and now - client.asked > CHECK_IN_SECONDS:
+                client.asked = now
+                parts = question("request", client.standing(self.run), t=-2)
+                letters.append(Letter(client.node, "request", parts, client.number, -2))
+        self.post.send(letters, HELLO_SECONDS)
+
+    def reachable(self) -> set[int]:
+        """Nodes that are connected and have no message out."""
+        return self.link.nodes() - self.post.busy()
+
+    def _await(self, t: int) -> None:
+        """Wait until enough clients can be asked; the first round waits for more."""
+        wanted, told = (self.settings.start_with if t == 0 else self.settings.least), time.monotonic()
+        while True:
+            free = self.reachable()
+            here = [client for client in self.enrolled if client.node in free and not client.leaving]
+            leaving = any(client.member and client.leaving for client in self.enrolled)
+            if len(here) >= wanted or (leaving and t > 0):
+                return
+            if time.monotonic() - told > 30:
+                print(f"round {t} waits for {wanted} devices, {len(here)} can be asked", file=sys.stderr)
+                told = time.monotonic()
+            time.sleep(4 * POLL)
+            self._greet()
+            self.hear(self.post.collect())
+
+    # -- what they say
+
+    def hear(self, answers: Sequence[Heard]) -> None:
+        """Answers to what is not a question of this round: who somebody is, a late reply, a goodbye."""
+        for heard in answers:
+            if heard.letter.what == "hello":
+                self._enter(heard)
+                continue
+            client = self.know(heard)
+            if client is not None and heard.letter.what == "work":
+                self.notes.late += 1
+                self.late_reply(client, heard)
+
+    def _enter(self, heard: Heard) -> None:
+        node, head = heard.letter.node, heard.head
+        wrong = heard.wrong or self._wrong_introduction(node, head)
+        entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
+        if isinstance(entered, str):
+            self._strangers.add(node)
+            self.notes.refused.append(f"node {node}: {entered}")
+            print(f"node {node} is refused: {entered}", file=sys.stderr)
+            return
+        entered.accepts = bool(head["next"])
+        entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
+
+    def _wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
+        for name, kind in {"examples": int, "data": str, "digest": str, "key": str, "signature": str}.items():
+            if type(head.get(name)) is not kind:
+                return f"its introduction has no {name}"
+        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
+            return "it has no name, or no training samples"
+        if head["digest"] != self.digest:
+            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
+        try:
+            data = read_text(head["data"], "its description")
+        except Mistake as mistake:
+            return str(mistake)
+        if self.data is not None and likeness(data) != likeness(self.data):
+            return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
+        self.data = self.data or data
+        text = signed_text(self.run, self._challenges.get(node, ""), head["name"])
+        if head["key"] and not verified(head["key"], head["signature"], text):
+            return "its signature is not that of its key"
+        return None
+
+    def know(self, heard: Heard) -> Client | None:
+        """The client that has answered; None where the answer cannot be used."""
+        client = self.enrolled.at(heard.letter.node)
+        if client is None or client.number != heard.letter.client:
+            return None
+        wrong = heard.wrong
+        if heard.failed:
+            self.notes.failed.append(f"{client.name}: {wrong}")
+            return None
+        if wrong is None and (heard.head["client"], heard.head["name"]) != (client.number, client.name):
+            wrong = "it speaks for another client"
+        if wrong is not None:
+            self.notes.refused.append(f"{client.name}: {wrong}")
+            return None
+        client.seen, client.accepts = time.monotonic(), heard.head["next"]
+        self._noticed(client, heard)
+        return client
+
+    def _noticed(self, client: Client, heard: Heard) -> None:
+        """What every answer says: the model it has, whether it leaves, whether it has lost its rows."""
+        holds = heard.head["holds"]
+        client.holds = holds if holds == client.used else NEVER
+        client.lost = client.lost or heard.head.get("lost") is True
+        if heard.head["leaving"] and client.member:
+            client.leaving = True
+            client.mine = self.rows_of(heard)
+
+    def survey(self, what: str, clients: Sequence[Client], parts: dict[int, Parts]) -> dict[int, Heard]:
+        """Ask some clients something, and wait for those who answer in time."""
+        free = self.reachable()
+        letters = [Letter(c.node, what, parts[c.number], c.number, -2) for c in clients if c.node in free and c.node]
+        self.post.send(letters, self.settings.request_seconds)
+        waiting, found, until = {letter.client for letter in letters}, dict[int, Heard](), time.monotonic()
+        until += self.settings.request_seconds
+        while waiting and time.monotonic() < until:
+            for heard in self.post.collect():
+                if heard.letter.what != what or heard.letter.client not in waiting:
+                    self.hear([heard])
+                    continue
+                waiting.discard(heard.letter.client)
+                if (client := self.know(heard)) is not None and REPLY in heard.parts:
+                    found[client.number] = heard
+            waiting &= {letter.client for letter, _, _ in self.post.out.values()}
+            time.sleep(POLL)
+        return found
+
+    # -- a run
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{ENROLLED}{mark}.safetensors"
+        (folder / name).write_bytes(wire.pack({"clients": self.enrolled.to_state()}))
+        return [name]
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
+        self.run = run
+        state = wire.unpack((folder / files[0]).read_bytes())["clients"] if files else {}
+        self.enrolled.from_state(state)
+
+    def durable(self, t: int) -> None:
+        """Devices hear with the next message what will not be asked for again; who has left is told so."""
+        self.enrolled.durable()
+        free = self.reachable()
+        gone = [c for c in self.enrolled if c.leaving and not c.member and c.node in free]
+        letters = [Letter(c.node, "bye", question("bye", c.standing(self.run)), c.number, -2) for c in gone if c.node]
+        self.post.send(letters, HELLO_SECONDS)
+        for client in gone:
+            client.leaving = False
+            self._strangers.add(client.node or 0)
+
+    def close(self) -> None:
+        """Those who have left hear it; the other nodes stay connected and serve the next run."""
+        until = time.monotonic() + CLOSE_SECONDS
+        while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
+            self.post.collect()
+            time.sleep(POLL)

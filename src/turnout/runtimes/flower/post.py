@@ -1,0 +1,103 @@
+"""Messages that are out, and answers that have come. A node with a message out is left alone.
+
+What a node sends is looked at before it is used: its size, that it can be read, that its head has what every answer
+has. A bad answer costs that node its turn and is noted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from turnout.errors import Mistake
+from turnout.runtimes.flower.link import Answer, Link, Parts
+from turnout.runtimes.flower.messages import HEAD, head_of
+from turnout.types import State
+
+HEAD_BYTES = 1 << 16
+SHOWN = 80  # letters of an error in the record
+SAID = {"name": str, "client": int, "leaving": bool, "holds": int, "next": bool, "why": str}  # in every answer
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message on its way to a node: a question about a client (None: who is it?) in a round."""
+
+    node: int
+    what: str
+    parts: Parts
+    client: int | None = None
+    t: int = -1
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An answer: its head and its other parts, or what was wrong with it."""
+
+    letter: Letter
+    head: State
+    parts: Parts
+    wrong: str | None = None
+    sent: float = 0.0  # when the question was sent, by the monotonic clock
+    failed: bool = False  # whether it is the way's fault, not the node's
+
+
+class Post:
+    """What is out, by message id."""
+
+    def __init__(self, link: Link, most_bytes: int):
+        self.link, self.most_bytes = link, most_bytes
+        self.out: dict[str, tuple[Letter, float, float]] = {}
+
+    def busy(self) -> set[int]:
+        """Nodes with a message out."""
+        return {letter.node for letter, _, _ in self.out.values()}
+
+    def send(self, letters: Iterable[Letter], seconds: float) -> None:
+        """Send some letters; an answer is waited for so long, and longer only by those who look later."""
+        listed = list(letters)
+        if not listed:
+            return
+        ids = self.link.send([(letter.node, letter.parts) for letter in listed], seconds)
+        now = time.monotonic()
+        for letter, message in zip(listed, ids, strict=True):
+            if message is not None:
+                bare = Letter(letter.node, letter.what, {}, letter.client, letter.t)
+                self.out[message] = (bare, now, now + seconds)
+
+    def collect(self) -> list[Heard]:
+        """The answers that have come since; what can have no answer any more is given up."""
+        if not self.out:
+            return []
+        found = [self._heard(answer) for answer in self.link.take(list(self.out)) if answer.message in self.out]
+        self._give_up()
+        return found
+
+    def _give_up(self) -> None:
+        nodes, now = self.link.nodes(), time.monotonic()
+        gone = [i for i, (letter, _, until) in self.out.items() if letter.node not in nodes or now > until]
+        for message in gone:
+            del self.out[message]
+
+    def _heard(self, answer: Answer) -> Heard:
+        letter, sent, _ = self.out.pop(answer.message)
+        if answer.error is not None:
+            return Heard(letter, {}, {}, answer.error[:SHOWN], sent, failed=True)
+        wrong = self._wrong(answer.parts)
+        if wrong is not None:
+            return Heard(letter, {}, {}, wrong, sent)
+        try:
+            head = head_of(answer.parts)
+        except Mistake as mistake:
+            return Heard(letter, {}, {}, str(mistake), sent)
+        for name, kind in SAID.items():
+            if type(head.get(name)) is not kind:
+                return Heard(letter, {}, {}, f"its answer has no {name}", sent)
+        return Heard(letter, head, answer.parts, head.get("error"), sent)
+
+    def _wrong(self, parts: Parts) -> str | None:
+        size = sum(map(len, parts.values()))
+        if size > self.most_bytes:
+            return f"its answer has {size:,} bytes, more than runtime.most_bytes"
+        return "its head is too large" if len(parts.get(HEAD, b"")) > HEAD_BYTES else None

@@ -1,0 +1,281 @@
+"""Real devices through Flower's messages, without its processes: the same model as in one process, to the bit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import turnout as to
+from flower_grid import HereGrid, devices_of
+from turnout.config.read import load
+from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.server import serve_experiment
+from turnout.records.records import Records
+from turnout.runtimes import wire
+from turnout.runtimes.flower.answering import LEAVING, Device
+from turnout.runtimes.flower.enrolled import Enrolled
+from turnout.runtimes.flower.grid import GridLink
+from turnout.runtimes.flower.keys import sign, signed_text, verified
+from turnout.runtimes.flower.link import Parts
+from turnout.runtimes.flower.messages import HEAD, REPLY
+from turnout.runtimes.flower.policy import Policy
+from turnout.runtimes.flower.settings import Flower
+
+QUICK = {"clients": 5, "start_with": 3, "round_seconds": 5.0, "request_seconds": 2.0, "server_data": True}
+
+
+def world(**algorithm) -> to.Experiment:
+    settings = {"local": to.Local(to.SGD(0.1), epochs=2, batch_size=10)} | algorithm
+    return to.Experiment(
+        world=to.World(to.data.Digits(clients=5)),
+        model=to.models.MLP(8),
+        algorithm=to.Algorithm(**settings),
+        rounds=4,
+        runtime=Flower(**QUICK),
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return to.open_run(folder).model().state_dict()
+
+
+def check_replay(out: Path) -> None:
+    """The replay of what was seen has the same model to the bit, and the same records but for times."""
+    again = out.parent / f"{out.name}-again"
+    to.run(load(out / "replay.toml"), again, quiet=True)
+    for name, value in weights(out).items():
+        assert torch.equal(value, weights(again)[name]), name
+    with Records.read(out / "records.sqlite") as a, Records.read(again / "records.sqlite") as b:
+        for name in ("asked", "answered", "counted", "bytes_up", "bytes_down"):
+            assert a.column(name).tolist() == b.column(name).tolist(), name
+
+
+PARTS = {
+    "plain": {},
+    "SCAFFOLD": {"terms": [to.Scaffold()], "weighting": to.ByWork()},
+    "VRL-SGD": {"terms": [to.VRLSGD()]},
+    "MimeLite": {"terms": [to.MimeLite()]},
+    "APFL": {"terms": [to.APFL()]},
+    "ternary": {"compression": to.SparseTernary(keep=0.1), "weighting": to.ByShare()},
+    "8 bits": {"compression": to.Quantise()},
+    "friends": {"substitution": to.Friends(), "weighting": to.ByShare()},
+    "stale": {"substitution": to.Stale(), "weighting": to.ByShare()},
+    "elastic": {"terms": [to.Elastic(strength=0.1)], "weighting": to.CompleteOnly()},
+    "EFL": {"terms": [to.Elastic(strength=0.1)], "compression": to.SparseTernary(keep=0.1), "scale_at": "server"},
+    "FedNova": {"weighting": to.FedNova()},
+    "FedAMP": {"mixing": to.FedAMP(), "server": to.ServerAdam(lr=0.01)},
+    "personal Adam": {
+        "local": to.Local(to.Adam(0.01), epochs=2, batch_size=10),
+        "personal": to.personal.Named("linear2.*"),
+    },
+    "include": {"terms": [to.Elastic(strength=0.1)], "membership": to.Membership(leave="include")},
+}
+IN_C = ("plain", "ternary", "8 bits", "friends", "stale", "elastic", "EFL", "FedNova", "FedAMP", "include")
+
+
+def moody(accepts: str):
+    """A rule of a user's own: works where the next letter is not a dot."""
+    letters = iter(accepts)
+    return lambda: next(letters, "y") != "."
+
+
+FAST = ("SCAFFOLD", "ternary")
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in PARTS])
+def test_every_part_with_devices_that_come_and_go(name, tmp_path):
+    """Absences, a server that is killed twice, a device that comes anew from its disk, one that joins and one that
+    leaves: the replay of what was seen gives the same model, and the same bytes."""
+    experiment, disk, out = world(**PARTS[name]), tmp_path / "devices", tmp_path / "run"
+    if name not in IN_C:  # sums are then the same only one client at a time
+        alone = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+        experiment = experiment.but(**{"runtime.compute": alone})
+    first = devices_of(experiment, "0123", disk)
+    first[3].policy = Policy(own=moody("y..yy.yy..y"))
+    phases = [HereGrid(first), HereGrid([*first[1:3], *devices_of(experiment, "04", disk)])]
+    for t, grid in zip((2, 4), phases, strict=True):
+        serve_experiment(GridLink(grid), experiment.but(rounds=t), out)
+        if t == 2:
+            (disk / "2" / LEAVING).touch()
+    grid = HereGrid([first[1], *devices_of(experiment, "34", disk)])
+    serve_experiment(GridLink(grid), experiment.but(rounds=6), out)
+    with Records.read(out / "records.sqlite") as records:
+        assert {(client, kind) for _, client, kind, _ in records.events()} == {
+            *((c, "join") for c in range(5)), (2, "leave"),
+        }  # fmt: skip
+        assert min(records.column("answered")) < max(records.column("asked"))
+    check_replay(out)
+
+
+def test_a_server_that_loses_rounds_finds_the_rows_of_its_checkpoint(tmp_path):
+    """It is killed after rounds that no checkpoint has: devices go back to the rows they had then."""
+    experiment, out = world(compression=to.SparseTernary(keep=0.1)), tmp_path / "run"
+    grid = HereGrid(devices_of(experiment, "012", tmp_path / "devices"))
+    serve_experiment(GridLink(grid), experiment.but(rounds=2), out)
+    shutil.copytree(out, tmp_path / "old")
+    serve_experiment(GridLink(grid), experiment, out)
+    assert (tmp_path / "devices" / "0" / "rows").rglob("0000003.safetensors")
+    shutil.rmtree(out)
+    shutil.copytree(tmp_path / "old", out)
+    again = HereGrid(devices_of(experiment, "012", tmp_path / "devices"))
+    serve_experiment(GridLink(again), experiment, out)
+    check_replay(out)
+
+
+def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
+    """A slow device stops at a step boundary; scheme C scales by what it did, and the replay does the same."""
+    experiment = world(weighting=to.ByWork()).but(rounds=2, **{"runtime.round_seconds": 2.0})
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    devices[1].slowness = 1.1
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        found = records.clients()
+        part = [w for c, w in zip(found["client"], found["work"], strict=True) if c == 1]
+        assert all(0 < w < 1 for w in part)
+    check_replay(tmp_path / "run")
+
+
+class Spoilt:
+    """A device whose answers to work are spoilt in one way."""
+
+    def __init__(self, device: Device, kind: str):
+        self.device, self.kind = device, kind
+
+    def answer(self, parts: Parts) -> Parts:
+        said = self.device.answer(parts)
+        if REPLY not in said:
+            return said
+        head, reply = wire.unpack(said[HEAD]), wire.unpack(said[REPLY])
+        update = reply["message"]["tensors"]["update"]
+        match self.kind:
+            case "cut":
+                return said | {REPLY: said[REPLY][: len(said[REPLY]) // 2]}
+            case "large":
+                return said | {"more": bytes(3_000_000)}
+            case "head":
+                return said | {HEAD: b"no head"}
+            case "steps":
+                return said | {HEAD: wire.pack(head | {"steps": 10**6})}
+            case "client":
+                return said | {HEAD: wire.pack(head | {"client": 0, "name": "0"})}
+            case "nan":
+                update[0, 3] = torch.nan
+            case "shape":
+                reply["message"]["tensors"]["update"] = update[:, :-1]
+            case "type":
+                reply["message"]["tensors"]["update"] = update.double()
+            case "sums":
+                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
+            case "report":
+                reply["report"]["loss"] = torch.zeros(1, 3)
+        return said | {REPLY: wire.pack(reply)}
+
+
+KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
+
+
+def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
+    experiment = world().but(rounds=2, **{"runtime.most_bytes": 2_000_000, "runtime.clients": 12})
+    experiment = experiment.but(**{"world.data": to.data.Digits(clients=12)})
+    names = [str(i) for i in range(2 + len(KINDS))]
+    devices = devices_of(experiment, names, tmp_path / "devices")
+    good, bad = devices[:2], [Spoilt(d, kind) for d, kind in zip(devices[2:], KINDS, strict=True)]
+    grid = HereGrid([*good, *bad])
+    serve_experiment(GridLink(grid), experiment.but(**{"runtime.start_with": 12}), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [2, 2]
+        said = str(records.rounds()["refused"][0])
+    for words in ("cannot be read", "most_bytes", "steps", "another client", "not a number", "(1, 609)", "float64"):
+        assert words in said, (words, said)
+
+
+def test_a_name_is_bound_to_its_key(tmp_path):
+    """A stranger with another key, and one who cannot sign for the key it shows, are refused."""
+    keys = []
+    for name in ("own", "other"):
+        path = tmp_path / f"{name}.key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", path], check=True)
+        keys.append(path)
+    enrolled = Enrolled(5)
+    text = signed_text("run", "challenge", "kitchen")
+    (own, signature), (other, another) = (sign(key, text) for key in keys)
+    assert verified(own, signature, text)
+    assert not verified(own, another, text)
+    assert not verified(own, signature, signed_text("run", "old challenge", "kitchen"))
+    assert enrolled.enter("kitchen", own, 10, node=1).number == 0
+    assert enrolled.enter("kitchen", own, 10, node=2).node == 2  # the same key on another node
+    assert enrolled.enter("kitchen", other, 10, node=3) == "kitchen is bound to another key"
+
+
+def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tmp_path):
+    experiment = world().but(**{"runtime.late": "use", "runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    grid = HereGrid(devices)
+    serve_experiment(GridLink(grid), experiment.but(rounds=1), tmp_path / "run")
+    before = len([node for node, _ in grid.sent if node == 101])
+    again = HereGrid(devices)
+    again.waits = {101: 8}  # it answers its first message, but the second only when the next round has begun
+    serve_experiment(GridLink(again), experiment.but(rounds=4), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        rounds = records.rounds()
+        assert rounds["answered"].tolist()[1] == 2
+        assert 1.0 in rounds["late_used"].tolist()
+    assert len([node for node, _ in again.sent if node == 101]) <= before + 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"world.participation": to.participation.Dropout(0.3)}, "draws who turns up"),
+        ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
+        ({"evaluate.substitution": True}, "only a simulation"),
+        ({"runtime.late": "use", "algorithm.compression": to.SparseTernary()}, "only dense ones"),
+        ({"runtime": to.InProcess()}, 'runtime.kind = "flower"'),
+    ],
+)
+def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp_path):
+    with pytest.raises(to.Mistake, match=says):
+        serve_experiment(GridLink(HereGrid([])), world().but(**change), tmp_path / "run")
+    with pytest.raises(to.Mistake, match="turnout deploy server"):
+        to.run(world(), tmp_path / "alone", quiet=True)
+
+
+def test_a_server_without_data(tmp_path):
+    """It learns from the first device what the data is like; devices test the model, and their own."""
+    experiment = world(personal=to.personal.batch_norm).but(
+        model=to.models.MLP(8, batch_norm=True), rounds=3, **{"runtime.server_data": False, "evaluate.every": 1}
+    )
+    devices = devices_of(experiment, "012", tmp_path / "devices")
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        accuracy = records.curve("personal_accuracy")[1]
+        clients, _ = records.client_evaluation("personal_accuracy")
+    assert accuracy[-1] > accuracy[0]
+    assert clients.tolist() == [0, 1, 2]
+
+
+def test_devices_with_names_and_data_of_their_own(tmp_path):
+    """The server has no data; the replay has all of it, in another order, and numbers it as the devices enrolled."""
+    for i, name in enumerate(("attic", "garage", "kitchen")):
+        x, y = torch.randn(40, 6, generator=torch.Generator().manual_seed(i)), torch.arange(40) % 3
+        for place in (tmp_path / name, tmp_path / "all"):
+            place.mkdir(exist_ok=True)
+            np.savez(place / f"{name}.npz", x=(x + y[:, None]).numpy(), y=y.numpy())
+    everything = to.data.ClientFiles(tmp_path / "all", classes=3, test_share=0.0)
+    experiment = world(weighting=to.ByShare()).but(
+        rounds=3, **{"world.data": everything, "runtime.server_data": False, "runtime.start_with": 2}
+    )
+    devices = [
+        make_device(experiment, DeviceFile(client=name, folder=tmp_path / f"disk-{name}",
+                                           data=replace(everything, path=tmp_path / name)))
+        for name in ("kitchen", "attic", "garage")
+    ]  # fmt: skip
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    assert (tmp_path / "run" / "names.csv").read_text().split()[0] == "client,name"
+    check_replay(tmp_path / "run")
