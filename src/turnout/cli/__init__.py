@@ -70,7 +70,7 @@ TRACE = """This machine's own participation trace.
 
 \b
 turnout trace record --out mine.csv
-turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="resample"}'
+turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
 """
 trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
 trace.command("record")(measuring.record)

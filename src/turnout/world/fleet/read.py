@@ -8,7 +8,7 @@ Shape letters: N rows of the log, then of the record; M clients, T rounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +21,17 @@ from turnout.world.fleet.fleet import Fleet
 from turnout.world.fleet.reading import Reading
 from turnout.world.fleet.rows import Form, LogRows
 from turnout.world.fleet.table import Block, LogTable, open_table
+from turnout.world.turnout_csv import HEADER
 
-OWN_HEADER = ["round", "client", "work"]
 OWN_FILE = "turnout.csv"  # in a run folder
 
 
 def read_fleet(path: str | Path, reading: Reading = Reading()) -> Fleet:  # noqa: B008 (frozen)
     """A fleet's log, or the observed turnout of a run folder; a Mistake names everything that is wrong with it."""
-    table = open_table(_file(Path(path)), reading.separator)
+    file = _file(Path(path))
+    if file.name == OWN_FILE and (file.parent / "records.sqlite").is_file():
+        reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for everyone it asked
+    table = open_table(file, reading.separator)
     columns = reading.columns(table.header, str(table.path))
     form = _form(columns, reading, table)
     faults = Faults(str(table.path), table.counted_in)
@@ -146,7 +149,7 @@ class _Collected:
             form=self.form,
             names=tuple(self.code_of),
             clock=kind,
-            own_form=self.table.header == OWN_HEADER,
+            own_form=self.table.header == list(HEADER),
             said=self._said(),
             code_N=whole_log.pop("client_N"),
             **whole_log,

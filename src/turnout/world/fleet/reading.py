@@ -21,7 +21,10 @@ USUAL_NAMES = {
         *("client", "clientid", "cid", "device", "deviceid", "user", "userid", "node", "nodeid", "participant"),
         *("worker", "workerid", "clientname", "devicename", "host", "hostname", "name", "id"),
     ),
-    "work": ("work", "workdone", "fraction", "completed", "completion", "progress", "share", "done", "finished"),
+    "work": (
+        *("work", "workdone", "fraction", "completed", "completion", "progress", "share", "sharedone", "done"),
+        *("finished", "fractiondone", "percent", "percentdone"),
+    ),
     "start": (
         *("start", "starttime", "startedat", "begin", "begintime", "from", "connected", "connectedat", "online"),
         *("active", "sessionstart", "on", "up"),
