@@ -19,10 +19,12 @@ from turnout.errors import Mistake, nearest
 from turnout.world.client_names import ClientNames
 from turnout.world.enrolment import Enrolment
 from turnout.world.fleet.blocks import Blocks, Whose, stretch_length
+from turnout.world.fleet.fit import fit
+from turnout.world.fleet.fitted import FleetModel
 from turnout.world.fleet.fleet import Fleet
 from turnout.world.fleet.read import read_fleet
 from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.sources import Sources, sources_of
+from turnout.world.fleet.sources import Sources, named_in
 
 Mode = Literal["replay", "blocks", "fitted"]
 
@@ -70,12 +72,15 @@ class FleetLog:
             tied._check_clients(enrolment.clients)
             tied._check_rounds(rounds)
         else:
-            tied.__dict__["_sources"] = sources_of(self.log.names, enrolment.names, enrolment.clients)
+            own = named_in(self.log.names, enrolment.names, enrolment.clients)
+            tied.__dict__["_sources"] = replace(self._sources, own=own)
         return tied
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         if self.mode == "blocks":
             return self._blocks.fraction(client_C, t, seed)
+        if self.mode == "fitted":
+            return self._model.fraction(client_C, t, seed, self._sources)
         asked_A, work_A = self._round(t)
         if len(asked_A) == 0:
             return torch.zeros(len(client_C), dtype=torch.float64)
@@ -90,11 +95,16 @@ class FleetLog:
 
     @cached_property
     def _sources(self) -> Sources:
-        return Sources(self.log.clients)
+        """Stretches of the log have stand-ins for those that are no members; the model deals members the more often."""
+        return Sources(self.log.clients, weight_M=self.log.asked_M if self.mode == "fitted" else None)
 
     @cached_property
     def _blocks(self) -> Blocks:
         return Blocks(self.log, self._sources, self.length or stretch_length(self.log), self.of)
+
+    @cached_property
+    def _model(self) -> FleetModel:
+        return fit(self.log)
 
     def _check_rounds(self, rounds: int) -> None:
         """Refuse to replay more rounds than the log has."""

@@ -16,19 +16,26 @@ from turnout.rng import uniform
 
 @dataclass(frozen=True)
 class Sources:
-    """Clients that the log names take after themselves (`own`); others are dealt the log's clients at random, each as
-    often as the others, so that a fleet of any size has the log's mixture."""
+    """Clients that the log names take after themselves (`own`); others are dealt the log's clients at random, so that a
+    fleet of any size has the log's mixture. In every hand of as many clients as the log has, each is dealt once; with
+    `weight_M`, as often as its weight says beside the mean."""
 
     logged: int
     own: np.ndarray | None = None
+    weight_M: np.ndarray | None = None
 
     def of(self, client_C: Tensor, seed: int) -> Tensor:
         """The client of the log for each of these."""
         if self.own is not None:
             return torch.from_numpy(self.own)[client_C]
-        return self._dealt(seed)[client_C % self.logged]
+        slot_C = self._shuffled(seed)[client_C % self.logged]
+        if self.weight_M is None:
+            return slot_C
+        share_M = torch.from_numpy(self.weight_M / self.weight_M.sum()).cumsum(0)
+        within_C = uniform(seed, "hand", ids=client_C // self.logged)
+        return torch.searchsorted(share_M, (slot_C + within_C) / self.logged).clamp(max=self.logged - 1)
 
-    def _dealt(self, seed: int) -> Tensor:
+    def _shuffled(self, seed: int) -> Tensor:
         """The log's clients in a random order; kept for the seed last asked for."""
         kept: tuple[int, Tensor] | None = self.__dict__.get("_kept")
         if kept is None or kept[0] != seed:
@@ -37,10 +44,14 @@ class Sources:
         return kept[1]
 
 
-def sources_of(labels: tuple[str, ...], names: tuple[str, ...] | None, clients: int | None) -> Sources:
-    """The sources of a data set's clients: themselves where the log has every one of them, by name or by number."""
+def named_in(labels: tuple[str, ...], names: tuple[str, ...] | None, clients: int) -> np.ndarray | None:
+    """Where in the log each client of a data set is, by name or by number; None if it lacks one of them.
+
+    >>> named_in(("b", "a"), ("a", "b"), 2), named_in(("1", "0"), None, 3)
+    (array([1, 0]), None)
+    """
     place = {label: i for i, label in enumerate(labels)}
-    wanted = names if names is not None else tuple(map(str, range(clients or 0)))
-    if not wanted or len(wanted) > len(labels) or any(name not in place for name in wanted):
-        return Sources(len(labels))
-    return Sources(len(labels), np.array([place[name] for name in wanted], dtype=np.int64))
+    wanted = names if names is not None else tuple(map(str, range(min(clients, len(labels) + 1))))
+    if len(wanted) > len(labels) or any(name not in place for name in wanted):
+        return None
+    return np.array([place[name] for name in wanted], dtype=np.int64)

@@ -5,8 +5,8 @@ Shape letters: T rounds, C clients, H rounds of a day, P pairs of clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -79,9 +79,14 @@ def _together(asked_TC: np.ndarray, came_TC: np.ndarray) -> float:
     return float(pairs / both) if both else 0.0
 
 
+def sampled(fleet: Fleet, clients: int = SAMPLED) -> np.ndarray:
+    """Some clients of a log, evenly taken from all."""
+    return np.unique(np.linspace(0, fleet.clients - 1, min(clients, fleet.clients)).astype(np.int64))
+
+
 def presence(fleet: Fleet, clients: int = SAMPLED, rounds: int = ROUNDS) -> np.ndarray:
-    """The work of some clients of a log, evenly taken from all, in its first rounds [T, C]; NaN is not asked."""
-    chosen_C = np.unique(np.linspace(0, fleet.clients - 1, min(clients, fleet.clients)).astype(np.int64))
+    """The work of some clients of a log (`sampled`) in its first rounds [T, C]; NaN is not asked."""
+    chosen_C = sampled(fleet, clients)
     count = min(rounds, fleet.rounds)
     work_TC = np.full((count, len(chosen_C)), np.nan)
     if fleet.missing == "absent":
@@ -101,3 +106,9 @@ def drawn(draw: Draw, clients: int, rounds: int) -> np.ndarray:
     """What a participation gives, as a table of work [T, C]."""
     client_C = torch.arange(clients)
     return np.stack([draw(client_C, t).numpy() for t in range(rounds)])
+
+
+def mean_of(found: Sequence[Statistics]) -> Statistics:
+    """The mean of statistics of several draws."""
+    means = {f.name: float(np.mean([getattr(one, f.name) for one in found])) for f in fields(Statistics)[:-1]}
+    return Statistics(**means, by_hour=tuple(np.mean([one.by_hour for one in found], axis=0).tolist()))
