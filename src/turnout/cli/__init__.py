@@ -7,6 +7,7 @@ predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
+fleet.py      `turnout fleet`
 measuring.py  `turnout trace record`
 studies.py    `turnout study`
 screen.py     the console they print to
@@ -30,6 +31,7 @@ import typer
 
 from turnout import __version__
 from turnout.cli import comparing, exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import fleet as fleet_log
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -45,6 +47,7 @@ Examples:
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout export runs/mine --model model.onnx    the trained model for other programs
+  turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
 """
 
 app = typer.Typer(
@@ -66,6 +69,7 @@ app.command("predict")(predicting.predict)
 app.command("export")(exporting.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
+app.command("fleet")(fleet_log.fleet)
 TRACE = """This machine's own participation trace.
 
 \b
