@@ -132,7 +132,9 @@ class _Collected:
         if role in ("time", "start", "end"):
             return self._times(block, column, still_there=role == "end")
         read, wanted = self._numbers(role)
-        return column_of(block, column, read, self.faults, wanted)
+        plain = {"round": (int, 2.0**53), "examples": (float, 2.0**53), "work": (float, 1.0)}[role]
+        quick = plain if role != "work" or self.reading.full_work == 1 else None
+        return column_of(block, column, read, self.faults, wanted, quick)
 
     def _numbers(self, role: str) -> tuple[Callable[[str], float | None], str]:
         if role == "round":
