@@ -48,7 +48,9 @@ Deadline = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="With --capacity: the most a round may take.")
 ]
 # What is written.
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as an HTML page.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The diagnosis as data.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The log as round,client,work.")]
 Example = Annotated[
@@ -137,7 +139,7 @@ def _write_example(path: Path) -> None:
 def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
     from turnout.cli.screen import console, say
     from turnout.machine.files import replacing, write_whole
-    from turnout.report.fleet import as_text, write_fleet_page
+    from turnout.report.fleet import as_text, write_fleet_page, write_fleet_picture
     from turnout.world.fleet import read_fleet
     from turnout.world.fleet.diagnosis import diagnose
     from turnout.world.fleet.fit import fit
@@ -156,7 +158,9 @@ def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv:
         like = None if quick else likeness(fleet, model)
     for piece in as_text(found, parts, like):
         screen.print(piece, soft_wrap=False)
-    if out is not None:
+    if out is not None and out.suffix == ".svg":
+        write_fleet_picture(out, fleet, found, like)
+    elif out is not None:
         write_fleet_page(out, fleet, found, model.groups, parts, like)
     if json is not None:
         write_whole(json, as_json(found, parts, like))

@@ -15,7 +15,7 @@ from turnout.machine.files import write_whole
 from turnout.report.charts import Series, bars, histogram, line_chart
 from turnout.report.maps import turnout_map
 from turnout.report.sections import charts_section
-from turnout.report.svg import packaged
+from turnout.report.svg import packaged, sheet
 from turnout.report.templates import render, trusted
 from turnout.report.units import duration, show, sparkline
 from turnout.world.fleet.diagnosis import WEEKDAYS, Diagnosis, OutageNote
@@ -163,6 +163,12 @@ def write_fleet_page(
         script=Markup(packaged("page.js")),
     )
     write_whole(path, page + "\n")
+
+
+def write_fleet_picture(path: Path, fleet: Fleet, found: Diagnosis, like: Likeness | None) -> None:
+    """The charts of the diagnosis as one SVG."""
+    charts = [*_turnout_charts(found), *_client_charts(fleet, found), *([] if like is None else [_hours_chart(like)])]
+    write_whole(path, sheet([chart for chart in charts if chart]))
 
 
 def _sections(

@@ -93,10 +93,9 @@ class Blocks:
         after_C = np.searchsorted(key_N, wanted_C).clip(max=len(key_N) - 1)
         before_C = (after_C - 1).clip(min=0)
         far = np.int64(2) * self.fleet.rounds
-        owner_N = key_N // self.fleet.rounds
 
         def away(place_C: np.ndarray) -> np.ndarray:
-            return np.where(owner_N[place_C] == source_C, abs(key_N[place_C] - wanted_C), far)
+            return np.where(key_N[place_C] // self.fleet.rounds == source_C, abs(key_N[place_C] - wanted_C), far)
 
         return work_N[np.where(away(before_C) <= away(after_C), before_C, after_C)]
 

@@ -6,6 +6,7 @@ Shape letters: C clients of the cohort, M clients of the log.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,9 +32,13 @@ class Sources:
         slot_C = self._shuffled(seed)[client_C % self.logged]
         if self.weight_M is None:
             return slot_C
-        share_M = torch.from_numpy(self.weight_M / self.weight_M.sum()).cumsum(0)
         within_C = uniform(seed, "hand", ids=client_C // self.logged)
-        return torch.searchsorted(share_M, (slot_C + within_C) / self.logged).clamp(max=self.logged - 1)
+        return torch.searchsorted(self._share_M, (slot_C + within_C) / self.logged).clamp(max=self.logged - 1)
+
+    @cached_property
+    def _share_M(self) -> Tensor:
+        assert self.weight_M is not None
+        return torch.from_numpy(self.weight_M / self.weight_M.sum()).cumsum(0)
 
     def _shuffled(self, seed: int) -> Tensor:
         """The log's clients in a random order; kept for the seed last asked for."""
