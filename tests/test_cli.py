@@ -373,7 +373,7 @@ def test_a_trace_of_this_machine_is_recorded_and_used(capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert "load-0: finished " in out
     assert "log: mine.csv (4 rows)" in out
-    trace = "world.participation={kind='fleet-log', path='mine.csv', mode='resample'}"
+    trace = "world.participation={kind='fleet-log', path='mine.csv', mode='blocks', of='client'}"
     assert turnout("run", "small.toml", "--set", trace, "--out", "out", "-q") == 0
 
 

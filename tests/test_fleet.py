@@ -1,8 +1,7 @@
-"""Fleet logs: what is written is read, replayed and resampled; what is wrong is named with its line."""
+"""Fleet logs: what is written is read, replayed, and drawn from in stretches of rounds."""
 
 from __future__ import annotations
 
-import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,11 @@ from turnout.parts.selection import AsLogged, Count
 from turnout.testing.examples import example_enrolment
 from turnout.tracks.prepare import prepare
 from turnout.world.enrolment import Enrolment
+from turnout.world.fleet import Reading, read_fleet
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 from turnout.world.participation import Traces
-from turnout.world.turnout_csv import read_turnout, write_turnout
+from turnout.world.turnout_csv import write_turnout
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
 
@@ -47,9 +47,8 @@ def test_what_is_written_is_read(rows: dict[tuple[int, str], float]) -> None:
     rows = {(t, name.strip() or "x"): work for (t, name), work in rows.items()}
     with tempfile.TemporaryDirectory() as folder:
         write_turnout(Path(folder) / "log.csv", [(t, name, work) for (t, name), work in rows.items()])
-        log = read_turnout(Path(folder) / "log.csv")
-    names = [log.labels[code] for code in log.code_N]
-    assert dict(zip(zip(log.round_N.tolist(), names, strict=True), log.work_N.tolist(), strict=True)) == rows
+        log = read_fleet(Path(folder) / "log.csv")
+    assert {(t, name): work for t, name, work in log.rows()} == rows
 
 
 def test_replay_gives_the_row_and_absence_without_one(path: str) -> None:
@@ -93,53 +92,71 @@ def test_clients_by_name(tmp_path: Path) -> None:
         FleetLog(str(tmp_path / "log.csv")).tied_to_clients(enrolled(2, ("hall, left", "kitchens")), 1)
 
 
-def test_resampling_gives_each_client_one_logged_client_for_good(tmp_path: Path) -> None:
-    rows = [(t, name, work) for name, work in [("a", 0.0), ("b", 0.5), ("c", 1.0)] for t in range(4)]
-    write_turnout(tmp_path / "log.csv", [*rows, (9, "b", 0.5)])
-    log = FleetLog(str(tmp_path / "log.csv"), mode="resample").tied_to_clients(enrolled(3000, None), 1)
-    rounds = torch.stack([log.fraction(torch.arange(3000), t, 5, seed=1) for t in range(30)])
-    assert (rounds == rounds[0]).all()
-    share = torch.tensor([(rounds[0] == w).double().mean() for w in (0.0, 0.5, 1.0)])
-    assert (share - 1 / 3).abs().max() < 4 * math.sqrt(2 / 9 / 3000)
+def test_stretches_of_the_log_follow_each_other(tmp_path: Path) -> None:
+    """Work is client + round / 100, so each number says where in the log it comes from."""
+    work = {(t, c): (c + t / 100) / 4 for t in range(40) for c in range(3)}
+    write_turnout(tmp_path / "log.csv", [(t, c, w) for (t, c), w in work.items()])
+    place = {round(w, 6): key for key, w in work.items()}
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks", length=8).tied_to_clients(enrolled(3000, None), 1)
+    found = [[place[round(w, 6)] for w in log.fraction(torch.arange(6), t, 5, seed=1).tolist()] for t in range(32)]
+    for t, row in enumerate(found):
+        assert [c for _, c in row] == [c for _, c in found[0]]  # a client takes after one client for good
+        assert sorted(c for _, c in row[:3]) == [0, 1, 2]  # and each is taken once before any is taken twice
+        assert len({at for at, _ in row}) == 1  # the same rounds for the whole fleet
+        assert t % 8 == 0 or row[0][0] == (found[t - 1][0][0] + 1) % 40
+    assert len({found[t][0][0] for t in range(0, 32, 8)}) > 1
 
 
-@pytest.mark.parametrize(("by", "mean"), [("client", 0.5), ("fleet", 0.25)])
-def test_resampling_draws_rows_alike(tmp_path: Path, by: str, mean: float) -> None:
-    """a: three absences. b: one complete round. By client the mean is (0 + 1) / 2, by rows 1 / 4."""
-    write_turnout(tmp_path / "log.csv", [(0, "a", 0), (1, "a", 0), (2, "a", 0), (0, "b", 1)])
-    log = FleetLog(str(tmp_path / "log.csv"), mode="resample", by=by)
-    work = torch.cat([log.fraction(torch.arange(10_000), t, 5, seed=0) for t in range(4)])
-    assert float(work.mean()) == pytest.approx(mean, abs=0.02)
+def test_stretches_of_a_client_are_its_own(tmp_path: Path) -> None:
+    write_turnout(tmp_path / "log.csv", [(t, c, t / 100) for t in range(100) for c in range(2)])
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks", of="client", length=5)
+    first = log.fraction(torch.arange(1000), 0, 5, seed=1)
+    assert len(first.unique()) == 100
+    assert float(first.mean()) == pytest.approx(0.495, abs=0.04)
+    assert torch.equal(log.fraction(torch.tensor([7]), 12, 5, seed=1), log.fraction(torch.arange(9), 12, 5, 1)[7:8])
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", r"line 1: the header must be `round,client,work`, got ``"),
-        ("client,round,work\n0,1,1\n", r"line 1: the header must be"),
-        ("round,client,work\n", "no rows"),
-        ("round,client,work\n0,1,1\n0,2\n", r"line 3: a row has 3 values.*has 2"),
-        ("round,client,work\n0,1,1\n\n0,2,1\n", r"line 3: a row has 3 values.*has 0"),
-        ("round,client,work\n0,1,1\nx,2,1\n", r"line 3: round must be a whole number, got 'x'"),
-        ("round,client,work\n1.5,2,1\n", r"line 2: round must be a whole number, got '1.5'"),
-        ("round,client,work\n0,1,1\n0,2,most\n", r"line 3: work must be a number, got 'most'"),
-        ("round,client,work\n0,1,1\n0,2,50\n", r"line 3: work is the fraction finished, 0 to 1, got 50"),
-        ("round,client,work\n0,2,-0.1\n", r"line 2: work is the fraction"),
-        ("round,client,work\n0,2,nan\n", r"line 2: work is the fraction"),
-        ("round,client,work\n-1,2,1\n", r"line 2: rounds are counted from 0"),
-        ("round,client,work\n0,2,1\n1,2,1\n0,3,1\n1,2,0.5\n", r"line 5: round 1 of client 2 is on line 3"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "log.csv").write_text(text)
-    with pytest.raises(Mistake, match=says):
-        read_turnout(tmp_path / "log.csv")
+def test_a_log_of_those_who_came_has_absences(tmp_path: Path) -> None:
+    """Four clients, each there every fourth round: a turnout of 25 %, not of 100 %."""
+    (tmp_path / "log.csv").write_text("round,client\n" + "".join(f"{t},{t % 4}\n" for t in range(400)))
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks")
+    work = torch.cat([log.fraction(torch.arange(40), t, 5, seed=0) for t in range(100)])
+    assert float(work.mean()) == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_client_not_asked_is_as_in_the_nearest_round_it_was(tmp_path: Path) -> None:
+    write_turnout(tmp_path / "log.csv", [(0, "a", 0.1), (4, "a", 0.5), (9, "a", 0.0), (9, "b", 1.0)])
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks", of="client", length=1)
+    log = log.tied_to_clients(enrolled(1, ("a",)), 1)
+    counts = torch.stack([log.fraction(torch.tensor([0]), t, 5, seed=0) for t in range(2000)]).flatten()
+    share = {round(float(w), 1): float((counts == w).double().mean()) for w in counts.unique()}
+    # rounds 0, 1, 2 are nearest to 0 (2 is as near to 4: the earlier), 3 .. 6 to 4, and 7, 8, 9 to 9
+    assert share == pytest.approx({0.1: 0.3, 0.5: 0.4, 0.0: 0.3}, abs=0.04)
+
+
+def test_clients_that_the_log_names_take_after_themselves(tmp_path: Path) -> None:
+    write_turnout(tmp_path / "log.csv", [(t, name, w) for t in range(9) for name, w in (("a", 0.1), ("b", 0.9))])
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks").tied_to_clients(enrolled(2, ("b", "a")), 1)
+    assert log.fraction(torch.arange(2), 3, 5, seed=4).tolist() == [0.9, 0.1]
+
+
+def test_stretches_keep_the_hour_and_stand_in_for_those_not_yet_there(tmp_path: Path) -> None:
+    """Clients come at one hour of the day only; half of them join at half time. Nobody comes at another hour."""
+    lines = [f"{t * 3600},{c}\n" for t in range(24 * 26) for c in range(20) if t % 24 == 6 and (c < 10 or t >= 24 * 13)]
+    (tmp_path / "log.csv").write_text("time,client\n" + "".join(lines))
+    log = FleetLog(str(tmp_path / "log.csv"), mode="blocks", length=30, reading=Reading(every="1h"))
+    assert log.log.start_T is not None
+    first = int(log.log.start_T[0] // 3600)  # the log begins at the first check-in
+    came = torch.stack([log.fraction(torch.arange(20), t, 5, seed=0) for t in range(480)])
+    hour = (torch.arange(480) + first) % 24
+    assert float(came[hour != 6].sum()) == 0
+    assert float(came[hour == 6].mean()) == 1
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(Mistake, match="not a CSV text"):
-        read_turnout(tmp_path / "log.xlsx")
+    with pytest.raises(Mistake, match=r"neither a CSV text .* nor a Parquet file"):
+        read_fleet(tmp_path / "log.xlsx")
 
 
 def test_spreadsheets_leave_marks_that_do_not_matter(tmp_path: Path) -> None:
@@ -171,16 +188,16 @@ def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:
         experiment = to.Experiment(to.World(to.data.Synthetic(clients=5)), rounds=5).but(**part)
         with pytest.raises(Mistake, match=says):  # before the first round
             prepare(experiment)
-    resampled = FleetLog(path, mode="resample")
-    prepare(to.Experiment(to.World(to.data.Synthetic(clients=5), resampled), rounds=5))
+    prepare(to.Experiment(to.World(to.data.Synthetic(clients=5), FleetLog(path, mode="blocks")), rounds=5))
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: FleetLog("x.csv", mode="repaly"), "did you mean 'replay'"),
-        (lambda: FleetLog("x.csv", mode="resample", by="clients"), "did you mean 'client'"),
-        (lambda: FleetLog("x.csv", by="fleet"), "set mode='resample'"),
+        (lambda: FleetLog("x.csv", mode="blocks", of="clients"), "did you mean 'client'"),
+        (lambda: FleetLog("x.csv", of="client"), "set mode='blocks'"),
+        (lambda: FleetLog("x.csv", mode="blocks", length=0), "1 round or more"),
         (lambda: FleetLog("no/such/file.csv").asked(0), "cannot read the log no/such/file.csv: No such file"),
     ],
 )

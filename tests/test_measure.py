@@ -33,9 +33,9 @@ def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:
     assert [row[:2] for row in rows] == [(t, name) for name in ("load-0", "load-50") for t in range(3)]
     assert all(share in {0, 0.25, 0.5, 0.75, 1} for _, _, share in rows)
     assert [(done, total) for done, total, _ in seen] == [(i + 1, 6) for i in range(6)]
-    log = FleetLog(str(path), mode="resample")
-    assert log.log.labels == ("load-0", "load-50")
-    assert log.log.work_N.tolist() == [share for _, _, share in rows]
+    log = FleetLog(str(path), mode="blocks", of="client")
+    assert log.log.names == ("load-0", "load-50")
+    assert sorted(log.log.rows()) == sorted(rows)
     assert set(log.fraction(torch.arange(50), 0, 4, seed=0).tolist()) <= set(log.log.work_N.tolist())
 
 

@@ -39,6 +39,7 @@ from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, 
 from turnout.types import Turnout
 from turnout.world import participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
+from turnout.world.fleet import Fleet, Reading, read_fleet
 
 __all__ = [
     "APFL",
@@ -69,6 +70,7 @@ __all__ = [
     "FedAvg",
     "FedGATE",
     "FedNova",
+    "Fleet",
     "Friends",
     "InProcess",
     "InverseClock",
@@ -84,6 +86,7 @@ __all__ = [
     "Proximal",
     "Quantise",
     "RandomEvents",
+    "Reading",
     "Regression",
     "Run",
     "RunGroup",
@@ -116,6 +119,7 @@ __all__ = [
     "participation",
     "partition",
     "personal",
+    "read_fleet",
     "run",
     "selection",
     "terms",

@@ -7,6 +7,7 @@ predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
+fleet.py      `turnout fleet`
 measuring.py  `turnout trace record`
 deploying.py  `turnout deploy`, `turnout device`
 studies.py    `turnout study`
@@ -31,6 +32,7 @@ import typer
 
 from turnout import __version__
 from turnout.cli import comparing, deploying, exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import fleet as fleet_log
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -47,6 +49,7 @@ Examples:
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout export runs/mine --model model.onnx    the trained model for other programs
   turnout deploy demo                            real devices through Flower: a server and five of them, here
+  turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
 """
 
 app = typer.Typer(
@@ -68,11 +71,12 @@ app.command("predict")(predicting.predict)
 app.command("export")(exporting.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
+app.command("fleet")(fleet_log.fleet)
 TRACE = """This machine's own participation trace.
 
 \b
 turnout trace record --out mine.csv
-turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="resample"}'
+turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
 """
 trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
 trace.command("record")(measuring.record)

@@ -33,12 +33,12 @@ def record(
     """Measure how much of its work this machine finishes in time.
 
     The share of the asked epochs that is done before a deadline, alone and beside a competing load, as paper 000 did on
-    Raspberry Pis (section 5.1). The log can be replayed or resampled.
+    Raspberry Pis (section 5.1). The log can be replayed, or drawn from in stretches.
 
     \b
     turnout trace record --out my-machine.csv
     turnout trace record --rounds 10 --load 0 --load 0.5
-    turnout run digits --set 'world.participation={kind="fleet-log", path="my-machine.csv", mode="resample"}'
+    turnout run digits --set 'world.participation={kind="fleet-log", path="my-machine.csv", mode="blocks"}'
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -8,7 +8,7 @@ Shape letters: C clients of the cohort, D draws, I positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from turnout.parts.arrived import Arrived
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.enrolment import Enrolment
+from turnout.world.fleet.reading import Reading
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 
@@ -127,18 +128,22 @@ class Count(Memoryless):
 
 @dataclass(frozen=True)
 class AsLogged(Memoryless):
-    """Ask those whom a fleet's log (`round,client,work`) asked: members with a row in round t."""
+    """Ask those whom a fleet's log asked: members with a row in round t.
+
+    `reading` is how the log is read; where it says that no row means absent, all clients that the log knows by then.
+    """
 
     path: str
+    reading: Reading = field(default_factory=Reading)
     names: tuple[str, ...] | None = None
 
     @cached_property
     def log(self) -> FleetLog:
-        return FleetLog(self.path, names=self.names)
+        return FleetLog(self.path, reading=self.reading, names=self.names)
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> AsLogged:
         """The same for these clients and so many rounds, checked."""
-        selection = AsLogged(self.path, enrolment.names)
+        selection = replace(self, names=enrolment.names)
         selection.__dict__["log"] = self.log.tied_to_clients(enrolment, rounds)
         return selection
 

@@ -33,7 +33,7 @@ def turnout_section(runs: Runs) -> list[Markup]:
             maps.setdefault(key, ([], turnout))[0].append(variant)
     if not maps:
         return []
-    pictures = [_turnout_map(turnout, _title(names, runs)) for names, turnout in maps.values()]
+    pictures = [turnout_map(turnout, _title(names, runs)) for names, turnout in maps.values()]
     charts = [
         column_chart(runs, "work", "Mean work of the asked"),
         column_chart(runs, "answered", "Clients that answered"),
@@ -63,7 +63,8 @@ def turnout_cells(turnout: Turnout) -> tuple[Cells, int]:
     return gather(row_N, round_N, work_N, len(known), first, last - first + 1), len(known)
 
 
-def _turnout_map(turnout: Turnout, title: str) -> HeatMap:
+def turnout_map(turnout: Turnout, title: str) -> HeatMap:
+    """Clients x rounds, coloured by work."""
     cells, known = turnout_cells(turnout)
     across, down = cells.columns_per_cell, cells.rows_per_cell
     note, words = "", _TURNOUT

@@ -43,7 +43,7 @@ from turnout.testing.history import check_mixing, check_substitution
 from turnout.testing.messages import check_compression
 from turnout.testing.server import check_aggregation, check_server_step, check_weighting
 from turnout.testing.terms import check_term
-from turnout.testing.world import check_events, check_participation, check_selection
+from turnout.testing.world import check_events, check_like_log, check_participation, check_selection
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
@@ -53,6 +53,7 @@ __all__ = [
     "check_compression",
     "check_data",
     "check_events",
+    "check_like_log",
     "check_mixing",
     "check_model",
     "check_optimizer",

@@ -4,8 +4,9 @@ participation.py   kinds of participation: who answers, and how much of the work
 traces.py          the eight traces of paper 000, from their published means and deviations
 on_off.py          clients that go up and down as Markov chains
 stratified.py      dropping an exact number of clients, spread over groups
-fleet_log.py       the log of a real fleet (`round,client,work`) as participation
-turnout_csv.py     reading and writing such a log
+fleet_log.py       the log of a real fleet as participation: replayed, or drawn from
+fleet/             reading any fleet's log, looking at it, modelling it
+turnout_csv.py     writing such a log
 client_names.py    clients by name or by number
 enrolment.py       what is known of the clients before the first round, and how a part asks for it
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from turnout.rng import key, keys, unit
 
 
-def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Tensor:
-    """Which clients are up in round t."""
+def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float, purpose: str = "onoff") -> Tensor:
+    """Which clients are up in round t; chains of another purpose are other chains."""
     both_up, any_up = min(rise, 1 - fall), max(rise, 1 - fall)
     flips = rise > 1 - fall
     up_C = torch.zeros(len(client_C), dtype=torch.bool)
@@ -31,7 +31,7 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
     block = min(32, math.ceil(1 / (1 - any_up + both_up)))  # rounds at a time: as many as are needed on average
     last = t
     while len(undecided_U):
-        u_BU = _block(client_C[undecided_U], last, block, seed)
+        u_BU = numbers_before(client_C[undecided_U], last, block, seed, purpose)
         decides_BU = (u_BU < both_up) | (u_BU >= any_up)
         back_U = decides_BU.to(torch.int8).argmax(0)  # the first row that decides, counted back from `last`
         state_U = u_BU.gather(0, back_U[None])[0] < both_up
@@ -44,7 +44,7 @@ def up_now(client_C: Tensor, t: int, seed: int, rise: float, fall: float) -> Ten
     return up_C
 
 
-def _block(client_U: Tensor, last: int, block: int, seed: int) -> Tensor:
+def numbers_before(client_U: Tensor, last: int, block: int, seed: int, purpose: str) -> Tensor:
     """The numbers u_s of some clients in rounds last, last - 1, ..."""
-    base_B = torch.tensor([key(seed, "onoff", s) for s in range(last, last - block, -1)])
+    base_B = torch.tensor([key(seed, purpose, s) for s in range(last, last - block, -1)])
     return unit(keys(base_B[:, None], client_U[None, :]))

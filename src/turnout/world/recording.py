@@ -120,7 +120,7 @@ def record_log(
     """Measure a trace for every load and write them as a log, one client for each load.
 
     The default deadline is 1.1 x the median time of a full round without load. Use the log with
-    FleetLog(path, mode="resample").
+    FleetLog(path, mode="blocks", of="client").
     """
     _check(rounds, epochs, loads)
     if deadline_seconds is not None and not 0 < deadline_seconds < math.inf:

@@ -24,7 +24,8 @@ def fleet_of(rows: LogRows, reading: Reading, faults: Faults) -> Fleet:
         faults.check()  # a time that is wrong would decide where rounds begin
     made = make(rows, reading, faults)
     faults.check()
-    missing = reading.missing or ("not-asked" if (made.work_A == 0).any() else "absent")
+    zeros = rows.effort is None and bool((made.work_A == 0).any())  # zeros that the log itself has
+    missing = reading.missing or ("not-asked" if zeros else "absent")
     order_M = _order(rows.names)
     rank_M = np.empty(len(order_M), dtype=np.int32)
     rank_M[order_M] = np.arange(len(order_M))

@@ -12,7 +12,7 @@ LISTED = 20  # more of the kind, by line
 
 @dataclass
 class Faults:
-    """The faults of one file; `at` is what its rows are counted in: lines of a text, rows of a Parquet file."""
+    """The faults of one file; `at` is what its rows are called: lines of a text, rows of a Parquet file."""
 
     path: str
     at: str = "line"

@@ -83,6 +83,13 @@ class Fleet:
         rows_A = order_N[from_M[client] : from_M[client + 1]]
         return self.round_N[rows_A], self.work_N[rows_A]
 
+    @cached_property
+    def asked_M(self) -> np.ndarray:
+        """In how many rounds each client was asked."""
+        if self.missing == "not-asked":
+            return np.bincount(self.client_N, minlength=self.clients)
+        return self.left_M - self.joined_M
+
     def member_rounds(self, client: int) -> tuple[int, int]:
         """From which round to before which round a client belongs to the fleet."""
         return int(self.joined_M[client]), int(self.left_M[client])

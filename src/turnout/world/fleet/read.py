@@ -8,7 +8,7 @@ Shape letters: N rows of the log, then of the record; M clients, T rounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,23 +17,50 @@ from turnout.errors import Mistake
 from turnout.world.fleet.assemble import fleet_of
 from turnout.world.fleet.cells import TimeReader, column_of, number, share, whole
 from turnout.world.fleet.faults import Faults
+from turnout.world.fleet.fedscale import read_availability, read_capacity
 from turnout.world.fleet.fleet import Fleet
-from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.rows import Form, LogRows
+from turnout.world.fleet.plain_pickle import is_pickle
+from turnout.world.fleet.reading import Reading, seconds
+from turnout.world.fleet.rows import Effort, Form, LogRows
 from turnout.world.fleet.table import Block, LogTable, open_table
+from turnout.world.turnout_csv import HEADER
 
-OWN_HEADER = ["round", "client", "work"]
 OWN_FILE = "turnout.csv"  # in a run folder
 
 
 def read_fleet(path: str | Path, reading: Reading = Reading()) -> Fleet:  # noqa: B008 (frozen)
     """A fleet's log, or the observed turnout of a run folder; a Mistake names everything that is wrong with it."""
-    table = open_table(_file(Path(path)), reading.separator)
+    file = _file(Path(path))
+    if file.name == OWN_FILE and (file.parent / "records.sqlite").is_file():
+        reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for everyone it asked
+    if is_pickle(file):
+        rows = _with_effort(read_availability(file), reading)
+        return fleet_of(rows, reading, Faults(str(file), "entry"))
+    table = open_table(file, reading.separator)
     columns = reading.columns(table.header, str(table.path))
     form = _form(columns, reading, table)
     faults = Faults(str(table.path), table.counted_in)
     rows = _Collected(table, columns, form, reading, faults).rows()
-    return fleet_of(rows, reading, faults)
+    return fleet_of(_with_effort(rows, reading), reading, faults)
+
+
+def _with_effort(rows: LogRows, reading: Reading) -> LogRows:
+    """The rows with what a round costs each client, where a capacity trace is given."""
+    if reading.capacity is None:
+        return rows
+    if rows.form != "intervals" or rows.work_N is not None:
+        raise Mistake(
+            f"{rows.path}: a capacity trace decides the work of clients that were there from a start to an end; this "
+            "log has no such stretches, or says the work itself"
+        )
+    devices = read_capacity(reading.capacity)
+    device_M = devices.of(rows.names)
+    effort = Effort(
+        link_M=2 * (reading.megabytes or 0) / devices.megabytes_a_second_M[device_M],
+        training_M=(reading.samples or 0) * devices.sample_seconds_M[device_M],
+        deadline=np.inf if reading.deadline is None else seconds(reading.deadline),
+    )
+    return replace(rows, effort=effort)
 
 
 def _file(path: Path) -> Path:
@@ -105,7 +132,9 @@ class _Collected:
         if role in ("time", "start", "end"):
             return self._times(block, column, still_there=role == "end")
         read, wanted = self._numbers(role)
-        return column_of(block, column, read, self.faults, wanted)
+        plain = {"round": (int, 2.0**53), "examples": (float, 2.0**53), "work": (float, 1.0)}[role]
+        quick = plain if role != "work" or self.reading.full_work == 1 else None
+        return column_of(block, column, read, self.faults, wanted, quick)
 
     def _numbers(self, role: str) -> tuple[Callable[[str], float | None], str]:
         if role == "round":
@@ -145,11 +174,16 @@ class _Collected:
             path=str(self.table.path),
             form=self.form,
             names=tuple(self.code_of),
+            code_N=whole_log["client_N"],
+            line_N=whole_log["line_N"],
+            round_N=whole_log.get("round_N"),
+            time_N=whole_log.get("time_N"),
+            end_N=whole_log.get("end_N"),
+            work_N=whole_log.get("work_N"),
+            examples_N=whole_log.get("examples_N"),
             clock=kind,
-            own_form=self.table.header == OWN_HEADER,
+            own_form=self.table.header == list(HEADER),
             said=self._said(),
-            code_N=whole_log.pop("client_N"),
-            **whole_log,
         )
 
     def _said(self) -> list[str]:

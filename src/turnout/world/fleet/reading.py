@@ -21,7 +21,10 @@ USUAL_NAMES = {
         *("client", "clientid", "cid", "device", "deviceid", "user", "userid", "node", "nodeid", "participant"),
         *("worker", "workerid", "clientname", "devicename", "host", "hostname", "name", "id"),
     ),
-    "work": ("work", "workdone", "fraction", "completed", "completion", "progress", "share", "done", "finished"),
+    "work": (
+        *("work", "workdone", "fraction", "completed", "completion", "progress", "share", "sharedone", "done"),
+        *("finished", "fractiondone", "percent", "percentdone"),
+    ),
     "start": (
         *("start", "starttime", "startedat", "begin", "begintime", "from", "connected", "connectedat", "online"),
         *("active", "sessionstart", "on", "up"),
@@ -50,6 +53,9 @@ class Reading:
     time_format   how times are written, as in Python's strptime, where they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
     first_round   the number of the log's first round
+    capacity      FedScale's trace of device capacities, for a log that says from when to when clients were there; then
+                  samples, megabytes and deadline say what a round asks: samples to train on, the model's size, and how
+                  long it may take (without: as long as the round)
     """
 
     round: str | None = None
@@ -65,6 +71,10 @@ class Reading:
     time_format: str | None = None
     full_work: float = 1.0
     first_round: int | None = None
+    capacity: str | None = None
+    samples: int | None = None
+    megabytes: float | None = None
+    deadline: str | None = None
 
     def __post_init__(self) -> None:
         if self.missing is not None and self.missing not in get_args(Missing):
@@ -73,8 +83,14 @@ class Reading:
             raise Mistake(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
         if self.separator is not None and len(self.separator) != 1:
             raise Mistake(f"separator = {self.separator!r}: give one character, such as ';'")
-        if self.every is not None:
-            seconds(self.every)
+        for length in (self.every, self.deadline):
+            if length is not None:
+                seconds(length)
+        asked = (self.samples, self.megabytes)
+        if self.capacity is not None and not all(value is not None and value > 0 for value in asked):
+            raise Mistake("with a capacity trace, say what a round asks: samples and megabytes, both above 0")
+        if self.capacity is None and any(value is not None for value in (*asked, self.deadline)):
+            raise Mistake("samples, megabytes and deadline are for a capacity trace: give capacity = FILE too")
 
     def columns(self, header: list[str], path: str) -> dict[str, str]:
         """The column of each role that the log has: as said, else by its usual names. A column has one role."""

@@ -1,6 +1,6 @@
 """The rows of a log as numbers, before they are rounds.
 
-Shape letters: N rows of the log, A rows of the record, T rounds.
+Shape letters: N rows of the log, A rows of the record, M clients, T rounds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,26 @@ Form = Literal["rounds", "check-ins", "intervals"]
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What a full round costs each client in seconds, over its link and in training; and the most it may take."""
+
+    link_M: np.ndarray
+    training_M: np.ndarray
+    deadline: float
+
+    def work(self, client_A: np.ndarray, there_A: np.ndarray) -> np.ndarray:
+        """The share of the work that a client finishes that is there for so many seconds."""
+        left_A = np.minimum(there_A, self.deadline) - self.link_M[client_A]
+        return np.clip(left_A / self.training_M[client_A], 0, 1)
+
+
+@dataclass(frozen=True)
 class LogRows:
     """Row n is about client `names[code_N[n]]` and stands in line `line_N[n]`; a number that is a fault is NaN.
 
     form        what a row is: a client asked in a round, a client that came at `time_N`, or one that was there from
                 `time_N` to `end_N` (infinite: to the end of the log)
+    effort      what a round costs, where devices' speeds are known: decides how much work is done while one is there
     own_form    whether the log is in Turnout's own form, whose rounds are counted from 0
     said        what was guessed so far
     """
@@ -37,6 +52,7 @@ class LogRows:
     work_N: np.ndarray | None = None
     examples_N: np.ndarray | None = None
     clock: Clock | None = None
+    effort: Effort | None = None
     own_form: bool = False
     said: list[str] = field(default_factory=list)
 

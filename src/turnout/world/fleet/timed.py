@@ -55,12 +55,26 @@ def rounds_of_intervals(rows: LogRows, reading: Reading, faults: Faults) -> Roun
         said = ["the work of a stretch is the work of each of its rounds"]
     else:
         pair_A, inverse_A = np.unique(key_A, return_inverse=True)
-        work_A = np.clip(np.bincount(inverse_A, weights=there_A / grid.every), 0, 1)
-        pair_A, work_A = pair_A[work_A > 0], work_A[work_A > 0]
-        said = ["work is the share of a round that a client was there"]
+        seconds_A = np.clip(np.bincount(inverse_A, weights=there_A), 0, grid.every)
+        pair_A, work_A, said = _while_there(pair_A, seconds_A, rows, grid)
     if not closed_N.all():
         said.append(f"{int((~closed_N).sum()):,} stretches without an end last to the end of the log")
     return grid.rounds_of(pair_A, work_A, len(rows.names), said)
+
+
+def _while_there(
+    pair_A: np.ndarray, seconds_A: np.ndarray, rows: LogRows, grid: _Grid
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The work done in so many seconds of a round; a client that was there but finished nothing keeps its row."""
+    pair_A, seconds_A = pair_A[seconds_A > 0], seconds_A[seconds_A > 0]
+    if rows.effort is None:
+        return pair_A, seconds_A / grid.every, ["work is the share of a round that a client was there"]
+    work_A = rows.effort.work(pair_A % len(rows.names), seconds_A)
+    nothing = float((work_A == 0).mean())
+    said = (
+        f"work is what a device of the capacity trace finishes while it is there; nothing, {nothing:.0%} of the times"
+    )
+    return pair_A, work_A, [said]
 
 
 @dataclass(frozen=True)

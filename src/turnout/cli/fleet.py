@@ -1,0 +1,172 @@
+"""`turnout fleet`: read a fleet's log, and say what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnout.errors import Mistake
+from turnout.machine.files import check_destination
+
+if TYPE_CHECKING:
+    from turnout.world.fleet import Reading
+
+Log = Annotated[
+    Path | None,
+    typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
+]
+# How a log is read: the same options wherever one is.
+Round = Annotated[str | None, typer.Option("--round", metavar="COLUMN", help="The column of the round.")]
+Client = Annotated[str | None, typer.Option("--client", metavar="COLUMN", help="The column of the client.")]
+Work = Annotated[str | None, typer.Option("--work", metavar="COLUMN", help="The column of the work done, 0 to 1.")]
+Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="The column of the time of a check-in.")]
+Start = Annotated[str | None, typer.Option("--start", metavar="COLUMN", help="The column of the start of a stay.")]
+End = Annotated[str | None, typer.Option("--end", metavar="COLUMN", help="The column of the end of a stay.")]
+Examples = Annotated[
+    str | None, typer.Option("--examples", metavar="COLUMN", help="The column of how many examples a client has.")
+]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="How long a round is, where the log has times: 15min, 1h.")
+]
+Missing = Annotated[
+    str | None, typer.Option("--missing", metavar="absent|not-asked", help="What it means to have no row in a round.")
+]
+Separator = Annotated[str | None, typer.Option("--separator", help="What stands between the cells of a CSV.")]
+TimeFormat = Annotated[
+    str | None, typer.Option("--time-format", help="How times are written, as for strptime: '%d.%m.%Y %H:%M'.")
+]
+FullWork = Annotated[float, typer.Option("--full-work", help="The number that means all of the work: 100 for percent.")]
+FirstRound = Annotated[int | None, typer.Option("--first-round", help="The number of the log's first round.")]
+Capacity = Annotated[
+    str | None, typer.Option("--capacity", metavar="FILE", help="FedScale's capacity trace: decides the work.")
+]
+Samples = Annotated[int | None, typer.Option("--samples", help="With --capacity: samples to train on in a round.")]
+Megabytes = Annotated[float | None, typer.Option("--megabytes", help="With --capacity: the size of the model.")]
+Deadline = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="With --capacity: the most a round may take.")
+]
+# What is written.
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The diagnosis as data.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The log as round,client,work.")]
+Example = Annotated[
+    Path | None, typer.Option("--example", metavar="FILE", help="Write a log that is made up, to try this on.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Leave out what is drawn from the log beside it.")]
+
+
+def fleet(
+    log: Log = None,
+    round: Round = None,
+    client: Client = None,
+    work: Work = None,
+    time: Time = None,
+    start: Start = None,
+    end: End = None,
+    examples: Examples = None,
+    every: Every = None,
+    missing: Missing = None,
+    separator: Separator = None,
+    time_format: TimeFormat = None,
+    full_work: FullWork = 1.0,
+    first_round: FirstRound = None,
+    capacity: Capacity = None,
+    samples: Samples = None,
+    megabytes: Megabytes = None,
+    deadline: Deadline = None,
+    out: Out = None,
+    json: Json = None,
+    csv: Csv = None,
+    example: Example = None,
+    quick: Quick = False,
+) -> None:
+    """Read a fleet's log and say what it shows: who turns up when, for how long, with whom, and who hardly ever does.
+
+    Columns are guessed by their usual names, and what was assumed is said. A log may have rounds; or times of
+    check-ins, or of starts and ends, which --every cuts into rounds. Without a log, --example writes one.
+
+    \b
+    turnout fleet --example checkins.csv
+    turnout fleet checkins.csv --every 1h --out fleet.html
+    turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
+    turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
+    turnout fleet client_behave_trace --every 1h --capacity client_device_capacity --samples 600 --megabytes 20
+    turnout fleet runs/mine
+    """
+    from turnout.world.fleet import Reading
+
+    if (log is None) == (example is None):
+        raise Mistake("give a log, or --example FILE to write one that is made up")
+    for option, path in (("--out", out), ("--json", json), ("--csv", csv), ("--example", example)):
+        if path is not None:
+            check_destination(option, path)
+    if example is not None:
+        _write_example(example)
+        return
+    columns = {"round": round, "client": client, "work": work, "time": time, "start": start, "end": end}
+    reading = Reading(
+        **columns,
+        examples=examples,
+        every=every,
+        missing=missing,  # type: ignore[arg-type]
+        separator=separator,
+        time_format=time_format,
+        full_work=full_work,
+        first_round=first_round,
+        capacity=capacity,
+        samples=samples,
+        megabytes=megabytes,
+        deadline=deadline,
+    )
+    assert log is not None
+    _look(log, reading, out, json, csv, quick)
+
+
+def _write_example(path: Path) -> None:
+    from turnout.cli.screen import say
+    from turnout.world.fleet.example import ExampleFleet
+
+    made = ExampleFleet()
+    rows = made.write(path)
+    say(f"{path}: {rows:,} check-ins of {made.devices} devices in {made.days} days", stderr=False)
+    say(f"turnout fleet {path} --every 1h", stderr=False)
+
+
+def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
+    from turnout.cli.screen import console, say
+    from turnout.machine.files import replacing, write_whole
+    from turnout.report.fleet import as_text, write_fleet_page, write_fleet_picture
+    from turnout.world.fleet import read_fleet
+    from turnout.world.fleet.diagnosis import diagnose
+    from turnout.world.fleet.fit import fit
+    from turnout.world.fleet.likeness import likeness
+    from turnout.world.fleet.speaks_for import as_json, speaks_for
+    from turnout.world.turnout_csv import write_turnout
+
+    screen = console()
+    with console(stderr=True).status(f"reading {log}") as progress:
+        fleet = read_fleet(log, reading)
+        progress.update("looking for groups and outages")
+        model = fit(fleet)
+        found = diagnose(fleet, model)
+        parts = speaks_for(found)
+        progress.update("drawing from the log")
+        like = None if quick else likeness(fleet, model)
+    for piece in as_text(found, parts, like):
+        screen.print(piece, soft_wrap=False)
+    if out is not None and out.suffix == ".svg":
+        write_fleet_picture(out, fleet, found, like)
+    elif out is not None:
+        write_fleet_page(out, fleet, found, model.groups, parts, like)
+    if json is not None:
+        write_whole(json, as_json(found, parts, like))
+    if csv is not None:
+        with replacing(csv) as temporary:
+            write_turnout(temporary, fleet.rows(whole=True))
+    for path in (out, json, csv):
+        if path is not None:
+            say(f"{path} written", stderr=False)

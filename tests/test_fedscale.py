@@ -1,0 +1,101 @@
+"""FedScale's traces: read without unpickling; what a device finishes while it is there."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnout.errors import Mistake
+from turnout.world.fleet import Reading, read_fleet
+from turnout.world.fleet.fedscale import read_capacity
+from turnout.world.fleet.plain_pickle import plain_data
+
+HOUR = 3600
+BEHAVE = {
+    1: {"duration": 1, "active": [0, 2 * HOUR], "inactive": [HOUR, 4 * HOUR], "finish_time": 4 * HOUR, "model": "A"},
+    2: {"duration": 1, "active": [HOUR], "inactive": [HOUR // 2], "finish_time": 2 * HOUR, "model": "B"},
+}
+CAPACITY = {1: {"computation": 100.0, "communication": 8000.0}, 2: {"computation": 200, "communication": 16000.0}}
+
+
+def pickled(path: Path, data: Any, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(data, protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_data_of_every_protocol(tmp_path: Path, protocol: int) -> None:
+    same = [1, 2]
+    data = {
+        "a": [1, -7, 2**40, 0.5, None, True],
+        "é": {"x": (1,), "y": (1, 2, 3, 4), "z": ()},
+        3: [same, same],
+        "b": "b",
+    }
+    assert plain_data(pickled(tmp_path / "p", data, protocol)) == data
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_code_is_refused_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Mistake, match=r"GLOBAL.*could run code"):
+        read_fleet(pickled(tmp_path / "p", {1: Evil()}, protocol), Reading(every="1h"))
+    assert not Path("ran").exists()
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    whole = pickle.dumps(BEHAVE, 2)
+    for broken in (whole[: len(whole) // 2], b"\x80\x02a.", b"\x80\x02]K\x01u."):
+        (tmp_path / "p").write_bytes(broken)
+        with pytest.raises(Mistake, match="no complete pickle file"):
+            read_fleet(tmp_path / "p")
+
+
+def test_availability_becomes_rounds(tmp_path: Path) -> None:
+    """Client 2 is there until 0:30 and from 1:00 on, and its two hours come again."""
+    fleet = read_fleet(pickled(tmp_path / "p", BEHAVE), Reading(every="1h"))
+    works = {(t, name): work for t, name, work in fleet.rows()}
+    one = {(0, "1"): 1.0, (2, "1"): 1.0, (3, "1"): 1.0}
+    assert works == one | {(0, "2"): 0.5, (1, "2"): 1.0, (2, "2"): 0.5, (3, "2"): 1.0}
+    assert (fleet.rounds, fleet.clock, fleet.missing) == (4, "relative", "absent")
+
+
+def test_capacity_decides_the_work(tmp_path: Path) -> None:
+    """1000 samples take 3 x 100 ms x 1000 = 300 s and 600 s; 10 MB cross twice at 1 and 2 MB/s, in 20 and 10 s.
+
+    With a deadline of 320 s client 1 finishes, and client 2 does 310 of its 600 s.
+    """
+    pickled(tmp_path / "b", BEHAVE)
+    path = pickled(tmp_path / "c", CAPACITY)
+    assert read_capacity(path).sample_seconds_M.tolist() == pytest.approx([0.3, 0.6])
+    reading = Reading(every="1h", capacity=str(path), samples=1000, megabytes=10, deadline="320s")
+    fleet = read_fleet(tmp_path / "b", reading)
+    assert {(t, name): work for t, name, work in fleet.rows()}[0, "1"] == pytest.approx(1.0)
+    assert {(t, name): work for t, name, work in fleet.rows()}[0, "2"] == pytest.approx(310 / 600)
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    capacity = pickled(tmp_path / "c", CAPACITY)
+    for data, says in (
+        (CAPACITY, "says how fast devices are, not when they were there.*--capacity"),
+        ([1, 2], "no FedScale trace"),
+        ({1: {"active": []}}, "client 1: a trace of availability has .* no inactive, finish_time"),
+        ({1: BEHAVE[1] | {"finish_time": 0}}, "entry 1: finish_time of client 1 must be a number above 0"),
+        ({1: BEHAVE[1] | {"active": ["x"]}}, "active of client 1 must be a list of seconds"),
+    ):
+        with pytest.raises(Mistake, match=says):
+            read_fleet(pickled(tmp_path / "p", data))
+    (tmp_path / "log.csv").write_text("round,client\n0,a\n")
+    with pytest.raises(Mistake, match="this log has no such stretches"):
+        read_fleet(tmp_path / "log.csv", Reading(capacity=str(capacity), samples=1, megabytes=1))
+    with pytest.raises(Mistake, match="say what a round asks"):
+        Reading(capacity="c")
