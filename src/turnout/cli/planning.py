@@ -15,7 +15,7 @@ from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
 from turnout.running.folder import contents, new_folder
 from turnout.running.given import tracked_by
-from turnout.running.plan import PlannedRun, RunPlan, planned_runs
+from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3
@@ -52,14 +52,13 @@ def _asked_for(
 ) -> RunPlan:
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
-    if source is None and resume and out is not None and _holds_runs(out):
-        if grid or seeds is not None:
-            raise Mistake(
-                "--resume without a recipe or file goes on with the folder's runs: leave out --grid and --seeds"
-            )
+    bare = source is None and resume and not grid and seeds is None
+    if bare and out is not None and _holds_runs(out):
         return _from_folder(out, settings)
-    if source is None and resume and out is not None and contents(out):
-        raise Mistake(f"{out} has no experiment.toml or runs.json: name the recipe or file that its runs are of")
+    if bare and out is not None and not out.exists():
+        raise Mistake(
+            f"there is no folder {out} to go on with: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
+        )
     if source == "":
         raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
     refuse_twice(settings, grid)
@@ -68,7 +67,24 @@ def _asked_for(
     variants = with_grid(variants, grid)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
-    return RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
+    plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
+    if source is None and resume:
+        _refuse_other(plan)
+    return plan
+
+
+def _refuse_other(plan: RunPlan) -> None:
+    """Nobody named what a folder's runs are of: they may be those of the default recipe, and no others."""
+    folders = {run.path.partition("/")[0] for run in plan.runs}
+    if _holds_runs(plan.out):
+        mine = (plan.out / "runs.json").is_file() and not other_runs(plan)
+    else:
+        mine = {*contents(plan.out)} <= folders and not other_runs(plan)
+    if not mine:
+        raise Mistake(
+            f"{plan.out} holds other runs than those of {DEFAULT_RECIPE}, or none: name the recipe or file that they "
+            "are of; or, where it has an experiment.toml or runs.json, leave out --grid and --seeds"
+        )
 
 
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:

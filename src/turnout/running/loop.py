@@ -30,7 +30,7 @@ from turnout.machine.files import write_whole
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.running.folder import contents, make_folder, refuse_full
+from turnout.running.folder import contents, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
@@ -231,7 +231,7 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 def begin(
     experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None, overwrite: bool = False
 ) -> Track:
-    """Make a run folder, or with `resume` use an existing one, and prepare its experiment.
+    """Begin a run in a folder that this process holds, or with `resume` go on with it: its experiment, prepared.
 
     With `overwrite` the run in the folder is deleted, once the new one is known to be able to begin.
     """
@@ -239,12 +239,10 @@ def begin(
         refuse_to_delete(folder)
         metric_of(experiment)
         prepared = prepare(experiment, data_dir)
-        delete_run(folder)
-        make_folder(folder)
+        delete_run(folder, holding=True)
         write_whole(folder / "experiment.toml", to_toml(experiment))
         return prepared
     refuse_full(folder, resume)
-    make_folder(folder)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():

@@ -2,7 +2,7 @@
 
 With a process per run, one that fails or is killed by the system does not end the others. The processes are forked
 from a server that has the library loaded, so starting one takes milliseconds. If this process dies, each run ends at
-its next message.
+once: nothing goes on working in a folder that somebody wants to resume.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
+from turnout.machine.parent import end_with_parent
 from turnout.machine.script import script_left_alone
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
-from turnout.running.folder import held
+from turnout.running.folder import held, refuse_full
 from turnout.running.loop import begin, rounds_of
 from turnout.running.memory import check_fits
 from turnout.running.profile import profiled_rounds
@@ -70,7 +71,9 @@ class Place:
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it."""
     check_trackers(experiment.track)
-    with _one_torch_thread():
+    if not place.overwrite:
+        refuse_full(place.folder, place.resume)
+    with held(place.folder), _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(
@@ -83,7 +86,7 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
 
 
 def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
-    with held(place.folder), state_kept(place.folder) as said:
+    with state_kept(place.folder) as said:
         began = _began(prepared, place, needed)
         yield began
         stopped = said["why"] = yield from _lines(prepared, place)
@@ -223,6 +226,7 @@ def _context() -> Any:
 def _child(experiment: Experiment, place: Place, there: Connection) -> None:
     """One run in its own process. It ignores Ctrl-C: the parent receives it too, and ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     try:
         for message in guarded(experiment, place):
             there.send(message)

@@ -16,7 +16,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import kept_if_used, make_folder, new_folder, refuse_full
+from turnout.running.folder import held, kept_if_used, new_folder, refuse_full
 from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
 from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
@@ -172,23 +172,36 @@ def run_planned(
     listeners: Listeners = NOBODY,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
-    refuse_full(plan.out, resume)
-    check_folder(plan)
+    _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
     check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
     places = Place("", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners)
     jobs = _side_by_side(plan, jobs, listeners)
     failed: list[Failed] = []
-    with kept_if_used(plan.out), reported(plan.out):
-        make_folder(plan.out)
-        if len(plan.runs) > 1:
-            write_plan(plan)
-        with Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs)) as display:
-            for message in _messages(plan, jobs, places):
-                display.show(message)
-                failed += [message] if isinstance(message, Failed) else []
+    display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
+    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), display:
+        for message in _messages(plan, jobs, places):
+            display.show(message)
+            failed += [message] if isinstance(message, Failed) else []
     return failed
+
+
+def _refuse(plan: RunPlan, resume: bool) -> None:
+    refuse_full(plan.out, resume, {run.path.partition("/")[0] for run in plan.runs})
+    check_folder(plan)
+
+
+@contextmanager
+def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
+    """Hold the folder of several runs and write down which they are; a single run holds its folder itself."""
+    if len(plan.runs) == 1:
+        yield
+        return
+    with held(plan.out):
+        _refuse(plan, resume)  # another command may have begun here since
+        write_plan(plan)
+        yield
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from turnout.machine.files import write_whole
+from turnout.machine.lock import is_locked
 from turnout.records.records import Records
 from turnout.running.folder import LOCK_FILE
 from turnout.task import Unit
@@ -63,16 +62,7 @@ def state_of(folder: Path) -> RunState:
 
 def is_held(folder: Path) -> bool:
     """Whether a process works in a run folder."""
-    path = folder / LOCK_FILE
-    if not path.exists():
-        return False
-    try:
-        FileLock(path, timeout=0).acquire().lock.release()
-    except Timeout:
-        return True
-    except OSError:  # somebody else's folder
-        return False
-    return False
+    return is_locked(folder / LOCK_FILE)
 
 
 @contextmanager
