@@ -109,7 +109,7 @@ def mount_studies(arguments: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; the user's mistake is printed as one sentence, with exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the current folder
+    sys.path.append(os.getcwd())  # a dotted path may name a module of the current folder; libraries go before it
     _prepare_streams()
     mount_studies(given)
     try:

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnout.config.dotted import function_named
 from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
-from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported
+from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find
 from turnout.config.misplaced import meant
 from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
@@ -81,7 +82,7 @@ def build(hint: Any, value: Any, path: str) -> Any:
         case Shape.SETTINGS:
             return _build_fields(hint, value, path)
         case Shape.FUNCTION if isinstance(value, str) and ":" in value:
-            return imported(value, path)
+            return function_named(value, hint, path)
         case Shape.FUNCTION if callable(value):
             return value
         case Shape.PLAIN if fits(hint, value):

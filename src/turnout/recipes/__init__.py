@@ -54,9 +54,14 @@ def _is_recipe(function: Callable[..., object]) -> bool:
 def cook(name: str) -> dict[str, Experiment]:
     """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
-        from turnout.config.kinds import imported
+        from turnout.config.dotted import imported
 
         recipe, name = imported(name, "the recipe"), name.rpartition(":")[2]
+        if not inspect.isfunction(recipe) or recipe.__annotations__.get("return") not in _RETURNS:
+            raise Mistake(
+                f"the recipe {name} must be a function annotated -> Experiment, or -> dict[str, Experiment]; only then "
+                "is it called"
+            )
     else:
         known = recipes()
         recipe = known.get(name.replace("_", "-"))
