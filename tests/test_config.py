@@ -181,7 +181,10 @@ def test_a_setting_inside_a_list() -> None:
         ("algorithm.weighting=no_such_module:Thing", "cannot import 'no_such_module'"),
         ("algorithm.weighting=json:Thing", "module 'json' has nothing called 'Thing'"),
         ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks of_updates, counts"),
-        ("model={kind='tests.test_strangers:network', depth=3}", "is a function, which has no settings: leave out depth"),
+        (
+            "model={kind='tests.test_strangers:network', depth=3}",
+            "is a function, which has no settings: leave out depth",
+        ),
     ],
 )
 def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,13 +108,6 @@ def test_a_tracker_is_one_before_it_is_made(track: str) -> None:
     assert CALLED == []
 
 
-def test_a_recipe_is_one_before_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    CALLED.clear()
-    assert main(["run", "test_strangers:trap"]) == 2
-    assert "annotated -> Experiment" in capsys.readouterr().err
-    assert CALLED == []
-
-
 def test_a_module_without_the_name_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loud_module.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     monkeypatch.syspath_prepend(str(tmp_path))

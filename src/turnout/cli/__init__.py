@@ -2,6 +2,7 @@
 
 running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
 seeing.py     `turnout runs`, `show`, `plot`
+checking.py   `turnout check`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -28,7 +29,7 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import checking, exporting, looking, measuring, predicting, running, seeing, writing
 from turnout.errors import Mistake
 
 EXAMPLES = """
@@ -59,6 +60,7 @@ app.command("runs")(seeing.runs)
 app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
 app.command("report")(looking.report)
+app.command("check")(checking.check)
 app.command("predict")(predicting.predict)
 app.command("export")(exporting.export)
 app.command("init")(writing.init)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from turnout.config.variants import variants_in
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
+from turnout.records.run_list import ListedRun, read_run_list
 from turnout.running.folder import contents, new_folder
 from turnout.running.given import tracked_by
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
@@ -187,16 +187,13 @@ def _holds_runs(out: Path) -> bool:
 
 def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    title, entries = out.name, [{"variant": "", "path": "."}]
+    entries: Sequence[ListedRun] = [ListedRun("", 0, ".")]
+    title = out.name
     if (out / "runs.json").is_file():
-        try:
-            listed = json.loads((out / "runs.json").read_text(encoding="utf-8"))
-            title, entries = listed["title"], [{k: e[k] for k in ("variant", "path")} for e in listed["runs"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{out / 'runs.json'} is damaged ({error!r}): give the recipe or file again") from error
+        listed = read_run_list(out)
+        title, entries = listed.title, listed.runs
     runs = []
     for entry in entries:
-        experiment = with_settings(load(out / entry["path"] / "experiment.toml"), settings)
-        variant = entry["variant"] or experiment.title or title
-        runs.append(PlannedRun(variant, experiment.seed, experiment, entry["path"]))
+        experiment = with_settings(load(out / entry.path / "experiment.toml"), settings)
+        runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
     return RunPlan(title, runs, out)

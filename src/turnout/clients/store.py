@@ -15,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from turnout.machine.files import replacing
+from turnout.machine.sealed import load_tensors, save_tensors
 from turnout.types import Tensors
 
 
@@ -135,8 +134,7 @@ class ClientStore:
         name = f"clients-{mark}.safetensors"
         ids = torch.tensor(clients, dtype=torch.int64)
         about = {"client": ids, "forgotten": torch.tensor(sorted(self._forgotten), dtype=torch.int64)}
-        with replacing(folder / name) as temporary:
-            save_file(about | {n: v.cpu().contiguous() for n, v in self.gather(ids).items()}, temporary)
+        save_tensors(folder / name, about | {n: v.cpu().contiguous() for n, v in self.gather(ids).items()}, {})
         self._touched.clear()
         self._forgotten.clear()
         return [name] if whole else [*files, name]
@@ -145,7 +143,7 @@ class ClientStore:
         """Go back to what these files say."""
         self.clear()
         for file in files:
-            rows = load_file(folder / file)
+            rows, _ = load_tensors(folder / file, "these rows are lost")
             for client in rows.pop("forgotten").tolist():
                 self.forget(client)
             self.scatter(rows.pop("client"), rows)

@@ -1,9 +1,9 @@
 """What a dotted path `package.module:Name` in a file may stand for, looked at before anything is called.
 
-A file may come from a stranger. So a path names a class that has the names of the role it is to play, a function that is
-annotated to return one, or, where a setting is a function, a function annotated to return what that setting asks for;
-nothing else. A module is imported only if its source, found where Python finds modules, binds the name: looking for what
-is not there runs nobody's code.
+A file may come from a stranger. So a path names a class that has the names of the role it is to play, a function that
+is annotated to return one, or, where a setting is a function, a function annotated to return what that setting asks
+for; nothing else. A module is imported only if its source, found where Python finds modules, binds the name: looking
+for what is not there runs nobody's code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def imported(dotted: str, path: str) -> Any:
 
 
 def _binds(module: str, name: str) -> bool:
-    """Whether a module's source defines or imports a name; a program (`__main__`) or a module without source does not."""
+    """Whether a module's source binds a name; a program (`__main__`) or a module without source does not."""
     if module.rpartition(".")[2] == "__main__":
         return False
     spec = importlib.util.find_spec(module)

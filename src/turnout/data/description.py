@@ -8,10 +8,8 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +18,14 @@ from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device
 from turnout.data.labels import Public
 from turnout.errors import Mistake
-from turnout.machine.files import write_whole
+from turnout.machine.sealed import Damaged, read_json, write_json
 from turnout.task import Standardised
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 
 FILE = "data.json"
+THEN = "run again with --resume, which writes it anew"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Description:
         return number
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        write_json(folder / FILE, asdict(self))
 
 
 def read_description(folder: Path) -> Description | None:
@@ -84,8 +83,8 @@ def read_description(folder: Path) -> Description | None:
     path = folder / FILE
     if not path.is_file():
         return None
+    found = read_json(path, THEN)
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kept = {f.name: found[f.name] for f in fields(Description)}
         kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         unit, encoding = kept.pop("standardised"), kept.pop("encoding")
@@ -95,7 +94,7 @@ def read_description(folder: Path) -> Description | None:
             encoding=None if encoding is None else Encoding.from_plain(encoding),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+        raise Damaged(path, repr(error), THEN) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Files that say whether they are whole: what this library writes for itself carries a checksum of what it says.
 
 JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, a program behind its end.
-So each stays a file of its form, which other programs read. A file without a checksum (an older version's, or one that a
-person wrote) is taken as it is; one whose content is not what was written is damaged: a sentence that names the file, and
-what can be saved.
+So each stays a file of its form, which other programs read. A file without a checksum (an older version's, or one that
+a person wrote) is taken as it is; one whose content is not what was written is damaged: a sentence that names the file,
+and what can be saved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def digest(*pieces: bytes) -> str:
 # -- JSON
 
 
-def json_text(value: Mapping[str, Any]) -> str:
+def json_text(value: Mapping[str, Any], allow_nan: bool = True) -> str:
     """A table as JSON with its checksum.
 
     >>> print(json_text({"a": 1}), end="")
@@ -57,7 +57,7 @@ def json_text(value: Mapping[str, Any]) -> str:
       "checksum": "92b949f41ab3fc95b06371bf755b2911"
     }
     """
-    return json.dumps({**value, KEY: _of_table(value)}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**value, KEY: _of_table(value)}, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

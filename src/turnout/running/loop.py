@@ -7,7 +7,6 @@ the records after its checkpoint and computes those rounds again, to the same va
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from turnout import __version__
 from turnout.config.read import check_same, to_toml
@@ -27,7 +25,8 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.clock import stage
 from turnout.machine.files import write_whole
-from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
+from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
+from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.records.records import Records, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import contents, refuse_full
@@ -38,6 +37,7 @@ from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
 CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
+DELETE = "delete it to go on; sums may then round differently"
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
@@ -57,6 +57,8 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         _write_environment(track, folder)
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
+        if first:
+            records.check()
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
         records.warn(track.warnings)
@@ -189,11 +191,9 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.load_clients(run_id(folder), folder / "clients", found.client_files)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise Mistake(
-            f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
-            "--resume to start that run over"
-        ) from error
+    except (*UNREADABLE, Mistake) as error:
+        why = start_over(folder)
+        raise Mistake(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
     return found
 
 
@@ -204,15 +204,13 @@ def _write_environment(track: Track, folder: Path) -> None:
         return
     versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
     about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()} | track.about()
-    write_whole(path, json.dumps(about, indent=2) + "\n")
+    write_json(path, about)
 
 
 def run_id(folder: Path) -> str:
     """What tells this run from all others: drawn when it was begun; "" for one that is older than that."""
-    try:
-        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("run", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+    path = folder / "environment.json"
+    return str(read_json(path, DELETE).get("run", "")) if path.exists() else ""
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
@@ -220,11 +218,11 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     path, runtime = folder / "environment.json", experiment.runtime
     if not path.exists():
         return experiment
+    before = read_json(path, DELETE)
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
         threads, chunk, device = before["threads"], before["chunk"], before["device"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
+    except KeyError as error:
+        raise Damaged(path, repr(error), DELETE) from error
     return experiment.but(runtime=runtime.as_begun(threads, chunk, device))
 
 
@@ -240,7 +238,7 @@ def begin(
         metric_of(experiment)
         prepared = prepare(experiment, data_dir)
         delete_run(folder, holding=True)
-        write_whole(folder / "experiment.toml", to_toml(experiment))
+        write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
         return prepared
     refuse_full(folder, resume)
     settings = folder / "experiment.toml"
@@ -251,7 +249,7 @@ def begin(
     prepared = prepare(experiment, data_dir)
     if not settings.exists() or not (folder / "environment.json").exists():
         check_reads_back(experiment)
-        write_whole(settings, to_toml(experiment))
+        write_whole(settings, text_with_checksum(to_toml(experiment)))
     elif renewed is not None:
-        write_whole(settings, renewed)
+        write_whole(settings, text_with_checksum(renewed))
     return prepared

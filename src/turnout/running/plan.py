@@ -5,7 +5,6 @@ Several runs are a folder of run folders, `variant/seed-N`; a single run needs n
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.machine.script import script_left_alone
+from turnout.machine.sealed import text_with_checksum
 from turnout.machine.threads import cores
+from turnout.records.run_list import ListedRun, read_run_list, write_run_list
 from turnout.running.folder import file_name
 
 
@@ -93,18 +94,17 @@ def write_plan(plan: RunPlan) -> None:
         text = check_same(path, run.experiment) if path.exists() else to_toml(run.experiment)
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
-    listed = [{"variant": run.variant, "seed": run.seed, "path": run.path} for run in plan.runs]
-    write_whole(plan.out / "runs.json", json.dumps({"title": plan.title, "runs": listed}, indent=2) + "\n")
+            write_whole(path, text_with_checksum(text))
+    write_run_list(plan.out, plan.title, [ListedRun(run.variant, run.seed, run.path) for run in plan.runs])
 
 
 def other_runs(plan: RunPlan) -> list[str]:
     """Runs that a folder holds beside those of a plan: listed in it, or begun before the list was written."""
     paths = {run.path for run in plan.runs}
     try:
-        listed = json.loads((plan.out / "runs.json").read_text(encoding="utf-8"))["runs"]
-        return [f"{run['variant']} seed {run['seed']}" for run in listed if run["path"] not in paths]
-    except (OSError, ValueError, KeyError, TypeError):  # a new folder, or a damaged list that is written anew
+        listed = read_run_list(plan.out).runs
+        return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
+    except (OSError, Mistake):  # a new folder, or a damaged list that is written anew
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
         return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]

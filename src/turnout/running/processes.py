@@ -7,6 +7,7 @@ once: nothing goes on working in a folder that somebody wants to resume.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -155,20 +156,31 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
 def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
     """`messages_of`, with a failure as the last message; the traceback of a failure that is no Mistake is kept."""
     kept, began = place.folder / "error.txt", False
-    kept.unlink(missing_ok=True)
+    with suppress(OSError):
+        kept.unlink(missing_ok=True)
     try:
         for message in messages_of(experiment, place):
             began = began or isinstance(message, Began)
             yield message
     except Mistake as mistake:
         yield Failed(place.name, str(mistake), True, began)
+    except OSError as error:
+        yield Failed(place.name, disk_trouble(error, place.folder), True, began)
     except Exception as error:
         if "allocate memory" in str(error) or isinstance(error, MemoryError | torch.OutOfMemoryError):
             yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
             return
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, traceback.format_exc())
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, traceback.format_exc())
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
+
+
+def disk_trouble(error: OSError, folder: Path) -> str:
+    """A file that could not be read or written, in words; what was written before can be gone on with."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    then = "make room, then go on with --resume" if full else "mend that, then go on with --resume"
+    return f"{error.filename or folder} cannot be used ({error.strerror or error}): {then}"
 
 
 def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
