@@ -24,6 +24,7 @@ from turnout.config.read_back import check_reads_back
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.clock import stage
+from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
@@ -220,14 +221,41 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
         return experiment
     before = read_json(path, DELETE)
     try:
-        threads, chunk, device = before["threads"], before["chunk"], before["device"]
+        threads, chunk, device, engine = (before[name] for name in ("threads", "chunk", "device", "engine"))
     except KeyError as error:
         raise Damaged(path, repr(error), DELETE) from error
-    return experiment.but(runtime=runtime.as_begun(threads, chunk, device))
+    return experiment.but(runtime=runtime.as_begun(threads, chunk, device, engine))
+
+
+def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
+    """A run goes on with the engine it was begun with: another one rounds differently, and so would its results.
+
+    Where that is allowed, the folder says from now on what the run goes on with, and what it had before.
+    """
+    path = folder / "environment.json"
+    if not path.exists():
+        return
+    before, now = read_json(path, DELETE), track.about()
+    was, here = ((about.get("engine"), str(about.get("device")).partition(":")[0]) for about in (before, now))
+    if was == here:
+        return
+    if not allowed:
+        why = f" ({missing})" if was[0] == "native" and (missing := trouble()) else ""
+        raise Mistake(
+            f"{folder} was begun with the {was[0]} engine on {was[1]}, and here it would go on with the {here[0]} "
+            f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with --other-engine "
+            "(Python: other_engine=True)"
+        )
+    write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
 
 def begin(
-    experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None, overwrite: bool = False
+    experiment: Experiment,
+    folder: Path,
+    resume: bool,
+    data_dir: Path | None = None,
+    overwrite: bool = False,
+    other_engine: bool = False,
 ) -> Track:
     """Begin a run in a folder that this process holds, or with `resume` go on with it: its experiment, prepared.
 
@@ -247,6 +275,8 @@ def begin(
         experiment = as_before(experiment, folder)
     metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
     prepared = prepare(experiment, data_dir)
+    if settings.exists():
+        _refuse_other_engine(prepared, folder, other_engine)
     if not settings.exists() or not (folder / "environment.json").exists():
         check_reads_back(experiment)
         write_whole(settings, text_with_checksum(to_toml(experiment)))

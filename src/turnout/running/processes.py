@@ -27,6 +27,7 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
 from turnout.machine.parent import end_with_parent
@@ -65,6 +66,7 @@ class Place:
     side_by_side: int = 1
     profile: bool = False
     overwrite: bool = False
+    other_engine: bool = False
     group: str = ""
     listeners: Listeners = NOBODY
 
@@ -78,8 +80,9 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
         with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(
-                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite
-            )
+                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite,
+                place.other_engine,
+            )  # fmt: skip
         yield from (Note(place.name, str(warning.message)) for warning in caught)
         yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
         needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
@@ -126,7 +129,7 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
         rounds=prepared.experiment.rounds,
         done=rounds_done(place.folder),
         device=about["device"],
-        engine=ENGINE_NAMES.get(about["engine"], about["engine"]),
+        engine=ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if (why := trouble()) else ""),
         threads=about["threads"],
         headline=prepared.headline(),
         memory=memory,

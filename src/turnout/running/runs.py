@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     profile: bool
     trackers: Sequence[str | Tracker]
     on_round: OnRound | None
+    other_engine: bool
 
 
 @overload
@@ -62,6 +63,7 @@ def run(
     profile: bool = False,
     trackers: Sequence[str | Tracker] = (),
     on_round: OnRound | None = None,
+    other_engine: bool = False,
 ) -> Run | RunGroup:
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
@@ -72,6 +74,7 @@ def run(
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
     trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
+    other_engine  go on with a run though its engine or device is not here, and another one rounds differently
     """
     if resume and overwrite:
         raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
@@ -85,15 +88,16 @@ def run(
         if not resume and not overwrite:
             refuse_used(folder, only)
         place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
-        return _run_one(only, replace(place, listeners=listeners), quiet)
+        return _run_one(only, replace(place, listeners=listeners, other_engine=other_engine), quiet)
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
     if overwrite:
         delete_run(plan.out)
     failed = run_planned(
-        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners
-    )
+        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners,
+        other_engine=other_engine,
+    )  # fmt: skip
     if not quiet:
         say_warnings(plan.out)
     return RunGroup(plan.out, _finished(plan, failed, where))
@@ -170,13 +174,16 @@ def run_planned(
     data_dir: Path | None = None,
     profile: bool = False,
     listeners: Listeners = NOBODY,
+    other_engine: bool = False,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
     _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
     check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
-    places = Place("", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners)
+    places = Place(
+        "", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners, other_engine=other_engine
+    )
     jobs = _side_by_side(plan, jobs, listeners)
     failed: list[Failed] = []
     display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
