@@ -155,7 +155,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 def say_mistake(sentence: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))
+    from turnout.machine.terminal import Terminal
+
+    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))

@@ -10,6 +10,7 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +119,11 @@ class ClientStore:
         path = folder / f"{name.replace('/', '.')}-{rows}.rows"
         folder.mkdir(parents=True, exist_ok=True)
         size = rows * like.numel()
-        return torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
+        mapped = torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
+        if self.folder is None and os.name == "posix":  # the map keeps the file, and a killed process leaves nothing
+            path.unlink()
+            folder.rmdir()
+        return mapped
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         """Write the rows that changed since `files` were written (all, once that is less); the new list of files.

@@ -243,8 +243,8 @@ def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
         why = f" ({missing})" if was[0] == "native" and (missing := trouble()) else ""
         raise Mistake(
             f"{folder} was begun with the {was[0]} engine on {was[1]}, and here it would go on with the {here[0]} "
-            f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with --other-engine "
-            "(Python: other_engine=True)"
+            f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with "
+            "--other-engine (Python: other_engine=True)"
         )
     write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
@@ -269,6 +269,8 @@ def begin(
         write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
         return prepared
     refuse_full(folder, resume)
+    for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # of a process that was killed while writing
+        left.unlink(missing_ok=True)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():

@@ -202,7 +202,7 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
                 experiment, place = waiting.popleft()
                 here, there = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(experiment, place, there), daemon=True)
-                with script_left_alone():
+                with script_left_alone(), _interrupts_wait():
                     process.start()
                 there.close()
                 active[here] = place, process
@@ -214,6 +214,22 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
             process.terminate()
         for _, process in active.values():
             process.join()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back while a process is started; it inherits that, and this process ends it when it is interrupted.
+
+    The server that forks processes loads the library for seconds, and would print a traceback of its own.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(connection: Connection, active: dict[Connection, tuple[Place, BaseProcess]]) -> Iterator[Message]:

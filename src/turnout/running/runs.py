@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from rich.console import Console
 from rich.text import Text
 
 from turnout.config.check import check_settings
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.terminal import Terminal
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import held, kept_if_used, new_folder, refuse_full
@@ -120,7 +120,7 @@ def say_warnings(folder: Path) -> None:
     with suppress(Mistake):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"
-            Console(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
 
 
 @contextmanager
