@@ -115,8 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     mount_studies(given)
     try:
-        with _terminated_like_interrupted():
+        with _interruptible() as received:
             app(given, prog_name="turnout")
+    except (Exception, SystemExit) as error:
+        if received and getattr(error, "code", 1) != 0:  # libraries make other errors of an interrupt
+            return 130
+        return _code_of(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _code_of(error: Exception | SystemExit) -> int:
+    """Say what went wrong, and the exit code for it; what is nobody's mistake is raised again."""
+    try:
+        raise error
     except Mistake as mistake:
         say_mistake(str(mistake))
         return 2
@@ -125,9 +138,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        return 130
-    return 0
 
 
 def _prepare_streams() -> None:
@@ -138,20 +148,27 @@ def _prepare_streams() -> None:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed."""
+def _interruptible() -> Iterator[list[int]]:
+    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed.
+
+    The list has the signals that came.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
     def interrupt(number: int, frame: object) -> None:
+        received.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    heard = [signal.SIGTERM, *([signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler))]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say_mistake(sentence: str) -> None:
