@@ -16,7 +16,20 @@ from turnout.cli import main
 from turnout.cli.planning import make_plan, split_values
 
 Capture = pytest.CaptureFixture[str]
-COMMANDS = ["run", "runs", "show", "plot", "predict", "list", "report", "export", "init", "data", "trace record"]
+COMMANDS = [
+    "run",
+    "runs",
+    "show",
+    "plot",
+    "check",
+    "predict",
+    "list",
+    "report",
+    "export",
+    "init",
+    "data",
+    "trace record",
+]
 
 SMALL = """
 rounds = 2

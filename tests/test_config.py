@@ -181,7 +181,10 @@ def test_a_setting_inside_a_list() -> None:
         ("algorithm.weighting=no_such_module:Thing", "cannot import 'no_such_module'"),
         ("algorithm.weighting=json:Thing", "module 'json' has nothing called 'Thing'"),
         ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks of_updates, counts"),
-        ("model={kind='tests.worlds:ready', depth=3}", "is a function, which has no settings: leave out depth"),
+        (
+            "model={kind='tests.test_strangers:network', depth=3}",
+            "is a function, which has no settings: leave out depth",
+        ),
     ],
 )
 def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +196,7 @@ def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: 
 def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torn_module.py").write_text("x = 1\ndef broken(:\n")
-    (tmp_path / "raising_module.py").write_text("1 / 0")
+    (tmp_path / "raising_module.py").write_text("net = 1 / 0")
     with pytest.raises(to.Mistake, match=r"algorithm.weighting: .*torn_module.py, line 2: invalid syntax"):
         with_setting(to.Experiment(), "algorithm.weighting=torn_module:Mine")
     with pytest.raises(to.Mistake, match="importing 'raising_module' failed: ZeroDivisionError"):

@@ -27,6 +27,7 @@ from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.layout import Predicate, lay_out
 from turnout.machine.compiler import compiled, function
+from turnout.machine.sealed import seal
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD
 from turnout.parts.terms.proximal import Proximal
@@ -246,8 +247,10 @@ def test_what_cannot_be_compiled_or_loaded_is_done_by_hand(fresh: Path, broken: 
     elif broken == "no source":
         (fresh / "broken.c").write_text("this is not C")
         monkeypatch.setattr(native, "SOURCE", fresh / "broken.c")
-    elif (path := compiled(native.SOURCE, native.NUMBERS[torch.float32])) is not None:
+    else:
+        path = compiled(native.SOURCE, native.NUMBERS[torch.float32])
         path.write_bytes(b"this is no library")
+        seal(path)
     assert native.train_function(torch.float32) is None
     assert list(fresh.glob("turnout/kernels/tmp*")) == []
     ready(to.Experiment(to.World(blobs([9, 14])), rounds=1, runtime=chosen("auto")))

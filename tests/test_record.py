@@ -290,7 +290,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             records.column("trainloss")
         with pytest.raises(Mistake, match="personal_accuracy"):
             records.client_evaluation("accuracy")
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        with pytest.raises(Mistake, match="readonly"):
             records.cut(0)
 
 

@@ -3,6 +3,7 @@
 running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
 seeing.py     `turnout runs`, `show`, `plot`
 comparing.py  `turnout compare`
+checking.py   `turnout check`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -31,7 +32,18 @@ from typing import Annotated
 import typer
 
 from turnout import __version__
-from turnout.cli import comparing, deploying, exporting, looking, measuring, predicting, running, seeing, writing
+from turnout.cli import (
+    checking,
+    comparing,
+    deploying,
+    exporting,
+    looking,
+    measuring,
+    predicting,
+    running,
+    seeing,
+    writing,
+)
 from turnout.cli import fleet as fleet_log
 from turnout.errors import Mistake
 
@@ -67,6 +79,7 @@ app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
 app.command("compare")(comparing.compare)
 app.command("report")(looking.report)
+app.command("check")(checking.check)
 app.command("predict")(predicting.predict)
 app.command("export")(exporting.export)
 app.command("init")(writing.init)
@@ -122,12 +135,25 @@ def mount_studies(arguments: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; the user's mistake is printed as one sentence, with exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.path.insert(0, os.getcwd())  # a dotted path may name a module of the current folder
+    sys.path.append(os.getcwd())  # a dotted path may name a module of the current folder; libraries go before it
     _prepare_streams()
     mount_studies(given)
     try:
-        with _terminated_like_interrupted():
+        with _interruptible() as received:
             app(given, prog_name="turnout")
+    except (Exception, SystemExit) as error:
+        if received and getattr(error, "code", 1) != 0:  # libraries make other errors of an interrupt
+            return 130
+        return _code_of(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _code_of(error: Exception | SystemExit) -> int:
+    """Say what went wrong, and the exit code for it; what is nobody's mistake is raised again."""
+    try:
+        raise error
     except Mistake as mistake:
         say_mistake(str(mistake))
         return 2
@@ -136,9 +162,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        return 130
-    return 0
 
 
 def _prepare_streams() -> None:
@@ -149,24 +172,32 @@ def _prepare_streams() -> None:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed."""
+def _interruptible() -> Iterator[list[int]]:
+    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed.
+
+    The list has the signals that came.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
     def interrupt(number: int, frame: object) -> None:
+        received.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    heard = [signal.SIGTERM, *([signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler))]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say_mistake(sentence: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))
+    from turnout.machine.terminal import Terminal
+
+    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,10 @@ from turnout.config.variants import variants_in
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
+from turnout.records.run_list import ListedRun, read_run_list
 from turnout.running.folder import contents, new_folder
 from turnout.running.given import tracked_by
-from turnout.running.plan import PlannedRun, RunPlan, planned_runs
+from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3
@@ -52,14 +52,13 @@ def _asked_for(
 ) -> RunPlan:
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
-    if source is None and resume and out is not None and _holds_runs(out):
-        if grid or seeds is not None:
-            raise Mistake(
-                "--resume without a recipe or file goes on with the folder's runs: leave out --grid and --seeds"
-            )
+    bare = source is None and resume and not grid and seeds is None
+    if bare and out is not None and _holds_runs(out):
         return _from_folder(out, settings)
-    if source is None and resume and out is not None and contents(out):
-        raise Mistake(f"{out} has no experiment.toml or runs.json: name the recipe or file that its runs are of")
+    if bare and out is not None and not out.exists():
+        raise Mistake(
+            f"there is no folder {out} to go on with: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
+        )
     if source == "":
         raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
     refuse_twice(settings, grid)
@@ -68,7 +67,24 @@ def _asked_for(
     variants = with_grid(variants, grid)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
-    return RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
+    plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
+    if source is None and resume:
+        _refuse_other(plan)
+    return plan
+
+
+def _refuse_other(plan: RunPlan) -> None:
+    """Nobody named what a folder's runs are of: they may be those of the default recipe, and no others."""
+    folders = {run.path.partition("/")[0] for run in plan.runs}
+    if _holds_runs(plan.out):
+        mine = (plan.out / "runs.json").is_file() and not other_runs(plan)
+    else:
+        mine = {*contents(plan.out)} <= folders and not other_runs(plan)
+    if not mine:
+        raise Mistake(
+            f"{plan.out} holds other runs than those of {DEFAULT_RECIPE}, or none: name the recipe or file that they "
+            "are of; or, where it has an experiment.toml or runs.json, leave out --grid and --seeds"
+        )
 
 
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
@@ -176,16 +192,13 @@ def _holds_runs(out: Path) -> bool:
 
 def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    title, entries = out.name, [{"variant": "", "path": "."}]
+    entries: Sequence[ListedRun] = [ListedRun("", 0, ".")]
+    title = out.name
     if (out / "runs.json").is_file():
-        try:
-            listed = json.loads((out / "runs.json").read_text(encoding="utf-8"))
-            title, entries = listed["title"], [{k: e[k] for k in ("variant", "path")} for e in listed["runs"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{out / 'runs.json'} is damaged ({error!r}): give the recipe or file again") from error
+        listed = read_run_list(out)
+        title, entries = listed.title, listed.runs
     runs = []
     for entry in entries:
-        experiment = with_settings(load(out / entry["path"] / "experiment.toml"), settings)
-        variant = entry["variant"] or experiment.title or title
-        runs.append(PlannedRun(variant, experiment.seed, experiment, entry["path"]))
+        experiment = with_settings(load(out / entry.path / "experiment.toml"), settings)
+        runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
     return RunPlan(title, runs, out)

@@ -48,6 +48,9 @@ Track = Annotated[
     ),
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
+OtherEngine = Annotated[
+    bool, typer.Option("--other-engine", help="Resume though the run's engine is not here; another rounds differently.")
+]
 DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data files are. [default: TURNOUT_DATA, or a cache folder]")
 ]
@@ -66,6 +69,7 @@ def run(
     data_dir: DataDir = None,
     profile: Profile = False,
     track: Track = None,
+    other_engine: OtherEngine = False,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -92,7 +96,9 @@ def run(
     if not quiet:
         say(plan.text())
     try:
-        failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, profile=profile)
+        failed = run_planned(
+            plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, profile=profile, other_engine=other_engine
+        )
     except KeyboardInterrupt:
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from turnout.machine.terminal import Terminal
+
 PLAIN_WIDTH = 120  # columns where the output is no terminal
 
 
 def console(stderr: bool = False, width: int = PLAIN_WIDTH) -> Console:
     """A console for stdout or stderr."""
-    found = Console(stderr=stderr)
-    return found if found.is_terminal else Console(stderr=stderr, width=width)
+    found = Terminal(stderr=stderr)
+    return found if found.is_terminal else Terminal(stderr=stderr, width=width)
 
 
 def say(words: str, style: str = "", stderr: bool = True) -> None:

@@ -10,15 +10,15 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from turnout.machine.files import replacing
+from turnout.machine.sealed import load_tensors, save_tensors
 from turnout.types import Tensors
 
 ENROLLED = "enrolled-"  # how files begin that say who real clients are: their rows are on their devices
@@ -121,7 +121,11 @@ class ClientStore:
         path = folder / f"{name.replace('/', '.')}-{rows}.rows"
         folder.mkdir(parents=True, exist_ok=True)
         size = rows * like.numel()
-        return torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
+        mapped = torch.from_file(str(path), shared=True, size=size, dtype=like.dtype).view(shape)
+        if self.folder is None and os.name == "posix":  # the map keeps the file, and a killed process leaves nothing
+            path.unlink()
+            folder.rmdir()
+        return mapped
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         """Write the rows that changed since `files` were written (all, once that is less); the new list of files.
@@ -137,8 +141,7 @@ class ClientStore:
         name = f"clients-{mark}.safetensors"
         ids = torch.tensor(clients, dtype=torch.int64)
         about = {"client": ids, "forgotten": torch.tensor(sorted(self._forgotten), dtype=torch.int64)}
-        with replacing(folder / name) as temporary:
-            save_file(about | {n: v.cpu().contiguous() for n, v in self.gather(ids).items()}, temporary)
+        save_tensors(folder / name, about | {n: v.cpu().contiguous() for n, v in self.gather(ids).items()}, {})
         self._touched.clear()
         self._forgotten.clear()
         return [name] if whole else [*files, name]
@@ -147,7 +150,7 @@ class ClientStore:
         """Go back to what these files say."""
         self.clear()
         for file in (file for file in files if not file.startswith(ENROLLED)):
-            rows = load_file(folder / file)
+            rows, _ = load_tensors(folder / file, "these rows are lost")
             for client in rows.pop("forgotten").tolist():
                 self.forget(client)
             self.scatter(rows.pop("client"), rows)

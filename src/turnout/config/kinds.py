@@ -7,12 +7,12 @@ in a dictionary `KINDS` at its end; here is only where to look. Where a part is 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from turnout import kinds_in
+from turnout.config.dotted import part_named
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
@@ -110,29 +110,14 @@ def public_kinds(namespace: str = "") -> dict[str, Maker]:
     return found
 
 
-def find(role: Any, kind: str, path: str) -> Maker:
-    """The class or function a short name or a dotted path stands for."""
+def find(role: Any, kind: str, path: str) -> Any:
+    """The class or function a short name or a dotted path stands for; what a path names is of the role."""
     if ":" in kind:
-        return imported(kind, path)
+        return part_named(kind, role, ROLE_NAMES[role], path)
     table = KINDS[role]
     if kind not in table:
         raise Mistake(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {nearest(kind, table)}")
     return table[kind]
-
-
-def imported(dotted: str, path: str) -> Any:
-    """What a dotted path `package.module:Name` names."""
-    module, _, name = dotted.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise Mistake(f"{path}: cannot import {module!r} ({error}): is its folder on PYTHONPATH?") from error
-    except AttributeError as error:
-        raise Mistake(f"{path}: module {module!r} has nothing called {name!r}") from error
-    except SyntaxError as error:
-        raise Mistake(f"{path}: {error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:  # whatever a person's module does when it is imported
-        raise Mistake(f"{path}: importing {module!r} failed: {type(error).__name__}: {error}") from error
 
 
 def name_of(role: Any, thing: Any) -> str:

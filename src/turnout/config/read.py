@@ -16,14 +16,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnout.config.dotted import function_named
 from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
-from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find, imported
+from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find
 from turnout.config.misplaced import meant
 from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
+from turnout.machine.sealed import check_text
 from turnout.models import ModelSpec
 
+RUN_FILE = "experiment.toml"  # what a run's own file is called
+CHANGED = (
+    "a run goes on with the settings it began with (--set changes rounds, stop and title); if it was you who changed "
+    "it, delete its last line"
+)
 FREE_TO_CHANGE = ("rounds", "stop", "title", "track", "runtime")  # what may differ when a run is resumed
 
 
@@ -38,11 +45,14 @@ def load(path: str | Path) -> Experiment:
 def read_file(path: str | Path) -> dict[str, Any]:
     """An experiment file as tables; variants.py makes experiments of one that has variants."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        if Path(path).name == RUN_FILE:
+            check_text(Path(path), text, CHANGED)
+        return tomllib.loads(text)
     except OSError as error:
         hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
         raise Mistake(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Mistake(f"{path} is not valid TOML: {error}") from error
 
 
@@ -81,7 +91,7 @@ def build(hint: Any, value: Any, path: str) -> Any:
         case Shape.SETTINGS:
             return _build_fields(hint, value, path)
         case Shape.FUNCTION if isinstance(value, str) and ":" in value:
-            return imported(value, path)
+            return function_named(value, hint, path)
         case Shape.FUNCTION if callable(value):
             return value
         case Shape.PLAIN if fits(hint, value):
@@ -220,10 +230,7 @@ def changed_settings(path: Path, experiment: Experiment) -> list[str]:
 
 
 def _table_of(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Mistake(f"{path} cannot be read ({error}): choose another --out folder") from error
+    return read_file(path)
 
 
 def check_same(path: Path, experiment: Experiment) -> str | None:

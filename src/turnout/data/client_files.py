@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from turnout.data.check import as_samples
@@ -17,6 +17,7 @@ from turnout.data.loaders import Arrays, Loader, check_labels
 from turnout.data.pooled import Pooled
 from turnout.data.tables import Table
 from turnout.errors import Mistake
+from turnout.machine.sealed import UNREADABLE
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ def _arrays(path: Path) -> Arrays:
         if path.suffix == ".safetensors":
             held = load_file(path)
             return held["x"], held["y"]
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return arrays["x"], arrays["y"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, SafetensorError) as error:
+    except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
 
 

@@ -8,10 +8,8 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +18,14 @@ from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device
 from turnout.data.labels import Public
 from turnout.errors import Mistake
-from turnout.machine.files import write_whole
+from turnout.machine.sealed import Damaged
 from turnout.task import Standardised
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 
 FILE = "data.json"
+THEN = "run again with --resume, which writes it anew"
 
 
 @dataclass(frozen=True)
@@ -76,27 +75,22 @@ class Description:
         return number
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / FILE, self.text() + "\n")
+        write_whole(folder / FILE, self.text())
 
     def text(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return json_text(asdict(self))
 
 
 def read_description(folder: Path) -> Description | None:
     """What a run folder keeps of its data; None for a folder of an older version."""
     path = folder / FILE
-    if not path.is_file():
-        return None
-    try:
-        return read_text(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise Mistake(f"{path} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+    return read_text(path.read_bytes(), str(path)) if path.is_file() else None
 
 
-def read_text(text: str, where: str) -> Description:
+def read_text(text: str | bytes, where: str) -> Description:
     """A description from what `Description.text` wrote."""
     try:
-        found: dict[str, Any] = json.loads(text)
+        found = table_of(text)
         kept = {f.name: found[f.name] for f in fields(Description)}
         kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         unit, encoding = kept.pop("standardised"), kept.pop("encoding")
@@ -105,8 +99,8 @@ def read_text(text: str, where: str) -> Description:
             standardised=None if unit is None else Standardised(**unit),
             encoding=None if encoding is None else Encoding.from_plain(encoding),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{where} is damaged ({error!r}): run again with --resume, which writes it anew") from error
+    except UNREADABLE as error:
+        raise Damaged(where, repr(error), THEN) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from turnout.errors import Mistake
 from turnout.machine.cache import cache_dir
 from turnout.machine.files import replacing
+from turnout.machine.terminal import Terminal
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**18
@@ -110,8 +110,8 @@ def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
 def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:
     """Copy with a progress bar; returns the checksum of what was copied."""
     hasher = hashlib.new("sha256" if len(checksum) == 64 else "md5", usedforsecurity=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
         bar = progress.add_task(name, total=size or None)
         while chunk := reply.read(CHUNK):
             out.write(chunk)

@@ -126,7 +126,7 @@ class ImageFolder(Images):
                 left, top = (picture.width - side) // 2, (picture.height - side) // 2
                 box = (left, top, left + side, top + side)
                 resized = picture.resize((self.size, self.size), pillow.Resampling.BILINEAR, box)
-        except OSError as error:
+        except Exception as error:  # what a damaged picture makes of Pillow: OSError, SyntaxError, ValueError, struct
             raise Mistake(f"{path} cannot be read as a picture ({error}): remove it") from error
         return np.asarray(resized).reshape(self.size, self.size, -1)
 

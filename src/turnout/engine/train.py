@@ -10,6 +10,7 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,11 +24,13 @@ from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
 from turnout.machine.clock import stage
+from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import SGD, Optimizer
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batches are laid out at once
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
+_ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
 _SMALL_JOB = 16 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
 _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
@@ -109,14 +112,25 @@ class Trainer:
         return self._matrix[:clients, :width]
 
     def _pieces(self, job: Job, chunk: int) -> Iterator[tuple[slice, Batches]]:
-        """Each chunk's rows of the job and its batches; batches are laid out lazily, a block of clients at a time."""
-        for first in range(0, len(job.client_C), BLOCK):
-            block = slice(first, min(first + BLOCK, len(job.client_C)))
+        """Each chunk's rows of the job and its batches; batches are laid out lazily, a block of clients at a time.
+
+        A block is as long as the client with the most steps makes it, and clients come in the order of their steps. So
+        where one has very many, chunks and blocks are smaller: the rest is not filled up to its length.
+        """
+        for block in self._blocks(job):
             batches = _batches(job, block)
             for start in range(block.start, block.stop, chunk):
                 stop = min(start + chunk, block.stop)
-                own = slice(start - first, stop - first)
+                own = slice(start - block.start, stop - block.start)
                 yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
+
+    def _blocks(self, job: Job) -> Iterator[slice]:
+        first, clients = 0, len(job.client_C)
+        while first < clients:
+            steps = max(1, int(job.steps_C[first]))
+            stop = min(first + block_size(steps, job.batch_size), clients)
+            yield slice(first, stop)
+            first = stop
 
     def _chunk(self, job: Job) -> int:
         """Clients per chunk. A small cohort is not split further: starting threads would cost more."""
@@ -129,6 +143,30 @@ class Trainer:
         most = max(self.chunk, _FACTORED_ROOM // factored) if factored else self.chunk
         turns = -(-clients // (most * self.workers.threads))  # every thread gets as many chunks, of equal size
         return -(-clients // (turns * self.workers.threads))
+
+
+def block_size(steps: int, batch_size: int) -> int:
+    """Clients whose batches are laid out together, if the first of them takes so many steps.
+
+    >>> block_size(100, 10), block_size(500_000, 20)
+    (256, 1)
+    """
+    return max(1, min(BLOCK, _ORDERS // (8 * steps * batch_size)))
+
+
+def order_bytes(count_C: Tensor, local: Local, drop_single: bool) -> int:
+    """Bytes of the batch orders that are laid out at once for a cohort with so many samples each."""
+    count_C = count_C.sort(descending=True).values
+    steps_C, size = local.full_steps(steps_per_epoch(count_C, local.batch_size, drop_single)), local.batch_size
+    steps_C, first, blocks = steps_C.sort(descending=True).values, 0, [0]
+    while first < len(steps_C):
+        steps = max(1, int(steps_C[first]))
+        clients = min(block_size(steps, size), len(steps_C) - first)
+        blocks.append(8 * clients * steps * (size + 1))
+        first += clients
+    sorting = 40 * int(count_C[0]) if len(count_C) else 0  # in batches.c: hashes, sorted hashes, buckets
+    together = max(a + b for a, b in pairwise([*blocks, 0]))  # one is laid out while the last is worked on
+    return together + sorting + 8 * int(count_C.sum())
 
 
 def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:

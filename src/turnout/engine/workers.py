@@ -44,7 +44,7 @@ class WorkerPool:
         first = list(itertools.islice(rest, 2))
         if len(first) < 2:
             return [function(self.first, item) for item in first]
-        return list(map_in(self._pool, partial(self._one, function), itertools.chain(first, rest)))
+        return list(map_in(self._pool, partial(self._one, function), itertools.chain(first, rest), self.threads + 1))
 
     def _one(self, function: Callable[[Gradients, Item], Result], item: Item) -> Result:
         gradients = self._idle.get()

@@ -1,6 +1,10 @@
-"""This computer: files, threads, memory, time, compiler.
+"""This computer: files, locks, threads, memory, time, compiler.
 
 files.py     files written in one step
+terminal.py  a console that shows texts as they are
+sealed.py    files with a checksum
+lock.py      a folder for one process at a time, and who it is
+parent.py    processes that end with the one that started them
 threads.py   cores, and an ordered, bounded thread-pool map
 clock.py     seconds by stage of the work
 memory.py    free memory, and memory that is kept for the next round

@@ -1,7 +1,8 @@
 """C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
-same with torch. A call releases the interpreter's lock.
+same with torch; `trouble` says why. A library is loaded only if it is whole (it carries a checksum) and nobody else can
+have written it. A compiler that failed is not asked again for a day. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from turnout.errors import Mistake
 from turnout.machine.cache import cache_dir
 from turnout.machine.files import replacing
+from turnout.machine.sealed import is_whole, read_json, seal, write_json
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+COMPILE_SECONDS = 60.0  # a kernel takes about 2
+ASK_AGAIN = 86_400.0  # seconds after which a compiler that failed is asked again
 
 pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_trouble: dict[str, str] = {}
 
 
 def at(value: Tensor) -> int:
@@ -31,38 +39,91 @@ def at(value: Tensor) -> int:
     return value.data_ptr()
 
 
+def trouble() -> str | None:
+    """Why some C function that was asked for is not there, in words; None if none was missed."""
+    return next(iter(_trouble.values()), None)
+
+
 @lru_cache
 def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple[str, ...] = ()) -> Any:
     """A C function that returns an int64; None if it cannot be compiled or loaded."""
-    path = compiled(source, defines)
-    if path is None:
-        return None
     try:
-        found = ctypes.CDLL(str(path))[name]
-    except (OSError, AttributeError):
+        found = ctypes.CDLL(str(compiled(source, defines)))[name]
+    except Unavailable as why:
+        _trouble[source.stem] = str(why)
+        return None
+    except (OSError, AttributeError) as error:
+        _trouble[source.stem] = f"{source.stem} cannot be loaded: {error}"
         return None
     found.argtypes, found.restype = list(arguments), whole
     return found
 
 
-def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path | None:
-    """The path of the library for this machine, compiled now unless it is cached; None without a compiler."""
+class Unavailable(Exception):
+    """There is no compiled library, and why."""
+
+
+def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
+    """The path of the library for this machine, compiled now unless it is cached; Unavailable where it cannot be."""
     compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or os.name != "posix":
-        return None
+        raise Unavailable("no C compiler: cc, gcc, clang or $CC")
     flags = [*FLAGS, *(f"-D{define}" for define in defines)]
     about = repr((source.read_bytes(), compiler, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
-        if path.exists():
-            return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, shared=True) as made:
-            command = [compiler, *flags, str(source), "-o", str(made), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-    except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: no home folder
-        return None
+        if path.exists():
+            _refuse_foreign(path)
+            if is_whole(path):
+                return path
+        _compile([compiler, *flags, str(source), "-lm"], path)
+        _refuse_foreign(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+        raise Unavailable(f"the cache folder cannot be used: {error}") from error
     return path
+
+
+def _compile(command: list[str], path: Path) -> None:
+    """Compile into a file of the cache in one step, with a checksum; a failure is remembered beside it."""
+    failed = path.with_suffix(".failed")
+    _refuse_again(failed)
+    try:
+        with replacing(path, shared=True) as made:
+            done = subprocess.run([*command, "-o", str(made)], capture_output=True, timeout=COMPILE_SECONDS)
+            if done.returncode:
+                words = done.stderr.decode(errors="replace").strip().splitlines()
+                raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
+            seal(made)
+            made.chmod(0o755)
+    except subprocess.TimeoutExpired:
+        why = f"{command[0]} did not answer in {COMPILE_SECONDS:.0f} s"
+    except Unavailable as error:
+        why = str(error)
+    else:
+        failed.unlink(missing_ok=True)
+        return
+    write_json(failed, {"why": why, "at": time.time()})
+    raise Unavailable(f"{why}; it is asked again tomorrow, or now if you delete {failed}")
+
+
+def _refuse_again(failed: Path) -> None:
+    try:
+        before = read_json(failed, "it is made anew")
+        recent = 0 <= time.time() - float(before["at"]) < ASK_AGAIN
+    except (OSError, Mistake, KeyError, TypeError, ValueError):
+        return
+    if recent:
+        raise Unavailable(f"{before['why']}; it is asked again tomorrow, or now if you delete {failed}")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a library that somebody else may have written: it would run as this user."""
+    for place in (path, path.parent):
+        about = place.stat()
+        others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and about.st_gid != os.getegid()
+        if about.st_uid not in (os.geteuid(), 0) or others or about.st_mode & stat.S_IWOTH:
+            raise Unavailable(f"{place} belongs to another user or can be written by others, so it is not loaded")
 
 
 def _processor() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -43,11 +44,41 @@ def _available() -> int | None:
         return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
 
 
-def _left_in_container() -> int | None:
-    """The memory limit of the control group less what it uses; None without a limit."""
-    folder = Path("/sys/fs/cgroup")
+def _left_in_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """The memory that control groups leave: the least of this process's group and those above it; None without a limit.
+
+    Both versions are read. What files have left in memory can be had back, so it does not count as used.
+    """
     try:
-        limit, used = (folder / "memory.max").read_text(), (folder / "memory.current").read_text()
-        return int(limit) - int(used)
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        lines = []
+    found: list[int] = []
+    for _, controllers, path in (line for line in lines or [["0", "", "/"]] if len(line) == 3):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "memory" if controllers else root
+        names = _FIRST_VERSION if controllers else _SECOND_VERSION
+        inside = base / path.strip("/")
+        for folder in (inside, *(p for p in inside.parents if p.is_relative_to(base))):
+            left = _left_in_group(folder, *names)
+            found += [] if left is None else [left]
+    return min(found) if found else None
+
+
+_FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_SECOND_VERSION = ("memory.max", "memory.current", "inactive_file")
+_NO_LIMIT = 1 << 60  # the first version says a number near 2^63
+
+
+def _left_in_group(folder: Path, limit: str, used: str, files: str) -> int | None:
+    try:
+        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
     except (OSError, ValueError):  # no such file, or the word "max"
         return None
+    if most >= _NO_LIMIT:
+        return None
+    with suppress(OSError, ValueError, IndexError):
+        rows = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
+        now -= int(rows.get(files, 0))
+    return max(0, most - now)

@@ -54,7 +54,7 @@ def _is_recipe(function: Callable[..., object]) -> bool:
 def cook(name: str) -> dict[str, Experiment]:
     """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
-        from turnout.config.kinds import imported
+        from turnout.config.dotted import imported
 
         recipe, name = imported(name, "the recipe"), name.rpartition(":")[2]
     else:

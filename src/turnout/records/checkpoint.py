@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-
 from turnout.errors import Mistake
-from turnout.machine.files import replacing
+from turnout.machine.sealed import Damaged, load_tensors, save_tensors
 from turnout.types import State, Tensors, flatten, unflatten
 
 FORMAT = "turnout-checkpoint-1"
@@ -42,8 +39,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "client_files": checkpoint.client_files,
         "plain": plain,
     }
-    with replacing(path) as temporary:
-        save_file(_apart(tensors), temporary, {"turnout": json.dumps(about)})
+    save_tensors(path, _apart(tensors), about)
 
 
 def _apart(tensors: Tensors) -> Tensors:
@@ -77,20 +73,32 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
     Each tensor is placed on the device it has in `like`, the state before the first round.
     """
     devices = {name: value.device for name, value in flatten(like)[0].items()}
-    try:
-        with safe_open(path, "pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {}).get("turnout", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise Mistake(
-            f"{path} is damaged ({error}): delete it and run again with --resume to start that run over"
-        ) from error
+    tensors, about = load_tensors(path, then := start_over(path.parent))
     if about.get("format") != FORMAT:
         raise Mistake(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
-    if about["fingerprint"] != fingerprint:
+    if about.get("fingerprint") != fingerprint:
         raise Mistake(
             f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
             "the folder's own experiment.toml"
         )
     placed = {name: value.to(devices.get(name, "cpu")) for name, value in tensors.items()}
-    return Checkpoint(about["round"], unflatten(placed, about["plain"]), about["fingerprint"], about["client_files"])
+    try:
+        state = unflatten(placed, about["plain"])
+        return Checkpoint(int(about["round"]), state, fingerprint, _names(about["client_files"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a version without a checksum
+        raise Damaged(path, repr(error), then) from error
+
+
+def _names(said: Any) -> list[str]:
+    """Names of files in a folder of the run, and nowhere else."""
+    if not all(isinstance(name, str) and PurePath(name).name == name for name in said):
+        raise ValueError("it names files elsewhere")
+    return list(said)
+
+
+def start_over(folder: Path) -> str:
+    """What to do when the state of a run is lost: its records are not."""
+    return (
+        f"delete {folder / NAME} and run again with --resume to start that run over; the rounds it has recorded can be "
+        f"kept before, turnout export {folder} --csv DIR"
+    )

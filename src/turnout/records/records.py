@@ -10,8 +10,8 @@ Shape letters: C clients asked in a round.
 from __future__ import annotations
 
 import csv
+import marshal
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -22,15 +22,20 @@ from torch import Tensor
 
 from turnout.errors import Mistake, nearest
 from turnout.machine.files import replacing
+from turnout.machine.sealed import Damaged, digest
 from turnout.records.glossary import Glossary
 from turnout.records.schema import (
     CLIENT_COLUMNS,
     KEYS,
     METRICS,
+    RESTORE,
+    SUMS,
     WARNINGS,
     Column,
+    Database,
     as_column,
     checked,
+    connected,
     is_empty,
     transaction,
 )
@@ -45,7 +50,7 @@ _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("ex
 class Records:
     """The rows of one run. `open` to write, `read` to look; both are context managers."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, db: Database) -> None:
         self.path = path
         self.db = db
 
@@ -55,8 +60,9 @@ class Records:
         path = Path(path)
         if not path.parent.is_dir():
             raise Mistake(f"no folder {path.parent} to keep {path.name} in; create it first")
-        db = sqlite3.connect(path, isolation_level=None, timeout=30)
-        return cls(path, checked(db, path, create=True))
+        records = cls(path, checked(connected(path), path, create=True))
+        records.db.execute(SUMS)
+        return records
 
     @classmethod
     def read(cls, path: str | Path) -> Records:
@@ -64,7 +70,7 @@ class Records:
         path = Path(path)
         if not path.is_file():
             raise Mistake(f"no records at {path}; a run folder has a file records.sqlite")
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?{_mode(path)}", uri=True, isolation_level=None, timeout=30)
+        db = connected(path, f"{path.absolute().as_uri()}?{_mode(path)}")
         db.execute("PRAGMA query_only = ON")
         return cls(path, checked(db, path, create=False))
 
@@ -88,11 +94,13 @@ class Records:
             self._insert("events", [(record.round, i, *event) for i, event in enumerate(record.events)])
             if evaluation is not None:
                 self._insert_evaluation(evaluation)
+            self._seal(record.round)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Write an evaluation without a new round: before training, or after the last round."""
         with transaction(self.db, self.path, f"the evaluation of round {evaluation.round}"):
             self._insert_evaluation(evaluation)
+            self._seal(evaluation.round)
 
     def describe(self, metrics: Mapping[str, MetricInfo]) -> None:
         """Keep what the task knows of its metrics, the main one first: `glossary` reads the numbers by it."""
@@ -114,10 +122,43 @@ class Records:
         with transaction(self.db, self.path, f"the cut after round {after}"):
             for table in KEYS:
                 self.db.execute(f"DELETE FROM {table} WHERE round > ?", (after,))
+            self.db.execute("DELETE FROM sums WHERE round > ?", (after,))
 
     def sync(self) -> None:
         """Bring committed rows to the disk. Done before a checkpoint, which must not be newer than the records."""
         self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _seal(self, t: int) -> None:
+        """Keep the checksum of a round's rows beside them."""
+        self.db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (t, self._sum_of(t)))
+
+    def _sum_of(self, t: int) -> str:
+        said = []
+        for table, keys in KEYS.items():
+            rows = self.db.execute(f"SELECT * FROM {table} WHERE round = ? ORDER BY {', '.join(keys)}", (t,))
+            said.append(marshal.dumps(rows.fetchall(), 2))  # the version without references: the same bytes anywhere
+        return digest(*said)
+
+    def damage(self) -> str | None:
+        """What is wrong with the file, in words: its structure, or rounds whose rows are not what was written."""
+        found = self._one("PRAGMA integrity_check(1)")
+        if found != "ok":
+            return str(found)
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'sums'") is None:
+            return None  # of an older version
+        sums = dict(self.db.execute("SELECT round, digest FROM sums").fetchall())
+        written = {t for table in ("rounds", "evaluations") for (t,) in self.db.execute(f"SELECT round FROM {table}")}
+        unsealed = {t for t in written if t >= min(sums, default=t + 1)} - sums.keys()
+        wrong = sorted({t for t, said in sums.items() if self._sum_of(t) != said} | unsealed)
+        if not wrong:
+            return None
+        many = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        return f"the rows of round {', '.join(map(str, wrong[:3]))}{many} are not what was written"
+
+    def check(self) -> None:
+        """Refuse damaged records: to go on with them would give other results than an undisturbed run."""
+        if (why := self.damage()) is not None:
+            raise Damaged(self.path, why, RESTORE)
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ Column = NDArray[Any]
 
 APPLICATION = 0x5455524E  # "TURN": marks the file as ours
 VERSION = 1
+RESTORE = (
+    "restore it from a copy, or use a new folder; the trained model is in checkpoint.safetensors (turnout export "
+    "--model)"
+)
 SCHEMA = """
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, skipped TEXT, clock INTEGER, lr REAL, members INTEGER, asked INTEGER,
@@ -43,6 +47,8 @@ CREATE TABLE IF NOT EXISTS metrics (
 """
 # What was odd before the first round, a sentence each. Older folders have no such table either.
 WARNINGS = "CREATE TABLE IF NOT EXISTS warnings (place INTEGER PRIMARY KEY, words TEXT)"
+# The checksum of what a round's rows say in all tables. Older folders have no such table.
+SUMS = "CREATE TABLE IF NOT EXISTS sums (round INTEGER PRIMARY KEY, digest TEXT)"
 KEYS = {
     "rounds": ("round",),
     "extras": ("round", "name"),
@@ -57,14 +63,87 @@ CLIENT_COLUMNS = (
 )  # fmt: skip
 
 
+class Rows(sqlite3.Cursor):
+    """A cursor whose errors are sentences that name the file."""
+
+    def execute(self, *arguments: Any) -> Rows:
+        with _explained(self.connection):
+            super().execute(*arguments)
+        return self
+
+    def executemany(self, *arguments: Any) -> Rows:
+        with _explained(self.connection):
+            super().executemany(*arguments)
+        return self
+
+    def fetchone(self) -> Any:
+        with _explained(self.connection):
+            return super().fetchone()
+
+    def fetchall(self) -> list[Any]:
+        with _explained(self.connection):
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with _explained(self.connection):
+            return super().__next__()
+
+
+class Database(sqlite3.Connection):
+    """A connection that knows its file."""
+
+    path = Path("records.sqlite")
+
+    def cursor(self, *_: Any) -> Rows:  # type: ignore[override]
+        return super().cursor(Rows)
+
+    def execute(self, *arguments: Any) -> Rows:
+        return self.cursor().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Rows:
+        return self.cursor().executemany(*arguments)
+
+
+def connected(path: Path, uri: str | None = None) -> Database:
+    """Open a database, or one that is named by a URI."""
+    with _explained(path):
+        db = sqlite3.connect(uri or path, uri=uri is not None, isolation_level=None, timeout=30, factory=Database)
+    db.path = path
+    return db
+
+
 @contextmanager
-def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]:
+def _explained(where: Any) -> Iterator[None]:
+    """An error of the database as a sentence; what was written twice is `transaction`'s to explain."""
+    path = getattr(where, "path", where)
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise Mistake(_sentence(path, str(error))) from error
+
+
+def _sentence(path: Path, words: str) -> str:
+    """What to do about an error of the database."""
+    if "full" in words or "I/O" in words:
+        return f"{path} cannot be written ({words}): make room or mend the disk, then go on with --resume"
+    if "locked" in words or "busy" in words:
+        return f"{path} is in use by another process ({words}): wait for it, or stop it first"
+    if "readonly" in words or "unable to open" in words:
+        return f"{path} cannot be opened ({words}): is the folder yours to write?"
+    return f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+
+
+@contextmanager
+def transaction(db: Database, path: Path, what: str) -> Iterator[None]:
     """All or nothing; rows that are there already mean that later rounds were not cut before resuming."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException as error:
-        db.execute("ROLLBACK")
+        with suppress(sqlite3.Error, Mistake):  # a full disk has undone it already
+            db.execute("ROLLBACK")
         if isinstance(error, sqlite3.IntegrityError):
             raise Mistake(
                 f"{what} is already in {path} (or names a client twice); "
@@ -74,20 +153,17 @@ def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]
     db.execute("COMMIT")
 
 
-def checked(db: sqlite3.Connection, path: Path, create: bool) -> sqlite3.Connection:
+def checked(db: Database, path: Path, create: bool) -> Database:
     """The connection, if its file holds records of this version; otherwise it is closed and a mistake raised."""
     try:
         _check(db, path, create)
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise Mistake(f"{path} cannot be read as run records ({error}); restore it or use a new folder") from error
     except Mistake:
         db.close()
         raise
     return db
 
 
-def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
+def _check(db: Database, path: Path, create: bool) -> None:
     application, version, tables = (
         db.execute(query).fetchone()[0]
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -95,7 +171,8 @@ def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
     if create and not tables:
         db.execute("PRAGMA journal_mode = WAL")
         marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+        with _explained(path):
+            db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
     elif application != APPLICATION:
         raise Mistake(f"{path} is not the records of a run (a database of something else, or empty)")
     elif version != VERSION:

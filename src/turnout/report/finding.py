@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from turnout.errors import Mistake
 from turnout.records.records import Records
+from turnout.records.run_list import NAME, ListedRun, RunList, read_run_list
 from turnout.report.runs import FILE, RunRecords, Runs
 
 
@@ -39,13 +39,13 @@ def runs_in(folder: str | Path) -> FoundRuns:
     if (folder / FILE).is_file():
         name = folder.absolute().name
         return FoundRuns(name, [FoundRun(name, None, folder)], single=True)
-    listed = _listed(folder) if (folder / "runs.json").is_file() else _found(folder)
-    runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / e["path"]) for e in listed.pop("runs")]
+    listed = read_run_list(folder) if (folder / NAME).is_file() else _found(folder)
+    runs = [FoundRun(entry.variant, entry.seed, folder / entry.path) for entry in listed.runs]
     present = [run for run in runs if (run.path / FILE).is_file()]
     if not present:
         raise Mistake(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
     waiting = [run for run in runs if run not in present]
-    return FoundRuns(listed.pop("title"), present, single=False, waiting=waiting, named=listed)
+    return FoundRuns(listed.title, present, single=False, waiting=waiting, named=listed.named)
 
 
 def find_runs(folder: str | Path) -> Runs:
@@ -66,29 +66,14 @@ def _stop(run: RunRecords) -> dict[str, Any]:
     }
 
 
-def _listed(folder: Path) -> dict[str, Any]:
-    path = folder / "runs.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        entries = [{key: e[key] for key in ("variant", "seed", "path")} for e in content["runs"]]
-        named = {key: content[key] for key in ("target", "metric") if content.get(key) is not None}
-        return {"title": str(content.get("title") or folder.absolute().name), "runs": entries, **named}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(
-            f'{path} is not a list of runs ({error!r}); it should be {{"title": ..., "runs": '
-            '[{"variant": ..., "seed": ..., "path": ...}]}'
-        ) from error
-
-
-def _found(folder: Path) -> dict[str, Any]:
+def _found(folder: Path) -> RunList:
     paths = sorted(p.parent.relative_to(folder) for p in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")])
     entries = []
     for path in paths:
         number = re.fullmatch(r"seed-(\d+)", path.name)
         variant = str(path.parent) if number and len(path.parts) > 1 else str(path)
-        entries.append({"variant": variant, "seed": int(number[1]) if number else 0, "path": str(path)})
-    entries.sort(key=lambda e: (e["variant"], e["seed"]))
-    return {"title": folder.absolute().name, "runs": entries}
+        entries.append(ListedRun(variant, int(number[1]) if number else 0, str(path)))
+    return RunList(folder.absolute().name, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
 
 
 def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:

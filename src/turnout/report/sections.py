@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from markupsafe import Markup
 
+from turnout.machine.sealed import KEY
 from turnout.report.charts import spark
 from turnout.report.lines import MOST_MARKS, column_chart, metric_by_bytes, metric_charts
 from turnout.report.results import results, seeds_of
@@ -158,4 +159,5 @@ def _rows(content: str) -> list[tuple[str, str]] | None:
         return None
     if not isinstance(values, dict):
         return None
-    return [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in values.items()]
+    said = {k: v for k, v in values.items() if k != KEY}
+    return [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in said.items()]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from turnout.machine.terminal import Terminal
 from turnout.report.units import Unit, duration, fitting, shortened, show, size, title_of
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.notebook import NotebookOutput
@@ -125,7 +125,7 @@ class Display:
 
     def __init__(self, total: int, quiet: bool = False, runs: int = 1):
         self.total, self.quiet, self.runs = total, quiet, runs
-        self.console = Console(stderr=True, soft_wrap=True)
+        self.console = Terminal(stderr=True, soft_wrap=True)
         self.notebook = NotebookOutput() if self.console.is_jupyter and not quiet else None
         self.live = not quiet and (self.console.is_terminal or self.notebook is not None)
         self.lines: dict[str, Line] = {}
@@ -135,8 +135,9 @@ class Display:
         self.before: dict[str, int] = {}  # rounds that a run had when it began
         self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=BAR),
+            TextColumn("{task.completed}/{task.total}"), TextColumn("{task.fields[words]}", markup=False),
+            TimeRemainingColumn(compact=True),
             console=self.console, transient=True, disable=not self.live or self.notebook is not None,
         )  # fmt: skip
         self.all = self.bar.add_task(self._counted(), total=total, words="rounds", visible=runs > 1)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from turnout.errors import Mistake
+from turnout.machine.lock import Busy, locked
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
 HAPPENED = {"records.sqlite", "error.txt"}
-BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json", ".lock"}  # before anything has happened
+BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json"}  # before anything has happened
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
@@ -41,12 +40,19 @@ def file_name(name: str) -> str:
 
 
 def contents(folder: Path) -> list[str]:
-    """The names in a folder, sorted; nothing where there is no folder. The lock file, which stays, does not count."""
-    return sorted(path.name for path in folder.iterdir() if path.name != LOCK_FILE) if folder.is_dir() else []
+    """The names in a folder, sorted; nothing where there is no folder. The lock, whose file stays, does not count."""
+    return sorted(path.name for path in folder.iterdir() if not is_lock(path)) if folder.is_dir() else []
 
 
-def refuse_full(folder: Path, resume: bool) -> None:
-    """Refuse a folder that holds something, unless it is a run and `resume` says to go on with it."""
+def is_lock(path: Path) -> bool:
+    return path.name.startswith(LOCK_FILE)
+
+
+def refuse_full(folder: Path, resume: bool, begun: Collection[str] = ()) -> None:
+    """Refuse a folder that holds something, unless it is a run and `resume` says to go on with it.
+
+    `begun`: names of what this command makes before the file that names its runs; it may have been killed between.
+    """
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
     there = contents(folder)
@@ -54,7 +60,8 @@ def refuse_full(folder: Path, resume: bool) -> None:
         raise Mistake(
             f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
         )
-    if there and not RUN_FILES & {name.removesuffix(".new") for name in there}:  # it may have been killed while writing
+    known = RUN_FILES & {name.removesuffix(".new") for name in there}  # it may have been killed while writing
+    if not known and not {*there} <= {*begun}:
         raise Mistake(
             f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
         )
@@ -85,15 +92,17 @@ def kept_if_used(folder: Path) -> Iterator[None]:
         interrupted = True
         raise
     finally:
-        if fresh and not interrupted and not any(path.name in HAPPENED for path in folder.rglob("*")):
-            _remove(folder, made)
+        if fresh and not interrupted and folder.is_dir():
+            with suppress(Busy), locked(folder / LOCK_FILE):  # another command may have begun here meanwhile
+                if not any(path.name in HAPPENED for path in folder.rglob("*")):
+                    _remove(folder, made)
 
 
 def _remove(folder: Path, made: list[Path]) -> None:
     """Delete the files that a run begins with, and then the folders that are empty: those inside, and those made."""
     inside = sorted(folder.rglob("*"), reverse=True)
     for path in inside:
-        if path.name in BEGINNING and not path.is_dir():
+        if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
             path.unlink(missing_ok=True)
     for path in [path for path in inside if path.is_dir()] + made:
         with suppress(OSError):  # something else is in it
@@ -102,10 +111,7 @@ def _remove(folder: Path, made: list[Path]) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock a run folder while this process works in it; the system releases the lock of a process that is killed."""
-    try:
-        lock = FileLock(folder / LOCK_FILE, timeout=LOCK_SECONDS).acquire()
-    except Timeout as error:
-        raise Mistake(f"another process is running in {folder}: wait for it, or stop it first") from error
-    with lock:
+    """Lock a folder while this process makes it and works in it; the system releases the lock of a killed process."""
+    make_folder(folder)
+    with locked(folder / LOCK_FILE, LOCK_SECONDS):
         yield

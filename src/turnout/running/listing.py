@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from turnout.errors import Mistake
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
+from turnout.records.run_list import read_run_list
 from turnout.running.state import RECORDS, RunState, state_of
 
 DEEPEST = 4  # folders below the one that is listed
@@ -62,9 +62,9 @@ def _listed(path: Path, each: bool) -> list[ListedRun]:
     if not (path / "runs.json").is_file():
         return [ListedRun(path, state_of(path))]
     try:
-        entries = [(str(e["variant"]), path / e["path"]) for e in json.loads((path / "runs.json").read_text())["runs"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [ListedRun(path, RunState("failed", why="runs.json is damaged"))]
+        entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
+    except (OSError, Mistake) as error:
+        return [ListedRun(path, RunState("failed", why=str(error)))]
     if each:
         return [ListedRun(inside, state_of(inside)) for _, inside in entries]
     parts = tuple((variant, state_of(inside)) for variant, inside in entries)

@@ -7,7 +7,6 @@ the records after its checkpoint and computes those rounds again, to the same va
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from turnout import __version__
 from turnout.config.read import check_same, to_toml
@@ -26,11 +24,13 @@ from turnout.config.read_back import check_reads_back
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.clock import stage
+from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
-from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, write_checkpoint
+from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
+from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.records.records import Records, export_events, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.running.folder import contents, make_folder, refuse_full
+from turnout.running.folder import contents, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
@@ -38,6 +38,7 @@ from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
 CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
+DELETE = "delete it to go on; sums may then round differently"
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
@@ -57,6 +58,8 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         _write_environment(track, folder)
         first, state, client_files = _restore(track, folder)
         _refuse_gap(records, first, folder)
+        if first:
+            records.check()
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
         records.warn(track.warnings)
@@ -191,11 +194,9 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.load_clients(run_id(folder), folder / "clients", found.client_files)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise Mistake(
-            f"the clients' rows in {folder / 'clients'} are damaged ({error}): delete {path} and run again with "
-            "--resume to start that run over"
-        ) from error
+    except (*UNREADABLE, Mistake) as error:
+        why = start_over(folder)
+        raise Mistake(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
     return found
 
 
@@ -206,15 +207,13 @@ def _write_environment(track: Track, folder: Path) -> None:
         return
     versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
     about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()} | track.about()
-    write_whole(path, json.dumps(about, indent=2) + "\n")
+    write_json(path, about)
 
 
 def run_id(folder: Path) -> str:
     """What tells this run from all others: drawn when it was begun; "" for one that is older than that."""
-    try:
-        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("run", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+    path = folder / "environment.json"
+    return str(read_json(path, DELETE).get("run", "")) if path.exists() else ""
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
@@ -222,18 +221,45 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     path, runtime = folder / "environment.json", experiment.runtime
     if not path.exists():
         return experiment
+    before = read_json(path, DELETE)
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        threads, chunk, device = before["threads"], before["chunk"], before["device"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): delete it to go on; sums may then round differently") from error
-    return experiment.but(runtime=runtime.as_begun(threads, chunk, device))
+        threads, chunk, device, engine = (before[name] for name in ("threads", "chunk", "device", "engine"))
+    except KeyError as error:
+        raise Damaged(path, repr(error), DELETE) from error
+    return experiment.but(runtime=runtime.as_begun(threads, chunk, device, engine))
+
+
+def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
+    """A run goes on with the engine it was begun with: another one rounds differently, and so would its results.
+
+    Where that is allowed, the folder says from now on what the run goes on with, and what it had before.
+    """
+    path = folder / "environment.json"
+    if not path.exists():
+        return
+    before, now = read_json(path, DELETE), track.about()
+    was, here = ((about.get("engine"), str(about.get("device")).partition(":")[0]) for about in (before, now))
+    if was == here:
+        return
+    if not allowed:
+        why = f" ({missing})" if was[0] == "native" and (missing := trouble()) else ""
+        raise Mistake(
+            f"{folder} was begun with the {was[0]} engine on {was[1]}, and here it would go on with the {here[0]} "
+            f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with "
+            "--other-engine (Python: other_engine=True)"
+        )
+    write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
 
 def begin(
-    experiment: Experiment, folder: Path, resume: bool, data_dir: Path | None = None, overwrite: bool = False
+    experiment: Experiment,
+    folder: Path,
+    resume: bool,
+    data_dir: Path | None = None,
+    overwrite: bool = False,
+    other_engine: bool = False,
 ) -> Track:
-    """Make a run folder, or with `resume` use an existing one, and prepare its experiment.
+    """Begin a run in a folder that this process holds, or with `resume` go on with it: its experiment, prepared.
 
     With `overwrite` the run in the folder is deleted, once the new one is known to be able to begin.
     """
@@ -241,21 +267,23 @@ def begin(
         refuse_to_delete(folder)
         metric_of(experiment)
         prepared = prepare(experiment, data_dir)
-        delete_run(folder)
-        make_folder(folder)
-        write_whole(folder / "experiment.toml", to_toml(experiment))
+        delete_run(folder, holding=True)
+        write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
         return prepared
     refuse_full(folder, resume)
-    make_folder(folder)
+    for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # of a process that was killed while writing
+        left.unlink(missing_ok=True)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():
         experiment = as_before(experiment, folder)
     metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
     prepared = prepare(experiment, data_dir)
+    if settings.exists():
+        _refuse_other_engine(prepared, folder, other_engine)
     if not settings.exists() or not (folder / "environment.json").exists():
         check_reads_back(experiment)
-        write_whole(settings, to_toml(experiment))
+        write_whole(settings, text_with_checksum(to_toml(experiment)))
     elif renewed is not None:
-        write_whole(settings, renewed)
+        write_whole(settings, text_with_checksum(renewed))
     return prepared

@@ -5,7 +5,6 @@ Several runs are a folder of run folders, `variant/seed-N`; a single run needs n
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.machine.script import script_left_alone
+from turnout.machine.sealed import text_with_checksum
 from turnout.machine.threads import cores
+from turnout.records.run_list import ListedRun, read_run_list, write_run_list
 from turnout.running.folder import file_name
 
 
@@ -87,26 +88,31 @@ def check_folder(plan: RunPlan) -> None:
 
 def write_plan(plan: RunPlan) -> None:
     """Write the list of runs and their experiments, so that all can be resumed from the folder alone."""
-    _refuse_to_drop(plan)
-    listed = [{"variant": run.variant, "seed": run.seed, "path": run.path} for run in plan.runs]
-    write_whole(plan.out / "runs.json", json.dumps({"title": plan.title, "runs": listed}, indent=2) + "\n")
+    refuse_to_drop(plan)
     for run in plan.runs:
         path = plan.out / run.path / "experiment.toml"
         text = check_same(path, run.experiment) if path.exists() else to_toml(run.experiment)
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
+            write_whole(path, text_with_checksum(text))
+    write_run_list(plan.out, plan.title, [ListedRun(run.variant, run.seed, run.path) for run in plan.runs])
 
 
-def _refuse_to_drop(plan: RunPlan) -> None:
-    """The table and the report show the runs that are listed, so none that was listed before may be missing now."""
+def other_runs(plan: RunPlan) -> list[str]:
+    """Runs that a folder holds beside those of a plan: listed in it, or begun before the list was written."""
     paths = {run.path for run in plan.runs}
     try:
-        listed = json.loads((plan.out / "runs.json").read_text(encoding="utf-8"))["runs"]
-        lost = [f"{run['variant']} seed {run['seed']}" for run in listed if run["path"] not in paths]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # a new folder, or a damaged list that is written anew
-    if lost:
+        listed = read_run_list(plan.out).runs
+        return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
+    except (OSError, Mistake):  # a new folder, or a damaged list that is written anew
+        files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
+        begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
+        return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]
+
+
+def refuse_to_drop(plan: RunPlan) -> None:
+    """The table and the report show the runs that are listed, so none that was listed before may be missing now."""
+    if lost := other_runs(plan):
         raise Mistake(
             f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its "
             "runs (and more if you like), or choose another --out folder"

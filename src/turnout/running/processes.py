@@ -2,11 +2,12 @@
 
 With a process per run, one that fails or is killed by the system does not end the others. The processes are forked
 from a server that has the library loaded, so starting one takes milliseconds. If this process dies, each run ends at
-its next message.
+once: nothing goes on working in a folder that somebody wants to resume.
 """
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,14 +27,16 @@ import torch
 
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
+from turnout.machine.parent import end_with_parent
 from turnout.machine.script import script_left_alone
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
-from turnout.running.folder import held
+from turnout.running.folder import held, refuse_full
 from turnout.running.loop import begin, rounds_of
 from turnout.running.memory import check_fits
 from turnout.running.profile import profiled_rounds
@@ -63,6 +66,7 @@ class Place:
     side_by_side: int = 1
     profile: bool = False
     overwrite: bool = False
+    other_engine: bool = False
     group: str = ""
     listeners: Listeners = NOBODY
 
@@ -70,12 +74,15 @@ class Place:
 def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it."""
     check_trackers(experiment.track)
-    with _one_torch_thread():
+    if not place.overwrite:
+        refuse_full(place.folder, place.resume)
+    with held(place.folder), _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             prepared = begin(
-                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite
-            )
+                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite,
+                place.other_engine,
+            )  # fmt: skip
         yield from (Note(place.name, str(warning.message)) for warning in caught)
         yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
         needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
@@ -83,7 +90,7 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
 
 
 def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
-    with held(place.folder), state_kept(place.folder) as said:
+    with state_kept(place.folder) as said:
         began = _began(prepared, place, needed)
         yield began
         stopped = said["why"] = yield from _lines(prepared, place)
@@ -122,7 +129,7 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
         rounds=prepared.experiment.rounds,
         done=rounds_done(place.folder),
         device=about["device"],
-        engine=ENGINE_NAMES.get(about["engine"], about["engine"]),
+        engine=ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if (why := trouble()) else ""),
         threads=about["threads"],
         headline=prepared.headline(),
         memory=memory,
@@ -152,20 +159,31 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
 def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
     """`messages_of`, with a failure as the last message; the traceback of a failure that is no Mistake is kept."""
     kept, began = place.folder / "error.txt", False
-    kept.unlink(missing_ok=True)
+    with suppress(OSError):
+        kept.unlink(missing_ok=True)
     try:
         for message in messages_of(experiment, place):
             began = began or isinstance(message, Began)
             yield message
     except Mistake as mistake:
         yield Failed(place.name, str(mistake), True, began)
+    except OSError as error:
+        yield Failed(place.name, disk_trouble(error, place.folder), True, began)
     except Exception as error:
         if "allocate memory" in str(error) or isinstance(error, MemoryError | torch.OutOfMemoryError):
             yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
             return
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, traceback.format_exc())
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, traceback.format_exc())
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
+
+
+def disk_trouble(error: OSError, folder: Path) -> str:
+    """A file that could not be read or written, in words; what was written before can be gone on with."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    then = "make room, then go on with --resume" if full else "mend that, then go on with --resume"
+    return f"{error.filename or folder} cannot be used ({error.strerror or error}): {then}"
 
 
 def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
@@ -184,7 +202,7 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
                 experiment, place = waiting.popleft()
                 here, there = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(experiment, place, there), daemon=True)
-                with script_left_alone():
+                with script_left_alone(), _interrupts_wait():
                     process.start()
                 there.close()
                 active[here] = place, process
@@ -196,6 +214,22 @@ def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterato
             process.terminate()
         for _, process in active.values():
             process.join()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back while a process is started; it inherits that, and this process ends it when it is interrupted.
+
+    The server that forks processes loads the library for seconds, and would print a traceback of its own.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(connection: Connection, active: dict[Connection, tuple[Place, BaseProcess]]) -> Iterator[Message]:
@@ -223,6 +257,7 @@ def _context() -> Any:
 def _child(experiment: Experiment, place: Place, there: Connection) -> None:
     """One run in its own process. It ignores Ctrl-C: the parent receives it too, and ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     try:
         for message in guarded(experiment, place):
             there.send(message)

@@ -6,7 +6,6 @@ same run with a stopwatch running.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,12 @@ from rich import box
 from rich.table import Table
 
 from turnout.machine.clock import Stopwatch
-from turnout.machine.files import write_whole
+from turnout.machine.sealed import Damaged, read_json, write_json
 from turnout.running.loop import FinishedRound, rounds_of
 from turnout.tracks.track import Track
 
 FILE = "profile.json"
+THEN = "delete it; --profile measures again"
 
 STAGES = {
     "membership": "who joins and leaves",
@@ -67,8 +67,7 @@ class Profile:
         ]
 
     def write(self, folder: Path) -> None:
-        text = json.dumps({"rounds": self.rounds, "seconds": dict(self.seconds)}, indent=2) + "\n"
-        write_whole(folder / FILE, text)
+        write_json(folder / FILE, {"rounds": self.rounds, "seconds": dict(self.seconds)})
 
 
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
@@ -90,7 +89,13 @@ def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
 def read_profile(folder: Path) -> Profile | None:
     """The profile in a run folder (of the last process that ran there); None if there is none."""
     path = folder / FILE
-    return Profile(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    if not path.exists():
+        return None
+    found = read_json(path, THEN)
+    try:
+        return Profile(int(found["rounds"]), {str(name): float(value) for name, value in found["seconds"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(path, repr(error), THEN) from error
 
 
 def profile_table(profile: Profile) -> Table:

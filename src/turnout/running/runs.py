@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from rich.console import Console
 from rich.text import Text
 
 from turnout.config.check import check_settings
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.terminal import Terminal
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import kept_if_used, make_folder, new_folder, refuse_full
+from turnout.running.folder import held, kept_if_used, new_folder, refuse_full
 from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
 from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     profile: bool
     trackers: Sequence[str | Tracker]
     on_round: OnRound | None
+    other_engine: bool
 
 
 @overload
@@ -62,6 +63,7 @@ def run(
     profile: bool = False,
     trackers: Sequence[str | Tracker] = (),
     on_round: OnRound | None = None,
+    other_engine: bool = False,
 ) -> Run | RunGroup:
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
@@ -72,6 +74,7 @@ def run(
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
     trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
+    other_engine  go on with a run though its engine or device is not here, and another one rounds differently
     """
     if resume and overwrite:
         raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
@@ -85,15 +88,16 @@ def run(
         if not resume and not overwrite:
             refuse_used(folder, only)
         place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
-        return _run_one(only, replace(place, listeners=listeners), quiet)
+        return _run_one(only, replace(place, listeners=listeners, other_engine=other_engine), quiet)
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
     if overwrite:
         delete_run(plan.out)
     failed = run_planned(
-        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners
-    )
+        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners,
+        other_engine=other_engine,
+    )  # fmt: skip
     if not quiet:
         say_warnings(plan.out)
     return RunGroup(plan.out, _finished(plan, failed, where))
@@ -116,7 +120,7 @@ def say_warnings(folder: Path) -> None:
     with suppress(Mistake):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"
-            Console(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
 
 
 @contextmanager
@@ -196,25 +200,41 @@ def run_planned(
     data_dir: Path | None = None,
     profile: bool = False,
     listeners: Listeners = NOBODY,
+    other_engine: bool = False,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
-    refuse_full(plan.out, resume)
-    check_folder(plan)
+    _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
     check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
-    places = Place("", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners)
+    places = Place(
+        "", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners, other_engine=other_engine
+    )
     jobs = _side_by_side(plan, jobs, listeners)
     failed: list[Failed] = []
-    with kept_if_used(plan.out), reported(plan.out):
-        make_folder(plan.out)
-        if len(plan.runs) > 1:
-            write_plan(plan)
-        with Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs)) as display:
-            for message in _messages(plan, jobs, places):
-                display.show(message)
-                failed += [message] if isinstance(message, Failed) else []
+    display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
+    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), display:
+        for message in _messages(plan, jobs, places):
+            display.show(message)
+            failed += [message] if isinstance(message, Failed) else []
     return failed
+
+
+def _refuse(plan: RunPlan, resume: bool) -> None:
+    refuse_full(plan.out, resume, {run.path.partition("/")[0] for run in plan.runs})
+    check_folder(plan)
+
+
+@contextmanager
+def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
+    """Hold the folder of several runs and write down which they are; a single run holds its folder itself."""
+    if len(plan.runs) == 1:
+        yield
+        return
+    with held(plan.out):
+        _refuse(plan, resume)  # another command may have begun here since
+        write_plan(plan)
+        yield
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:

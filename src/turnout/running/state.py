@@ -5,7 +5,6 @@ A running process holds the folder's lock. When it ends in order it leaves `stat
 
 from __future__ import annotations
 
-import json
 import time
 import tomllib
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from turnout.machine.files import write_whole
+from turnout.errors import Mistake
+from turnout.machine.lock import is_locked
+from turnout.machine.sealed import read_json, write_json
 from turnout.records.records import Records
 from turnout.running.folder import LOCK_FILE
 from turnout.task import Unit
@@ -63,16 +62,7 @@ def state_of(folder: Path) -> RunState:
 
 def is_held(folder: Path) -> bool:
     """Whether a process works in a run folder."""
-    path = folder / LOCK_FILE
-    if not path.exists():
-        return False
-    try:
-        FileLock(path, timeout=0).acquire().lock.release()
-    except Timeout:
-        return True
-    except OSError:  # somebody else's folder
-        return False
-    return False
+    return is_locked(folder / LOCK_FILE)
 
 
 @contextmanager
@@ -101,14 +91,14 @@ def failed_start_kept(folder: Path) -> Iterator[None]:
 
 
 def keep_state(folder: Path, state: str, why: str | None) -> None:
-    write_whole(folder / FILE, json.dumps({"state": state, "why": why, "at": time.time()}, indent=2) + "\n")
+    write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
 
 
 def _ended(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        found = read_json(folder / FILE, "the folder still says how far it got")
+        return found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
+    except (OSError, Mistake):
         return {}
 
 

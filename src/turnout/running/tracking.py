@@ -7,7 +7,6 @@ resumed run goes on there; a tracker that is new to a resumed run is told of the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from turnout.config.write import to_table
-from turnout.errors import Mistake
 from turnout.experiment import Experiment
-from turnout.machine.files import write_whole
+from turnout.machine.sealed import read_json, write_json
 from turnout.running.loop import FinishedRound
 from turnout.trackers.numbers import numbers_of, recorded
 from turnout.trackers.replay import flat
@@ -114,7 +112,7 @@ def _begin(tracking: Tracking, experiment: Experiment, named: Sequence[str | Tra
         known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
         tracking.trackers[name] = tracker
     if named:
-        write_whole(run.folder / FILE, json.dumps(known, indent=2) + "\n")
+        write_json(run.folder / FILE, known)
 
 
 def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
@@ -128,8 +126,5 @@ def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
 
 def _read(folder: Path) -> dict[str, str]:
     path = folder / FILE
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return {str(name): str(value) for name, value in found.items()}
-    except (ValueError, AttributeError) as error:
-        raise Mistake(f"{path} is damaged ({error!r}): delete it, and trackers begin anew") from error
+    found = read_json(path, "delete it, and trackers begin anew") if path.exists() else {}
+    return {str(name): str(value) for name, value in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 from turnout.config.read import changed_settings
@@ -10,13 +11,13 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.records.checkpoint import rounds_done
 from turnout.records.records import Records
-from turnout.running.folder import LOCK_FILE, RUN_FILES, contents, held
+from turnout.running.folder import RUN_FILES, contents, held, is_lock
 from turnout.running.stop_rules import Progress, reason_to_stop
 
 WRITTEN = RUN_FILES | {
     "environment.json", "records.sqlite", "records.sqlite-wal", "records.sqlite-shm", "checkpoint.safetensors",
     "turnout.csv", "events.csv", "replay.toml", "names.csv", "report.html", "curves.svg", "profile.json", "data.json",
-    "state.json", "tracking.json", LOCK_FILE,
+    "state.json", "tracking.json",
 }  # fmt: skip
 FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and what trackers keep in a run's folder
 
@@ -66,19 +67,27 @@ def refuse_to_delete(folder: Path) -> None:
     for path in folder.rglob("*"):
         name = path.name.removesuffix(".new")
         inside = FOLDERS & set(path.relative_to(folder).parts[:-1])
-        if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and not inside:
+        if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and not inside and not is_lock(path):
             raise Mistake(
                 f"{folder} also holds {path.relative_to(folder)}, which no run wrote: move it away, or choose another "
                 "folder, since overwrite=True deletes all of it"
             )
 
 
-def delete_run(folder: Path) -> None:
-    """Delete the run in a folder, or the runs; one that another process is working in stays."""
+def delete_run(folder: Path, holding: bool = False) -> None:
+    """Delete the run in a folder, or the runs; one that another process is working in stays, and so does the lock.
+
+    `holding`: this process holds the folder already.
+    """
     refuse_to_delete(folder)
     if not folder.is_dir():
         return
-    for used in [path.parent for path in folder.rglob("experiment.toml")]:
-        with held(used):
-            pass
-    shutil.rmtree(folder)
+    with nullcontext() if holding else held(folder):
+        for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
+            with held(used):
+                pass
+        for path in [path for path in folder.iterdir() if not is_lock(path)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

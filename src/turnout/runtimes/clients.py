@@ -23,7 +23,7 @@ from turnout.clients.store import ClientStore
 from turnout.data import Federation
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
-from turnout.engine.train import Trainer
+from turnout.engine.train import Trainer, order_bytes
 from turnout.engine.trainers import make_trainer
 from turnout.errors import Mistake
 from turnout.evaluation.activations import blank
@@ -39,6 +39,9 @@ from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.members import Members
+
+RECORDS = 16 << 20  # bytes for what is written down of a round, and for samples on their way to a step
+LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
 class Clients:
@@ -256,9 +259,16 @@ class Clients:
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "training": min(trainer.chunk * trainer.threads, cohort) * trainer.cost,
+            "batches": order_bytes(self._most_samples(cohort), algorithm.local, self.network.has_batch_statistics()),
             "client state": self.store.row_bytes * ever,
             "data": data_bytes(self.federation),
+            "records": RECORDS,
         }
+
+    def _most_samples(self, cohort: int) -> Tensor:
+        """The samples of those in a cohort who have the most; where there are very many clients, among some of them."""
+        some = torch.arange(min(self.federation.clients, LOOKED_AT))
+        return self.federation.examples(some).cpu().sort(descending=True).values[:cohort]
 
     # -- what is kept on disk
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 from turnout.errors import Mistake, nearest
 
 ENGINES = ("auto", "native", "by-hand", "vmap", "loop")
+TRIED = {"by hand": "by-hand", "vmap": "vmap", "loop": "loop"}  # as records name them
 PRECISIONS = ("float32", "float64", "tf32")
 
 
@@ -36,7 +37,7 @@ class RuntimeSpec(Protocol):
         """The same with so many threads, unless the settings say how many."""
         ...
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> RuntimeSpec:
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> RuntimeSpec:
         """The same with what a run was begun with, so that sums are rounded the same way when it is resumed."""
         ...
 
@@ -86,9 +87,16 @@ class InProcess:
     def on_threads(self, threads: int) -> InProcess:
         return self if self.threads is not None else replace(self, threads=threads)
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> InProcess:
-        """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then."""
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> InProcess:
+        """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then.
+
+        A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
+        """
         begun = self.on_threads(threads)
+        if self.engine == "auto":
+            begun = replace(begun, engine=TRIED.get(engine, "auto"))
+        if self.device == "auto" and device == "cpu":
+            begun = replace(begun, device="cpu")
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from turnout.experiment import Evaluate
+from turnout.machine.sealed import load_tensors
 from turnout.parts.substitution.friends import similarity
+from turnout.records.checkpoint import NAME, start_over
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
 from turnout.running.result import Run
@@ -70,7 +71,7 @@ def look(run: Run) -> Look:
     with run.records() as records:
         columns = {name: records.curve(name)[1] for name in ("substitution_error", "own_cluster")}
     columns["substitution_error"] = columns["substitution_error"][1:]  # nobody is missing in the first round
-    tensors = load_file(run.folder / "checkpoint.safetensors")
+    tensors, _ = load_tensors(run.folder / NAME, start_over(run.folder))
     state = unflatten({n.removeprefix(PREFIX): v for n, v in tensors.items() if n.startswith(PREFIX)}, {})
     if "pairs" in state:
         columns["similarity"] = similarity(state)[1].double().numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import torch
 from turnout.errors import Mistake, nearest
 from turnout.experiment import DataSpec
 from turnout.machine.files import write_whole
+from turnout.machine.sealed import json_text, table_of
 from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
@@ -39,15 +39,12 @@ class Findings:
     machine: str = ""  # and where
 
     def to_json(self) -> str:
-        return (
-            json.dumps(asdict(self) | {"claims": [_claim_row(c) for c in self.claims]}, indent=2, allow_nan=False)
-            + "\n"
-        )
+        return json_text(asdict(self) | {"claims": [_claim_row(c) for c in self.claims]}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the text") -> Findings:
         try:
-            found = json.loads(text)
+            found = table_of(text)
             rows, claims = [Row(**row) for row in found["rows"]], [_claim_of(claim) for claim in found["claims"]]
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **_later_fields(found))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

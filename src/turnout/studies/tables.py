@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from turnout.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout.studies.running import Findings
@@ -64,13 +65,13 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         console.print(f"· {note}", highlight=False)
     console.print()
     for claim in (c for c in findings.claims if c.ran):
-        mark = f"[{COLOURS[claim.outcome]}]{claim.outcome:9}[/]"
-        console.print(f"{mark}  {claim.claim}", highlight=False)
+        mark = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
+        console.print(mark.append(f"  {claim.claim}", style="not bold default"), highlight=False)
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
     for words in findings.failed:
         console.print(f"[red]failed[/]     {escape(words)}", highlight=False)
     for why, claims in left_out(findings).items():
-        console.print(f"[dim]{NOT_RUN:9}[/]  {len(claims)} claims: {why}", highlight=False)
+        console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
 
 

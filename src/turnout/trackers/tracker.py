@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnout.config.kinds import imported
+from turnout.config.dotted import imported, misses
 from turnout.errors import Mistake, lacking, nearest
 
 
@@ -68,6 +68,8 @@ def make_tracker(said: str | Tracker) -> Tracker:
     if not colon:
         raise Mistake(f"there is no tracker {said!r}: {nearest(said, KNOWN)}, or package.module:Name for your own")
     maker = imported(said, "track")
+    if isinstance(maker, type) and (lost := misses(maker, Tracker)):
+        raise Mistake(f"{said} is no tracker, {lost}: see turnout.trackers.tracker.Tracker")
     return _checked(maker() if isinstance(maker, type) else maker, said)
 
 

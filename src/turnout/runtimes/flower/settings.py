@@ -62,7 +62,7 @@ class Flower:
     def on_threads(self, threads: int) -> Flower:
         return self
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> Flower:
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> Flower:
         return self
 
     def enrol(self, experiment: Any, data_dir: Path | None) -> Any:

@@ -1,0 +1,41 @@
+"""What is printed: a console that shows every text as it is.
+
+Titles, names of clients and labels, and sentences of other programs come from files that anybody may have written. They
+are no markup, and what would command the terminal (escape sequences, control characters, changes of direction) is shown
+as a replacement character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+SHOWN = "\N{REPLACEMENT CHARACTER}"
+
+
+class Terminal(Console):
+    """A rich console whose texts are neither markup nor commands."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not COMMANDS.search(segment.text):
+                yield segment
+            else:
+                yield Segment(harmless(segment.text), segment.style)
+
+
+def harmless(text: str) -> str:
+    """A text without what would command a terminal.
+
+    >>> harmless("plain, \\x1b]0;title\\x07 and \\x1b[2J")
+    'plain, �]0;title� and �[2J'
+    """
+    return COMMANDS.sub(SHOWN, text)

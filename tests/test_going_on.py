@@ -1,0 +1,85 @@
+"""The same command with --resume goes on, whatever was there when it was killed; and two commands do not mix."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnout.cli import main
+from turnout.cli.planning import make_plan
+from turnout.records.records import same
+from turnout.running.plan import write_plan
+
+Capture = pytest.CaptureFixture[str]
+DEMO = ["--seeds", "1", "--jobs", "1", "--set", "rounds=1", "--set", "world.data.clients=6", "-q"]
+SMALL = """
+rounds = 2
+[world]
+data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
+[algorithm]
+local = {epochs = 1, batch_size = 5}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "small.toml").write_text(SMALL)
+
+
+def run(*arguments: object) -> int:
+    return main(["run", *map(str, arguments)])
+
+
+def test_the_same_command_goes_on(capsys: Capture) -> None:
+    assert run("--out", "out", *DEMO) == 0
+    (Path("out") / "C" / "seed-0" / "checkpoint.safetensors").unlink()
+    assert run("--out", "out", *DEMO, "--resume") == 0
+    assert run("--out", "other", *DEMO, "--resume") == 0
+    for scheme in "ABC":
+        assert same(*(f"{out}/{scheme}/seed-0/records.sqlite" for out in ("out", "other"))) == []
+    grid = ["small.toml", "--grid", "algorithm.weighting=A,C", "--seeds", "1", "--out", "grid", "--jobs", "1", "-q"]
+    assert run(*grid) == 0
+    assert run(*grid, "--resume") == 0
+    assert run("--out", "grid", "--seeds", "1", "--resume", "-q") == 2  # of another recipe, the default one
+    assert "name the recipe or file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_a_half_made_folder_is_gone_on_with(written: int, capsys: Capture) -> None:
+    """Killed while the folder was made: so many of its experiments are there, and not yet what names them."""
+    settings = ["rounds=1", "world.data.clients=6"]
+    write_plan(make_plan(None, settings, [], 1, Path("out"), False))
+    Path("out/runs.json").unlink()
+    kept = sorted(Path("out").glob("*/seed-0/experiment.toml"))
+    for path in kept[written:]:
+        path.rename(path.with_name("experiment.toml.new"))
+    assert run("--out", "out", *DEMO, "--resume") == 0
+    assert [entry["variant"] for entry in json.loads(Path("out/runs.json").read_text())["runs"]] == ["A", "B", "C"]
+
+
+def test_what_names_the_runs_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr("turnout.running.plan.write_whole", lambda path, content: written.append(path.name))
+    write_plan(make_plan(None, [], [], 1, Path("out"), False))
+    assert written == ["experiment.toml"] * 3 + ["runs.json"]
+
+
+def test_another_commands_half_made_folder_is_left_alone(capsys: Capture) -> None:
+    write_plan(make_plan("small.toml", [], ["algorithm.weighting=A,C"], 1, Path("out"), False))
+    Path("out/runs.json").unlink()
+    before = sorted(Path("out").rglob("*"))
+    assert run("--out", "out", "--resume", "-q") == 2
+    assert "name the recipe or file" in capsys.readouterr().err
+    assert run("digits", "--seeds", 2, "--out", "out", "--resume", "-q") == 2
+    assert [path for path in sorted(Path("out").rglob("*")) if path.name != ".lock"] == before
+
+
+def test_going_on_with_nothing_does_not_run_the_demo(capsys: Capture) -> None:
+    assert run("--out", "nowhere", "--resume") == 2
+    assert "there is no folder nowhere to go on with" in capsys.readouterr().err
+    assert not Path("nowhere").exists()

@@ -1,0 +1,110 @@
+"""Compiled kernels in the cache folder: whole, ours, and a compiler that fails is not asked again; and what that means
+for a run that goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnout.cli import main
+from turnout.engine.native import steps as native
+from turnout.machine import compiler
+from turnout.machine.compiler import Unavailable, compiled, function, trouble
+from turnout.machine.sealed import is_whole
+
+Capture = pytest.CaptureFixture[str]
+SOURCE = "#include <stdint.h>\nint64_t twice(int64_t n) { return 2 * n; }\n"
+SMALL = """
+rounds = 2
+[world]
+data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder of its own, and functions that are asked for anew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "_trouble", {})
+    (tmp_path / "small.toml").write_text(SMALL)
+    (tmp_path / "twice.c").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    function.cache_clear()
+    yield tmp_path
+    function.cache_clear()
+
+
+def twice() -> object:
+    function.cache_clear()
+    found = function(Path("twice.c"), "twice", (compiler.whole,))
+    return None if found is None else found(21)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 5000, -1])
+def test_a_truncated_library_is_compiled_anew(keep: int) -> None:
+    """Loaded, it would end the process with a bus error."""
+    path = compiled(Path("twice.c"))
+    path.write_bytes(path.read_bytes()[:keep])
+    assert not is_whole(path)
+    assert twice() == 42
+    assert is_whole(path)
+
+
+def test_what_others_could_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = compiled(Path("twice.c"))
+    path.chmod(0o777)
+    assert twice() is None
+    assert "can be written by others, so it is not loaded" in str(trouble())
+    path.chmod(0o755)
+    assert twice() == 42
+    monkeypatch.setattr("os.geteuid", lambda: 12345)  # the file is another user's
+    if path.stat().st_uid:
+        assert twice() is None
+
+
+def test_a_compiler_that_hangs_is_asked_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = cache / "slow-cc"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr(compiler, "COMPILE_SECONDS", 0.2)
+    assert twice() is None
+    start = time.monotonic()
+    assert twice() is None
+    assert time.monotonic() - start < 0.15
+    assert "slow-cc did not answer in 0 s; it is asked again tomorrow, or now if you delete" in str(trouble())
+    (failed,) = (cache / "turnout" / "kernels").glob("*.failed")
+    failed.unlink()
+    with pytest.raises(Unavailable, match="did not answer"):
+        compiled(Path("twice.c"))
+
+
+def test_a_run_says_which_engine_it_has_and_goes_on_with_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    if native.train_function(torch.float32) is None:
+        pytest.fail("this test needs a C compiler")
+    assert main(["run", "small.toml", "--out", "out"]) == 0
+    assert "native engine on cpu" in capsys.readouterr().err
+    more = ["run", "--out", "out", "--resume", "--set", "rounds=3"]
+    with monkeypatch.context() as patch:
+        patch.setenv("CC", "no-such-compiler")
+        patch.setenv("PATH", "")
+        function.cache_clear()
+        assert main([*more, "-q"]) == 2
+        err = capsys.readouterr().err
+        assert "begun with the native engine on cpu, and here it would go on with the by hand engine" in err
+        assert "no C compiler" in err
+        assert "--other-engine" in err
+        assert main([*more, "--other-engine"]) == 0
+        assert "by-hand engine (no C compiler: cc, gcc, clang or $CC) on cpu" in capsys.readouterr().err
+    function.cache_clear()
+    compiler._trouble.clear()
+    assert main(["run", "--out", "out", "--resume", "--set", "rounds=4"]) == 0  # a compiler again, and it is not used
+    assert "by-hand engine on cpu" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""One process at a time in a folder: who holds it is said, and nothing outlives the process that started it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import turnout as to
+from turnout.errors import Mistake
+from turnout.machine import lock
+from turnout.machine.lock import Busy, Holder, is_locked, locked
+from turnout.records.records import same
+
+PARENT = """
+import multiprocessing, os, signal, time
+from turnout.machine.parent import end_with_parent
+
+def work(stopped):
+    end_with_parent()
+    print(os.getpid(), flush=True)
+    if stopped:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        sum(range(10_000_000))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    for stopped in (False, True):
+        context.Process(target=work, args=(stopped,), daemon=True).start()
+    time.sleep(60)
+"""
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_die_with_their_parent_even_if_they_are_busy_or_stopped(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(map(is_alive, workers))
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = [worker for worker in workers if is_alive(worker)]
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert left == []
+
+
+def test_who_holds_a_folder_is_said(tmp_path: Path) -> None:
+    with locked(tmp_path / ".lock"):
+        assert is_locked(tmp_path / ".lock")
+        with pytest.raises(Busy, match=f"another process is running in {tmp_path}, process {os.getpid()} on .*since"):
+            locked(tmp_path / ".lock").__enter__()
+    assert not is_locked(tmp_path / ".lock")
+
+
+def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    path, only = tmp_path / ".lock", tmp_path / ".lock.held"
+    with locked(path):
+        assert is_locked(path)
+        with pytest.raises(Busy, match=f"process {os.getpid()} on .* if that process is gone, delete {only}"):
+            locked(path).__enter__()
+    assert not only.exists()
+    only.write_bytes(lock._written(Holder(os.getpid(), Holder.this().host, "another start", 0.0, "turnout run")))
+    assert not is_locked(path)  # that process is gone, and this one only has its number
+    with locked(path):
+        pass
+    only.write_bytes(lock._written(Holder(1, "another machine", "", 0.0, "turnout run")))
+    with pytest.raises(Busy, match="process 1 on another machine"):
+        locked(path).__enter__()
+
+
+def test_a_lock_that_was_deleted_is_taken_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with locked(folder / ".lock"):
+        (folder / ".lock").unlink()
+        with locked(folder / ".lock"):
+            assert is_locked(folder / ".lock")
+
+
+def start(folder: Path, gate: object, said: object) -> None:
+    """Run a small experiment in a folder at the same moment as others, and say how that went."""
+    experiment = to.Experiment(world=to.World(data=to.data.Synthetic(clients=4)), rounds=1)
+    gate.wait()  # type: ignore[attr-defined]
+    try:
+        to.run(experiment, folder, quiet=True)
+        said.put("ran")  # type: ignore[attr-defined]
+    except Mistake as mistake:
+        said.put(str(mistake))  # type: ignore[attr-defined]
+    except BaseException as error:
+        said.put(f"broke: {error!r}")  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_of_two_simultaneous_starts_one_runs_and_one_is_told(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["turnout.running.runs", "test_locks"])
+    to.run(to.Experiment(world=to.World(data=to.data.Synthetic(clients=4)), rounds=1), tmp_path / "whole", quiet=True)
+    for i in range(int(os.environ.get("TURNOUT_RACES", "20"))):
+        gate, said, folder = context.Barrier(2), context.Queue(), tmp_path / str(i)
+        processes = [context.Process(target=start, args=(folder, gate, said)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        words = sorted(said.get(timeout=60) for _ in processes)
+        for process in processes:
+            process.join()
+        assert words.count("ran") == 1, words
+        assert not [word for word in words if word.startswith("broke")], words
+        assert same(folder / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []

@@ -1,0 +1,82 @@
+"""The memory a run announces, what it takes, and what the machine's limits leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnout as to
+from turnout.engine.train import order_bytes
+from turnout.machine.memory import _left_in_container
+from turnout.running.loop import rounds_of
+from turnout.running.memory import check_fits
+from turnout.tracks.prepare import prepare
+
+
+def resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def test_one_client_with_very_many_samples_does_not_fill_up_the_others(tmp_path: Path) -> None:
+    owner = torch.cat([torch.zeros(600_000, dtype=torch.int64), torch.arange(1, 100).repeat_interleave(20)])
+    x, y = torch.randn(len(owner), 4), torch.randint(2, (len(owner),))
+    local = to.Local(to.SGD(lr=0.01), epochs=1, batch_size=20)
+    experiment = to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=to.Algorithm(local), rounds=1)
+    track = prepare(experiment)
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    for _ in rounds_of(track, tmp_path):
+        pass
+    padded = 100 * 600_000 * 8
+    assert resident("VmHWM") - before < padded / 3
+    assert sum(track.memory().values()) < padded / 3
+
+
+def test_batch_orders_are_counted() -> None:
+    local = to.Local(to.SGD(), epochs=2, batch_size=10)
+    one = order_bytes(torch.tensor([1000]), local, False)
+    assert one == 8 * 200 * 11 + 40 * 1000 + 8 * 1000
+    many = order_bytes(torch.tensor([1_000_000] + [10] * 99), local, False)
+    assert 16e6 < many < 300e6
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_both_versions_of_control_groups_limit_it(version: int, tmp_path: Path) -> None:
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    base = root / "memory" if version == 1 else root
+    limit, used = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    )
+    inner = base / "jobs" / "mine"
+    inner.mkdir(parents=True)
+    own.write_text("5:cpu,memory:/jobs/mine\n1:name=systemd:/x\n" if version == 1 else "0::/jobs/mine\n")
+    for folder, most in ((inner, 10_000), (inner.parent, 4_000), (base, None)):
+        (folder / limit).write_text(str(most or ("max" if version == 2 else 9223372036854771712)))
+        (folder / used).write_text("3000\n")
+        (folder / "memory.stat").write_text("total_inactive_file 500\ninactive_file 500\n")
+    assert _left_in_container(root, own) == 1500  # of the group above it, without what files have left in memory
+    (inner.parent / limit).unlink()
+    assert _left_in_container(root, own) == 7500
+    (inner / limit).unlink()
+    assert _left_in_container(root, own) is None
+
+
+def test_what_cannot_fit_is_refused_before_the_first_round() -> None:
+    with pytest.raises(to.Mistake, match=r"needs about .* \(cohort .*, batches .*\), but .* are free here"):
+        check_fits({"cohort": 900 << 20, "batches": 200 << 20}, free=1 << 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_announced_is_what_is_used(seed: int) -> None:
+    """Of experiments at random: within a quarter, or 48 MB where that is more."""
+    script = Path(__file__).parent / "campaign" / "memory.py"
+    done = subprocess.run([sys.executable, str(script), str(seed)], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert abs(found["announced"] - found["used"]) < max(0.25 * found["used"], 48 << 20), found
