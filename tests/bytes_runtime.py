@@ -50,7 +50,7 @@ class BytesOnly:
     def on_threads(self, threads: int) -> BytesOnly:
         return self
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> BytesOnly:
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> BytesOnly:
         return self
 
     def open(self, setup: Setup) -> BytesRuntime:

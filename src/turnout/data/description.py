@@ -18,7 +18,8 @@ from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device
 from turnout.data.labels import Public
 from turnout.errors import Mistake
-from turnout.machine.sealed import Damaged
+from turnout.machine.files import write_whole
+from turnout.machine.sealed import UNREADABLE, Damaged, json_text, table_of
 from turnout.task import Standardised
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
