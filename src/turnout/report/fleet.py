@@ -56,12 +56,15 @@ def facts(found: Diagnosis) -> list[tuple[str, str]]:
 
 def sentences(found: Diagnosis) -> Iterator[str]:
     """What the log shows, in words."""
-    unit = "" if found.every is None else f" ({duration(found.stay.mean * found.every)})"
-    yield (
-        f"A stay lasts {found.stay.mean:.1f} rounds on average{unit}, half of them {found.stay.median:.0f} or less; an "
-        f"absence {found.away.mean:.1f}, half of them {found.away.median:.0f} or less, a tenth more than "
-        f"{found.away.longest_tenth:.0f}."
-    )
+    for words, lasts in (("A stay", found.stay), ("An absence", found.away)):
+        unit = "" if found.every is None else f" ({duration(lasts.mean * found.every)})"
+        if lasts.count:
+            yield (
+                f"{words} lasts {lasts.mean:.1f} rounds on average{unit}, half of them {lasts.median:.0f} or less, a "
+                f"tenth more than {lasts.longest_tenth:.0f}."
+            )
+        else:
+            yield f"{words} was never seen."
     for i, group in enumerate(found.groups, 1):
         out = "" if group.outages is None else f"; {_times(group.outages)}"
         yield (
