@@ -99,7 +99,9 @@ def test_a_run_has_a_fleet_too(tmp_path: Path, capsys: Capture) -> None:
     world = to.World(to.data.Synthetic(clients=12), to.participation.Dropout(0.3))
     to.run(to.Experiment(world, rounds=6), str(tmp_path / "run"), quiet=True)
     assert main(["fleet", str(tmp_path / "run"), "--quick"]) == 0
-    assert "clients: 12 rounds: 6" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "clients: 12 rounds: 6" in said
+    assert "examples that turn up" in said
 
 
 def test_the_example_and_what_is_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -139,7 +139,8 @@ def _write_example(path: Path) -> None:
 def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
     from turnout.cli.screen import console, say
     from turnout.machine.files import replacing, write_whole
-    from turnout.report.fleet import as_text, write_fleet_page, write_fleet_picture
+    from turnout.report.fleet import as_text, with_examples
+    from turnout.report.fleet_page import write_fleet_page, write_fleet_picture
     from turnout.world.fleet import read_fleet
     from turnout.world.fleet.diagnosis import diagnose
     from turnout.world.fleet.fit import fit
@@ -150,6 +151,8 @@ def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv:
     screen = console()
     with console(stderr=True).status(f"reading {log}") as progress:
         fleet = read_fleet(log, reading)
+        if (log / "records.sqlite").is_file():
+            fleet = with_examples(fleet, log)
         progress.update("looking for groups and outages")
         model = fit(fleet)
         found = diagnose(fleet, model)

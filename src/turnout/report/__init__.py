@@ -14,7 +14,7 @@ sections.py     the sections that are tables or charts over rounds
 lines.py        charts over rounds, a line for each variant
 clients.py      the sections about single clients
 maps.py         the sections that are heat maps: who turned up when, who stood in for whom
-fleet.py        the diagnosis of a fleet's log, in a terminal and as a page
+fleet.py        the diagnosis of a fleet's log, in a terminal; fleet_page.py: as a page
 templates.py    jinja2, with escaping on; *.html are the templates, page.css and page.js go into the page
 charts.py       line charts, bars, histograms and sparklines as SVG; svg.py is what all are made of, with charts.css
 heat.py         heat maps as PNG
