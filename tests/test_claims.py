@@ -211,7 +211,7 @@ def test_the_terminal_and_the_page_have_three_words() -> None:
     assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
     page = markdown(FINDINGS, Plan([]))
     assert "| outcome | claim | evidence |" in page
-    for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "| not run | fourth |"):
+    for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
         assert line in page
     screen = io.StringIO()
     show(FINDINGS, Plan([]), Console(file=screen, width=140))
