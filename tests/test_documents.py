@@ -42,6 +42,7 @@ NOT_RUN = {
         "it needs the run of the demonstration above",
     ],
     "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
+    "runtimes.md": ["it needs several GPUs", "it starts a Ray cluster"],
     "studies.md": ["it takes minutes"],
 }
 

@@ -1,7 +1,6 @@
-"""The runtime seam is real: clients that share nothing with the server but bytes give the results of one process.
+"""What crosses the runtime seam: how much, and what of it is refused.
 
-To the bit: where clients train in C as they are, otherwise one client at a time (in larger chunks a client's sums are
-rounded differently with its company, so that chunks have to be equal).
+That clients which share nothing with the server but bytes give the results of one process is in test_parity.py.
 """
 
 from __future__ import annotations
@@ -15,23 +14,12 @@ import torch
 import turnout as to
 from bytes_runtime import BytesOnly, Process
 from turnout.parts.compression.base import Sending
-from turnout.recipes import cook, recipes
+from turnout.recipes import cook
 from turnout.round import download_for
-from turnout.round_log import RoundRecord
 from turnout.runtimes.border import fault
-from turnout.server.state import Server
+from turnout.testing.parity import shrunk, small_recipes
 from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
-from turnout.types import Message, Replies, flatten
-
-ROUNDS = 4
-ONE_PER_PART = (
-    "participation/A", "participation/C", "baselines/FedNova", "baselines/SCAFFOLD", "baselines/VRL-SGD",
-    "baselines/MimeLite", "baselines/APFL", "baselines/FedAMP", "compression/8 bits", "compression/ternary",
-    "elastic/EFL", "multitask/MT-FedAdam", "friends/Friends", "friends/Stale", "arrival/fast-reboot",
-    "departure/include", "together/all",
-)  # fmt: skip
-OTHER_DATA = ("mnist", "emnist", "cifar", "animals")  # recipes whose data is not in the package
+from turnout.types import Message, Replies
 
 
 @pytest.fixture(scope="module")
@@ -42,67 +30,9 @@ def processes() -> Iterator[tuple[Process, ...]]:
         process.close()
 
 
-def variants() -> dict[str, to.Experiment]:
-    """Every recipe of the weight track that needs no other data, a few rounds of it."""
-    found = {}
-    for recipe in recipes():
-        if not recipe.startswith(OTHER_DATA):
-            found |= {f"{recipe}/{variant}": shrunk(e) for variant, e in cook(recipe).items()}
-    return {name: e for name, e in found.items() if isinstance(e.algorithm, to.Algorithm)}
-
-
-def shrunk(experiment: to.Experiment) -> to.Experiment:
-    """The same with few rounds, in which whoever joins or leaves does so."""
-    moved = [replace(e, round=min(e.round, 2)) if isinstance(e, to.Join | to.Leave) else e
-             for e in experiment.world.events]  # fmt: skip
-    moved = [e for e in moved if not isinstance(e, to.RandomEvents)]
-    return experiment.but(rounds=ROUNDS, seed=3, **{"world.events": tuple(moved)})
-
-
-def played(track: Weights) -> tuple[Server, list[RoundRecord], list[dict[str, float]]]:
-    server, records, values = track.begin(), [], []
-    for t in range(ROUNDS):
-        server, record = track.round(server, t)
-        records.append(record)
-        values.append(dict(track.evaluate(server, t).values))
-    return server, records, values
-
-
-def check_parity(experiment: to.Experiment, processes: tuple[Process, ...]) -> None:
-    here = to.InProcess(device="cpu", threads=1)
-    native = prepare(experiment.but(runtime=here)).about()["engine"] == "native"
-    here = here if native else replace(here, precision="float64", chunk=1)
-    exact = {"rtol": 0.0, "atol": 0.0}
-    one = played(prepare(experiment.but(runtime=here)))
-    other = played(prepare(experiment.but(runtime=BytesOnly(processes, here))))
-    for a, b in zip(one[1], other[1], strict=True):
-        assert (a.asked, a.answered, a.counted, a.skipped) == (b.asked, b.answered, b.counted, b.skipped)
-        assert (a.bytes_up, a.bytes_down, a.events) == (b.bytes_up, b.bytes_down, b.events)
-        assert a.clients.keys() == b.clients.keys()
-        for name in a.clients:
-            torch.testing.assert_close(a.clients[name], b.clients[name], **exact, equal_nan=True)
-    tensors, others = (flatten(server.to_state())[0] for server in (one[0], other[0]))
-    assert tensors.keys() == others.keys()
-    for name, value in tensors.items():
-        torch.testing.assert_close(value, others[name], **exact, msg=lambda text, name=name: f"{name}: {text}")
-    for a, b in zip(one[2], other[2], strict=True):
-        assert a == pytest.approx(b, rel=1e-9, nan_ok=True)  # models are measured several at a time
-
-
-@pytest.mark.parametrize("name", ONE_PER_PART)
-def test_one_recipe_per_part(name, processes):
-    check_parity(variants()[name], processes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(variants().keys() - set(ONE_PER_PART)))
-def test_every_recipe(name, processes):
-    check_parity(variants()[name], processes)
-
-
 def test_what_crosses_is_the_download_and_the_replies(processes):
     """A round costs about a model a process down, an update a participant up; kept rows never travel."""
-    experiment = variants()["baselines/SCAFFOLD"]
+    experiment = small_recipes()["baselines/SCAFFOLD"]
     track = prepare(experiment.but(runtime=BytesOnly(processes)))
     before = [process.received for process in processes]
     _, record = track.round(track.begin(), 0)

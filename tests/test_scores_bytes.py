@@ -17,6 +17,7 @@ from bytes_runtime import Process
 from bytes_scores import ScoresByBytes, score_process
 from turnout.recipes import cook
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.runtimes.keeping import KEPT
 from turnout.tracks.prepare import prepare
 from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.scores.track import ScoreTrack
@@ -74,8 +75,12 @@ def same(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_parity(experiment: to.Experiment, processes: tuple[Process, ...]) -> list[RoundRecord]:
+    return check_same(experiment, elsewhere(experiment, processes))
+
+
+def check_same(experiment: to.Experiment, other: to.Experiment) -> list[RoundRecord]:
     (server, records, values), (other_server, other_records, other_values) = (
-        played(prepare(e)) for e in (experiment, elsewhere(experiment, processes))
+        played(prepare(e)) for e in (experiment, other)
     )
     for a, b in zip(records, other_records, strict=True):
         plain = [name for name in vars(a) if name not in ("extra", "clients")]
@@ -97,25 +102,32 @@ def check_parity(experiment: to.Experiment, processes: tuple[Process, ...]) -> l
     return records
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        {"start": "fresh", "distil": to.Distil(epochs=1)},
-        {"start": "carried", "distil": to.Distil(epochs=2, batch_size=7), "scores": "logits"},
-        {"start": "averaged"},
-        {
-            "start": "averaged",
-            "distil": to.Distil(epochs=1),
-            "early": to.EarlyStopping(1, share=0.3),
-            "rows": "labelled",
-        },
-    ],
-)
+WAYS = [
+    {"start": "fresh", "distil": to.Distil(epochs=1)},
+    {"start": "carried", "distil": to.Distil(epochs=2, batch_size=7), "scores": "logits"},
+    {"start": "averaged"},
+    {
+        "start": "averaged",
+        "distil": to.Distil(epochs=1),
+        "early": to.EarlyStopping(1, share=0.3),
+        "rows": "labelled",
+    },
+]
+
+
+@pytest.mark.parametrize("algorithm", WAYS)
 def test_every_way_to_start(algorithm, processes):
     records = check_parity(world(**algorithm), processes)
     assert any(record.answered < record.asked for record in records)  # somebody was absent
     assert [(e.client, e.kind) for record in records for e in record.events] == [(2, "join"), (2, "leave")]
     assert {record.members for record in records} == {3, 4}
+
+
+@pytest.mark.slow
+def test_every_way_to_start_in_processes_that_hold_no_models():
+    with KEPT.held():
+        for algorithm in WAYS:
+            check_same(world(**algorithm), world(**algorithm).but(runtime=to.Processes(2, HERE)))
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNo
 from turnout.report.comparison import Comparison, compare
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.settings import InProcess, Processes, Ray
 from turnout.spelling import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
@@ -83,9 +83,11 @@ __all__ = [
     "MimeLite",
     "Mistake",
     "NextCharacter",
+    "Processes",
     "Proximal",
     "Quantise",
     "RandomEvents",
+    "Ray",
     "Reading",
     "Regression",
     "Run",

@@ -1,6 +1,7 @@
 """The command line: `turnout run`, `runs`, `show`, `plot`, `compare`, `export`, `list`, `study` and others.
 
-running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
+running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON;
+              ranks.py: one run in several processes
 seeing.py     `turnout runs`, `show`, `plot`
 comparing.py  `turnout compare`
 checking.py   `turnout check`
@@ -11,6 +12,7 @@ writing.py    `turnout init`
 fleet.py      `turnout fleet`
 measuring.py  `turnout trace record`
 deploying.py  `turnout deploy`, `turnout device`
+parity.py     `turnout parity`
 studies.py    `turnout study`
 screen.py     the console they print to
 
@@ -39,6 +41,7 @@ from turnout.cli import (
     exporting,
     looking,
     measuring,
+    parity,
     predicting,
     running,
     seeing,
@@ -85,6 +88,7 @@ app.command("export")(exporting.export)
 app.command("init")(writing.init)
 app.command("data")(looking.data)
 app.command("fleet")(fleet_log.fleet)
+app.command("parity")(parity.parity)
 TRACE = """This machine's own participation trace.
 
 \b

@@ -31,6 +31,10 @@ Seeds = Annotated[
     int | None, typer.Option(help="Repeat with N seeds. [default: 3 to compare variants, 1 for a single one]")
 ]
 Jobs = Annotated[int | None, typer.Option(help="Runs side by side. [default: one a core, or one at a time on a GPU]")]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--processes", help="Train each round's clients in N processes, each on its own GPU where it can."),
+]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder. [default: a new one under runs/]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start one there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
@@ -62,6 +66,7 @@ def run(
     grid: Grid = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
+    processes: Ranks = None,
     out: Out = None,
     resume: Resume = False,
     quiet: Quiet = False,
@@ -84,21 +89,33 @@ def run(
     turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
+    turnout run my.toml --processes 4
+    torchrun --nproc-per-node 4 -m turnout run my.toml
     """
-    from turnout.cli import outcome, planning
+    from turnout.cli import outcome, planning, ranks
     from turnout.cli.screen import say
     from turnout.running.runs import run_planned, say_warnings
 
     start = time.monotonic()
+    if ranks.follows():
+        raise typer.Exit(ranks.follow())
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
+    plan = ranks.with_processes(plan, processes, jobs)
     if not quiet:
         say(plan.text())
     try:
-        failed = run_planned(
-            plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, profile=profile, other_engine=other_engine
-        )
+        with ranks.joined():
+            failed = run_planned(
+                plan,
+                jobs=jobs,
+                resume=resume,
+                quiet=quiet,
+                data_dir=data_dir,
+                profile=profile,
+                other_engine=other_engine,
+            )
     except KeyboardInterrupt:
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None

@@ -15,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -129,12 +129,19 @@ def _began(prepared: Track, place: Place, memory: int) -> Began:
         rounds=prepared.experiment.rounds,
         done=rounds_done(place.folder),
         device=about["device"],
-        engine=ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if (why := trouble()) else ""),
+        engine=_engine(about),
         threads=about["threads"],
         headline=prepared.headline(),
         memory=memory,
         data_note=prepared.data_note,
     )
+
+
+def _engine(about: Mapping[str, Any]) -> str:
+    """How clients are trained, what was in the way of something faster, and by how many."""
+    name, why = ENGINE_NAMES.get(about["engine"], about["engine"]), trouble()
+    workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
+    return ", ".join([f"{name} ({why})" if why else name, *workers])
 
 
 def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | None]:

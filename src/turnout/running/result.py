@@ -18,7 +18,7 @@ from turnout.records.records import Records
 from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.loop import read_state
 from turnout.running.stop_rules import Progress, reason_to_stop
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.settings import IN_FOLDER
 from turnout.tracks.prepare import prepare
 from turnout.tracks.rebuild import needed_of, rebuild
 
@@ -114,7 +114,7 @@ class Run:
 
 def kept_here(experiment: Experiment, client: int | str | None) -> bool:
     """Whether a model is in the run's folder: a client's own may be where another runtime has put it."""
-    return client is None or isinstance(experiment.runtime, InProcess)
+    return client is None or isinstance(experiment.runtime, IN_FOLDER)
 
 
 def kept_model(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:

@@ -23,6 +23,7 @@ from turnout.running.processes import Place, in_order, messages_of, side_by_side
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
 from turnout.running.used import delete_run, refuse_used
+from turnout.runtimes.keeping import KEPT
 from turnout.trackers.tracker import Tracker
 
 
@@ -213,7 +214,7 @@ def run_planned(
     jobs = _side_by_side(plan, jobs, listeners)
     failed: list[Failed] = []
     display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
-    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), display:
+    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:
         for message in _messages(plan, jobs, places):
             display.show(message)
             failed += [message] if isinstance(message, Failed) else []

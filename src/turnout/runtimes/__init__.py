@@ -4,6 +4,9 @@
     setup        what a runtime is made from
     clients      `Clients`: samples, kept rows and a trainer for some clients; every runtime is made of them
     inprocess    the default: all clients simulated in this process, and what every simulation draws
+    parted       parts of a cohort for workers elsewhere, which remember nothing; keeping: what is started for them
+    processes    such workers as processes of torch.distributed; ranks: how these talk
+    ray          such workers on a Ray cluster
     wire         the records of exchange.py as bytes
     border       whether what a device sent can be used
     table        which settings start which runtime

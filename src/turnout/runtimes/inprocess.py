@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.clients.state import ClientState
 from turnout.data import Federation
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
-from turnout.experiment import Experiment
+from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
@@ -125,9 +126,16 @@ class InProcessRuntime(Simulated):
         plan = self.plan(client_C, download.t)
         if plan.asked is None:
             return plan.turnout, None
-        replies, state = self.clients.work(download, plan.asked)
+        replies, state = self.work(download, plan.asked)
         self.clients.keep(replies, state)
         return plan.turnout, replies
+
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
+        """Map client work over those who work: their replies, and what they would keep.
+
+        `dense`: updates as they are, for work that is only looked at.
+        """
+        return self.clients.work(download, asked, without_encoding(self.algorithm) if dense else None)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return self.clients.unfinished(client_I, download)
@@ -178,11 +186,15 @@ class InProcessRuntime(Simulated):
         asked = self.full_work(client_C, download.t)
         if len(asked.client_R) == 0:
             return asked.client_R, download.shared_P.new_empty(0, len(download.shared_P))
-        plain = replace(self.algorithm, compression=Dense())
-        replies, _ = self.clients.work(download, asked, plain)
+        replies, _ = self.work(download, asked, dense=True)
         return asked.client_R, replies.message.tensors["update"]
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
         one = replace(asked, client_C=torch.tensor([client]))
         flat_cP, states = self.clients.own_models(one)(torch.tensor([0]))
         return flat_cP[0], {name: value[0] for name, value in states.items()}
+
+
+def without_encoding(algorithm: Algorithm) -> Algorithm:
+    """The same, but updates are sent as they are."""
+    return replace(algorithm, compression=Dense())

@@ -42,7 +42,7 @@ class RuntimeSpec(Protocol):
         ...
 
 
-MOST = {"threads": 1024, "chunk": 1 << 20}
+MOST = {"threads": 1024, "chunk": 1 << 20, "workers": 10_000}
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,80 @@ class InProcess:
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
 
 
+@dataclass(frozen=True)
+class Processes:
+    """Parts of each cohort in several processes, each on its own GPU where there are several.
+
+    This process is the first of them and the server; it starts the others, or torchrun does. Every process holds all
+    the data. See docs/runtimes.md for when it pays.
+
+    number   how many, this one included
+    compute  how each of them computes; without `threads` they divide the cores of a machine among them
+    """
+
+    kind: ClassVar[str] = "processes"
+    shares_the_machine: ClassVar[bool] = False
+
+    number: int = 2
+    compute: InProcess = InProcess()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= MOST["threads"]:
+            raise Mistake(f"runtime.number must be 1 to {MOST['threads']} processes, not {self.number}")
+
+    def on_threads(self, threads: int) -> Processes:
+        return replace(self, compute=self.compute.on_threads(max(1, threads // self.number)))
+
+    def as_begun(self, threads: int, chunk: int, device: str) -> Processes:
+        return replace(self, compute=self.compute.as_begun(threads, chunk, device))
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Parts of each cohort on the workers of a Ray cluster. This process is the server; it holds what clients keep.
+
+    A worker or a machine that dies costs a repetition of its part of the round, and nothing else. Every worker holds
+    all the data. See docs/runtimes.md for when it pays.
+
+    address  of a cluster that runs ("auto", "host:6379", "ray://host:10001"); without one, Ray is started on this
+             machine and stopped after the run
+    workers  how many (default: as many as the cluster has cores, or GPUs, for)
+    cpus     cores of each worker
+    gpus     GPUs of each worker; a fraction lets several share one
+    compute  how a worker computes; without `threads`, on the cores it has
+    """
+
+    kind: ClassVar[str] = "ray"
+    shares_the_machine: ClassVar[bool] = False
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+    compute: InProcess = InProcess()
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and not 1 <= self.workers <= MOST["workers"]:
+            raise Mistake(f"runtime.workers must be 1 to {MOST['workers']}, not {self.workers}; leave it out for all")
+        if not 1 <= self.cpus <= MOST["threads"]:
+            raise Mistake(f"runtime.cpus must be 1 to {MOST['threads']} for each worker, not {self.cpus}")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise Mistake(f"runtime.gpus must be 0, a part of one or a whole number for each worker, not {self.gpus}")
+
+    def on_threads(self, threads: int) -> Ray:
+        return self
+
+    def as_begun(self, threads: int, chunk: int, device: str) -> Ray:
+        return replace(self, compute=self.compute.as_begun(threads, chunk, device))
+
+
+IN_FOLDER = (InProcess, Processes, Ray)  # what clients keep is in the run's folder, whichever of these worked
+
+
 def has_gpu() -> bool:
     import torch  # slow to load, and settings are read by programs that never train
 
     return torch.cuda.is_available()
 
 
-KINDS = {"in-process": InProcess}
+KINDS = {"in-process": InProcess, "processes": Processes, "ray": Ray}

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from turnout.errors import Mistake
 from turnout.exchange import Runtime
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.parted import PartedRuntime, Worker, Workers, for_workers
+from turnout.runtimes.processes import ProcessWorkers, divided
+from turnout.runtimes.ray import RayWorkers
+from turnout.runtimes.settings import InProcess, Processes, Ray
 from turnout.runtimes.setup import Factory, Setup
 
-RUNTIMES: dict[type, Factory] = {InProcess: InProcessRuntime}
+
+def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> Workers:
+    """The workers that settings name, each `kind(setup(), compute)`."""
+    if isinstance(settings, Processes):
+        return ProcessWorkers(settings, kind, setup)
+    return RayWorkers(settings, kind, setup)
+
+
+def in_parts(setup: Setup) -> PartedRuntime:
+    """A runtime that deals parts of each cohort out."""
+    settings = setup.experiment.runtime
+    if isinstance(settings, Processes):
+        settings = divided(settings)
+        setup = replace(setup, experiment=setup.experiment.but(runtime=settings))
+    assert isinstance(settings, Processes | Ray)
+    return PartedRuntime(setup, workers_of(settings, Worker, lambda: for_workers(setup)))
+
+
+RUNTIMES: dict[type, Factory] = {InProcess: InProcessRuntime, Processes: in_parts, Ray: in_parts}
 
 
 def open_runtime(settings: Any, setup: Setup) -> Runtime:

@@ -12,6 +12,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -158,3 +159,17 @@ def placed(tree: Any, device: torch.device) -> Any:
     if isinstance(tree, Tensor):
         return tree.to(device)
     return {name: placed(value, device) for name, value in tree.items()} if isinstance(tree, dict) else tree
+
+
+def as_arrays(tree: Any) -> Any:
+    """A tree with numpy arrays for tensors."""
+    if isinstance(tree, Tensor):
+        return tree.detach().cpu().numpy()
+    return {name: as_arrays(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
+
+
+def as_tensors(tree: Any) -> Any:
+    """A tree with tensors for numpy arrays, copied: some arrays cannot be written to."""
+    if isinstance(tree, np.ndarray | np.generic):
+        return torch.tensor(tree)
+    return {name: as_tensors(value) for name, value in tree.items()} if isinstance(tree, dict) else tree

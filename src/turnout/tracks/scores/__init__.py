@@ -22,6 +22,7 @@
 
     setup            what a runtime is made from
     inprocess        the default runtime: all clients simulated in this process
+    parted           parts of a cohort for workers elsewhere: processes, Ray
     prepare          from an experiment to a track; which settings start which runtime
     track            what the loop of running/ drives
 

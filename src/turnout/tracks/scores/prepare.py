@@ -12,11 +12,12 @@ from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
 from turnout.exchange import Enrolment
 from turnout.experiment import Evaluate, Experiment
-from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.task import Classification
 from turnout.tracks.building import bound, first_calendar, try_turnout
 from turnout.tracks.scores.inprocess import InProcessScores
 from turnout.tracks.scores.model_plan import ModelPlan
+from turnout.tracks.scores.parted import scores_in_parts
 from turnout.tracks.scores.public_labels import PublicLabels
 from turnout.tracks.scores.score_table import ScoreTable
 from turnout.tracks.scores.settings import Scores
@@ -27,7 +28,7 @@ from turnout.tracks.track import fingerprint
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 
-RUNTIMES: dict[type, ScoreFactory] = {InProcess: InProcessScores}
+RUNTIMES: dict[type, ScoreFactory] = {InProcess: InProcessScores, Processes: scores_in_parts, Ray: scores_in_parts}
 
 
 def prepare_scores(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> ScoreTrack:

@@ -1,0 +1,114 @@
+"""`turnout parity`: the same experiments on every runtime, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnout.errors import Mistake, nearest
+
+if TYPE_CHECKING:
+    from turnout.testing.parity import Comparison, Difference, Elsewhere
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE/VARIANT]...", help="Which experiments.", show_default="one for every part"),
+]
+On = Annotated[
+    list[str] | None, typer.Option("--on", metavar="RUNTIME", help="Which runtimes; may be given again. [default: all]")
+]
+Everything = Annotated[bool, typer.Option("--all", help="Every recipe that needs no download.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="The table for a page.")]
+
+
+def parity(names: Names = None, on: On = None, everything: Everything = False, markdown: Markdown = False) -> None:
+    """Compare the runtimes of this machine with one process, over a few rounds.
+
+    "equal" is equal to the bit; otherwise the largest difference, relative to the largest number of its kind. Ends
+    with code 1 where a runtime does not keep its promise: those that only move work (processes, Ray) give the same
+    bits; engines agree to 1e-7.
+
+    \b
+    turnout parity participation/C --on 'two processes'
+    turnout parity --all --markdown
+    """
+    from turnout.cli.screen import console, say
+    from turnout.runtimes.keeping import KEPT
+    from turnout.testing.parity import ONE_PER_PART, RUNTIMES, Comparison, acceptable, small_recipes
+
+    known = small_recipes()
+    wanted = list(known) if everything else list(names or ONE_PER_PART)
+    columns = _here({name: RUNTIMES[_known(name, RUNTIMES, "runtime")] for name in on or RUNTIMES}, named=bool(on))
+    table = _Table(list(columns), markdown)
+    broken = 0
+    with KEPT.held():
+        for name in wanted:
+            comparison = Comparison(known[_known(name, known, "experiment")])
+            with console(stderr=True).status(name):
+                found = {column: _found(comparison, runtime) for column, runtime in columns.items()}
+            broken += sum(not acceptable(found[column], columns[column]) for column in columns)
+            table.add(name, list(found.values()))
+    table.show()
+    if broken:
+        say(f"{broken} of {len(wanted) * len(columns)} comparisons differ by more than they may", "red")
+        raise typer.Exit(1)
+
+
+def _known(name: str, known: Iterable[str], what: str) -> str:
+    if name not in known:
+        raise Mistake(f"there is no {what} {name!r}: {nearest(name, list(known))}")
+    return name
+
+
+def _here(columns: dict[str, Elsewhere], named: bool) -> dict[str, Elsewhere]:
+    """Those whose library is there; one that was asked for by name has to be."""
+    from turnout.machine.optional import optional
+
+    found = {}
+    for name, runtime in columns.items():
+        try:
+            if runtime.needs is not None:
+                optional(runtime.needs, f"runtime {name}", runtime.needs)
+        except Mistake:
+            if named:
+                raise
+            continue
+        found[name] = runtime
+    return found
+
+
+def _found(comparison: Comparison, runtime: Elsewhere) -> Difference:
+    from turnout.testing.parity import Difference
+
+    try:
+        return comparison.with_(runtime)
+    except AssertionError as error:  # not even the same rounds
+        return Difference(float("inf"), str(error))
+
+
+class _Table:
+    """Rows as they come; printed in the end."""
+
+    def __init__(self, columns: list[str], markdown: bool):
+        self.head, self.markdown = ["experiment", *columns], markdown
+        self.rows: list[list[str]] = []
+
+    def add(self, name: str, found: Sequence[Difference]) -> None:
+        self.rows.append([name, *(f"{d.largest:.0e}" if d.largest else "equal" for d in found)])
+
+    def show(self) -> None:
+        from rich import box
+        from rich.table import Table
+
+        from turnout.cli.screen import console
+
+        if self.markdown:
+            for row in (self.head, ["---"] * len(self.head), *self.rows):
+                typer.echo(f"| {' | '.join(row)} |")
+            return
+        table = Table(*self.head, box=box.SIMPLE)
+        for row in self.rows:
+            table.add_row(*row)
+        console().print(table)

@@ -1,0 +1,226 @@
+"""Parts of a cohort for workers elsewhere: what the server's side and a worker's side have in common.
+
+The server's process holds what clients keep, draws who turns up, and deals the work out; the rows of those who work
+travel with their part and come back with their replies. A worker has the data and a trainer, and remembers nothing from
+one part to the next: any worker can do any part, and do it again. Whatever goes between them is a tree of tensors and
+plain values, as in wire.py; ray.py and processes.py carry it.
+
+Shape letters: R participants, K those of them who have rows, C clients that are measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from turnout.clients.state import ClientState, state_from
+from turnout.engine.trainers import place_of
+from turnout.exchange import Assignment, Download, Measure, Measured
+from turnout.runtimes import wire
+from turnout.runtimes.clients import Clients
+from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
+from turnout.runtimes.settings import InProcess
+from turnout.runtimes.setup import Model, Setup
+from turnout.types import Message, Replies, State, Tensors, flatten
+
+TOGETHER = ("t", "lr", "shared", "states", "down")  # of a download: the same for all parts
+
+
+def dealt(clients: int, workers: int) -> list[Tensor]:
+    """Who works where: places in the list, dealt out one by one, so that long and short work is spread evenly.
+
+    >>> dealt(5, 2)
+    [tensor([0, 2, 4]), tensor([1, 3])]
+    """
+    return [torch.arange(i, clients, workers) for i in range(min(clients, workers))]
+
+
+class Workers(Protocol):
+    """Workers elsewhere, and what carries trees to them: a Ray cluster, processes of torch.distributed."""
+
+    @property
+    def here(self) -> int:
+        """How many of the parts (none or one) the process that asks does itself."""
+        ...
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the next cohort is cut."""
+        ...
+
+    @property
+    def copies(self) -> int:
+        """How often the data lies in the memory of the machine that asks."""
+        ...
+
+    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
+        """The answers of workers to `what` (a function of theirs), one for each part; `meanwhile()` is called once,
+        while they work."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended."""
+        ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class PartedRuntime(InProcessRuntime):
+    """The server's side: everything is as in one process, but that parts of a cohort are worked on elsewhere.
+
+    `beyond`: the seconds that the last cohort took beyond the training of its slowest part.
+    """
+
+    beyond: float = 0.0
+
+    def __init__(self, setup: Setup, workers: Workers):
+        super().__init__(setup)
+        self.workers = workers
+
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
+        places, start = dealt(len(asked.client_R), self.workers.parts), time.perf_counter()
+        common = {name: value for name, value in wire.download_tree(download).items() if name in TOGETHER}
+        parts = [self._part(download, asked.take(place), dense) for place in places[self.workers.here :]]
+        found: list[tuple[Replies, Tensors]] = []
+        seconds: list[float] = []
+
+        def meanwhile() -> None:
+            for place in places[: self.workers.here]:
+                began = time.perf_counter()
+                replies, state = super(PartedRuntime, self).work(download, asked.take(place), dense)
+                found.append((replies, {} if dense else state.to_rows()))
+                seconds.append(time.perf_counter() - began)
+
+        for answer in self.workers.each("work", common, parts, meanwhile):
+            found.append((wire.replies_of(answer["replies"]), flatten(answer["rows"])[0]))
+            seconds.append(answer["seconds"])
+        order, device = torch.cat(places).argsort(), self.setup.place.device
+        replies = Replies.join([_replies_on(replies, device) for replies, _ in found]).take(order)
+        state = state_from(_joined([rows for _, rows in found], order), len(order), device)
+        self.beyond = time.perf_counter() - start - max(seconds)
+        return replies, state
+
+    def _part(self, download: Download, asked: Assignment, dense: bool) -> State:
+        tree = wire.download_tree(download.among(asked.client_R.sort().values))
+        own = {name: value for name, value in tree.items() if name not in TOGETHER}
+        return {"own": own, "asked": wire.assignment_tree(asked), "dense": dense, **self._kept(asked.client_R)}
+
+    def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
+        """Who of these clients has rows, and those."""
+        store = self.clients.store
+        client_K = client_R[store.knows(client_R)]
+        return {"client": client_K, "rows": store.gather(client_K, lambda name: name.startswith(names))}
+
+    def measure(self, asked: Measure) -> Measured:
+        """The one model here, and clients one by one where they would work."""
+        if not (asked.common or asked.own):
+            return self.clients.measure(asked)
+        central, alone = replace(asked, common=False, own=False), replace(asked, central={})
+        common = {"shared": asked.shared_P, "states": asked.states}
+        places = dealt(len(asked.client_C), self.workers.parts)
+        parts = [self._measured_part(alone, asked.client_C[place]) for place in places[self.workers.here :]]
+        one, found = list[Measured](), list[Measured]()
+
+        def meanwhile() -> None:
+            one.append(self.clients.measure(central))
+            found.extend(
+                self.clients.measure(replace(alone, client_C=asked.client_C[p])) for p in places[: self.workers.here]
+            )
+
+        answers = self.workers.each("measure", common, parts, meanwhile)
+        found += [wire.measured_of(answer) for answer in answers]
+        order = torch.cat(places).argsort()
+        values, personal = (_joined([getattr(part, name) for part in found], order) for name in ("common", "own"))
+        noisy = [part.noisy_C for part in found if part.noisy_C is not None]
+        return Measured(one[0].central, values, personal, torch.cat(noisy)[order] if noisy else None)
+
+    def _measured_part(self, asked: Measure, client_c: Tensor) -> State:
+        tree = {n: v for n, v in wire.measure_tree(asked, client_c).items() if n not in ("shared", "states")}
+        terms = [f"mine/{term.name}/" for term in self.algorithm.terms if term.personal]
+        with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
+        return {"own": tree, **self._kept(with_rows_c, ("personal", "state/", *terms))}
+
+    def close(self) -> None:
+        self.workers.close()
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | self.workers.describe()
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        found = super().memory(cohort, ever)
+        return found | {"data": found["data"] * self.workers.copies}
+
+
+class Worker:
+    """The other side: `Clients` without a memory, asked by trees."""
+
+    def __init__(self, setup: Setup, compute: InProcess):
+        place = place_of(compute)
+        self.clients = Clients(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
+
+    def work(self, common: State, part: State) -> State:
+        """What those of a part send, and what they would keep."""
+        asked, device = wire.assignment_of(part["asked"]), self.clients.place.device
+        download = _download_on(wire.download_of(common | part["own"]), device)
+        self._remember(part)
+        dense, start = without_encoding(self.clients.algorithm) if part["dense"] else None, time.perf_counter()
+        replies, state = self.clients.work(download, asked, dense)
+        rows = {} if part["dense"] else state.to_rows()
+        return {"replies": wire.replies_tree(replies), "rows": rows, "seconds": time.perf_counter() - start}
+
+    def measure(self, common: State, part: State) -> State:
+        """Models of some clients, one by one."""
+        asked = wire.measure_of(common | part["own"])
+        self._remember(part)
+        device, start = self.clients.place.device, asked.start
+        if start is not None:
+            asked = replace(asked, start=lambda client_c: start(client_c).to(device))
+        shared_P, states = asked.shared_P.to(device), _on(asked.states, device)
+        return wire.measured_tree(self.clients.measure(replace(asked, shared_P=shared_P, states=states)))
+
+    def _remember(self, part: State) -> None:
+        """The rows of a part, and no others."""
+        self.clients.store.clear()
+        self.clients.store.scatter(part["client"], flatten(part["rows"])[0])
+
+
+def for_workers(setup: Setup) -> Setup:
+    """What a worker is made from: the same, with the module where any process can read it."""
+    model, cpu = setup.model, torch.device("cpu")
+    module = copy.deepcopy(model.module).to(cpu)
+    return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), _on(model.states, cpu)))
+
+
+def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
+    """Rows of several parts, in the order of the whole; they may have come from different devices."""
+    return {
+        name: torch.cat([part[name].to(first.device) for part in parts])[order.to(first.device)]
+        for name, first in parts[0].items()
+    }
+
+
+def _on(tensors: Tensors, device: torch.device) -> Tensors:
+    return {name: value.to(device) for name, value in tensors.items()}
+
+
+def _download_on(download: Download, device: torch.device) -> Download:
+    start_CP = None if download.start_CP is None else download.start_CP.to(device)
+    down = {term: _on(tensors, device) for term, tensors in download.down.items()}
+    states, shared_P = _on(download.states, device), download.shared_P.to(device)
+    return replace(download, shared_P=shared_P, states=states, down=down, start_CP=start_CP)
+
+
+def _replies_on(replies: Replies, device: torch.device) -> Replies:
+    return replace(
+        replies,
+        message=Message(_on(replies.message.tensors, device), replies.message.bytes_C),
+        states=_on(replies.states, device),
+        sums={term: _on(tensors, device) for term, tensors in replies.sums.items()},
+        hints=_on(replies.hints, device),
+    )

@@ -1,0 +1,63 @@
+"""The same experiment has the same results on every runtime: each recipe, shrunk, on each of a list of runtimes.
+
+A runtime is one test that goes through the recipes, so that what it starts (a Ray cluster, processes) is started once.
+A new runtime is one more entry of `RUNTIMES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import pytest
+
+import turnout as to
+from bytes_runtime import BytesOnly, Process
+from turnout.runtimes.keeping import KEPT
+from turnout.testing import parity
+from turnout.testing.parity import ONE_PER_PART, Comparison, Elsewhere, acceptable, small_recipes
+
+RUNTIMES = [*parity.RUNTIMES, "bytes only"]
+
+
+@pytest.fixture
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[Elsewhere]:
+    """A runtime by its name, and what it has started until the end of the test."""
+    if request.param in parity.RUNTIMES:
+        with KEPT.held():
+            yield parity.RUNTIMES[request.param]
+        return
+    started = (Process(), Process())
+    yield Elsewhere(lambda here: BytesOnly(started, here))  # of the weight track: test_scores_bytes.py has the other
+    for process in started:
+        process.close()
+
+
+@cache
+def comparisons() -> dict[str, Comparison]:
+    return {name: Comparison(experiment) for name, experiment in small_recipes().items()}
+
+
+def check(names: Iterable[str], elsewhere: Elsewhere) -> None:
+    if isinstance(elsewhere.settings(to.InProcess()), BytesOnly):
+        names = [name for name in names if not name.startswith("labels/")]
+    found = {name: comparisons()[name].with_(elsewhere) for name in names}
+    assert {name: str(d) for name, d in found.items() if not acceptable(d, elsewhere)} == {}
+
+
+@pytest.mark.parametrize("elsewhere", RUNTIMES, indirect=True)
+def test_one_recipe_per_part(elsewhere):
+    check(ONE_PER_PART, elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elsewhere", RUNTIMES, indirect=True)
+def test_every_other_recipe(elsewhere):
+    check(comparisons().keys() - set(ONE_PER_PART), elsewhere)
+
+
+def test_a_difference_is_found():
+    """Of another seed, and of other numbers: the comparison can fail."""
+    comparison = Comparison(small_recipes()["participation/C"])
+    louder = Elsewhere(lambda here: to.InProcess(device="cpu", threads=1, precision="float64"))
+    assert not acceptable(comparison.with_(louder), louder)
