@@ -124,8 +124,8 @@ class Processes:
     def on_threads(self, threads: int) -> Processes:
         return replace(self, compute=self.compute.on_threads(max(1, threads // self.number)))
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> Processes:
-        return replace(self, compute=self.compute.as_begun(threads, chunk, device))
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> Processes:
+        return replace(self, compute=self.compute.as_begun(threads, chunk, device, engine))
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class Ray:
     def on_threads(self, threads: int) -> Ray:
         return self
 
-    def as_begun(self, threads: int, chunk: int, device: str) -> Ray:
-        return replace(self, compute=self.compute.as_begun(threads, chunk, device))
+    def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> Ray:
+        return replace(self, compute=self.compute.as_begun(threads, chunk, device, engine))
 
 
 IN_FOLDER = (InProcess, Processes, Ray)  # what clients keep is in the run's folder, whichever of these worked
