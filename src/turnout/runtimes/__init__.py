@@ -6,7 +6,7 @@
     inprocess    the default: all clients simulated in this process, and what every simulation draws
     parted       parts of a cohort for workers elsewhere, which remember nothing; keeping: what is started for them
     processes    such workers as processes of torch.distributed; ranks: how these talk
-    ray          such workers on a Ray cluster
+    ray          such workers on a Ray cluster; crew: those who are at hand, and who steps in for whom
     wire         the records of exchange.py as bytes
     border       whether what a device sent can be used
     table        which settings start which runtime
