@@ -213,6 +213,8 @@ class BytesRuntime(Simulated):
 
     def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
         asked = self.full_work(client_C, download.t)
+        if not len(asked.client_R):
+            return asked.client_R, download.shared_P.new_empty(0, len(download.shared_P))
         return asked.client_R, self._work("would send", asked, download).message.tensors["update"]
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
