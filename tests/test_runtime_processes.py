@@ -91,6 +91,7 @@ def test_a_tree_arrives_as_it_was_sent():
     made = [(torch.rand(shape) * 9).to(k) for shape in ((), (3,), (0, 4), (5, 7)) for k in kinds]
     tree = {"t": 3, "lr": 0.1, "none": {}, "rows": {str(i): value for i, value in enumerate(made)}}
     tree |= {"large": torch.randn(3, 30_000), "odd": torch.arange(12.0).reshape(3, 4).T}
+    tree |= {"one": torch.tensor(5).expand(1), "same": torch.ones(1).expand(4)}
     sent: list[torch.Tensor] = []
     write_tree(tree, lambda value: sent.append(value.clone()))
     assert len(sent) == 3

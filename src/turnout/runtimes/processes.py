@@ -158,7 +158,8 @@ class Follower:
                 elif self.ranks.rank <= order["parts"]:
                     part = self.ranks.receive(0)
                     self.ranks.send(self._answer(order["what"], order["common"], part), 0)
-        except Torn:
+        except Torn as error:
+            print(f"process {self.ranks.rank + 1} of {self.ranks.size} gives up: {error}", file=sys.stderr)
             return 1
         self.ranks.end()
         return 0

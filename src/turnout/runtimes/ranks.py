@@ -47,30 +47,29 @@ class Ranks:
     # -- trees
 
     def send(self, tree: State, to: int) -> None:
-        self._put(tree, lambda value: dist.send(value, to))
+        write_tree(tree, self._over(lambda value: dist.send(value, to)), self._by_gpu)
 
     def receive(self, source: int) -> State:
-        return self._take(lambda value: dist.recv(value, source))
+        return read_tree(self._over(lambda value: dist.recv(value, source)))
 
     def tell_all(self, tree: State) -> None:
         """From the first to all others."""
-        self._put(tree, lambda value: dist.broadcast(value, 0))
+        write_tree(tree, self._over(lambda value: dist.broadcast(value, 0)), self._by_gpu)
 
     def hear(self) -> State:
         """What the first tells all others."""
-        return self._take(lambda value: dist.broadcast(value, 0))
+        return read_tree(self._over(lambda value: dist.broadcast(value, 0)))
 
-    def _put(self, tree: State, out: Callable[[Tensor], Any]) -> None:
-        try:
-            write_tree(tree, out, self._by_gpu)
-        except RuntimeError as error:
-            raise self._torn(error) from error
+    def _over(self, carry: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
+        """What carries a tensor; where it cannot, another process has ended."""
 
-    def _take(self, into: Callable[[Tensor], Any]) -> State:
-        try:
-            return read_tree(into)
-        except RuntimeError as error:
-            raise self._torn(error) from error
+        def carried(value: Tensor) -> None:
+            try:
+                carry(value)
+            except RuntimeError as error:
+                raise self._torn(error) from error
+
+        return carried
 
     def _torn(self, error: Exception) -> Torn:
         self.whole = False
@@ -102,7 +101,7 @@ def write_tree(tree: State, out: Callable[[Tensor], Any], by_gpu: bool = False) 
     ready = {n: (v if by_gpu else v.cpu()).detach().contiguous() for n, v in tensors.items()}
     small, alone = _sorted(ready)
     header = _padded(json.dumps([plain, _table(ready, small)]).encode())
-    first = torch.cat([header, *(_padded(v.reshape(-1).view(torch.uint8)) for v in small.values() if v.numel())])
+    first = torch.cat([header, *(_padded(v.numpy().tobytes()) for v in small.values() if v.numel())])
     for value in (torch.tensor([len(header), len(first)]), first, *alone.values()):
         out(value)
 
@@ -142,11 +141,9 @@ def _read(small: Tensor, kind: str, shape: list[int], device: str, at: int | Non
     return small[at : at + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
-def _padded(value: bytes | Tensor) -> Tensor:
-    """Bytes, up to a multiple of what every type of number can begin at; JSON may end in spaces."""
-    if isinstance(value, bytes):
-        value = torch.frombuffer(bytearray(value + b" " * (-len(value) % ALIGNED)), dtype=torch.uint8)
-    return torch.nn.functional.pad(value, (0, -len(value) % ALIGNED))
+def _padded(value: bytes) -> Tensor:
+    """Bytes, with spaces up to a multiple of what every type of number can begin at; JSON may end in spaces."""
+    return torch.frombuffer(bytearray(value + b" " * (-len(value) % ALIGNED)), dtype=torch.uint8)
 
 
 def _way(code: int) -> str:
