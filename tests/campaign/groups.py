@@ -39,7 +39,7 @@ def members(group: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, group_of, session, *_ = path.read_text().rpartition(")")[2].split()
+            state, _, _, session, *_ = path.read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             continue
         if int(session) == group and state != "Z":

@@ -1,4 +1,4 @@
-"""A campaign against the program: kills, failing disks, damage, nonsense, sanitizers. Prints counts, and what went wrong.
+"""A campaign against the program: kills, failing disks, damage, nonsense, sanitizers; with counts at the end.
 
     python tests/campaign/run.py --kills 1000 --messages 10000000 --jobs 16 --out campaign.json
 
