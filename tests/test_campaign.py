@@ -1,4 +1,4 @@
-"""The campaign (`make campaign`) in short: nonsense for every reader here, kills and failing disks in the slow tests."""
+"""The campaign (`make campaign`) in short: nonsense for every reader; kills and failing disks in the slow tests."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from turnout.runtimes.border import fault
 from turnout.runtimes.wire import pack, replies_from, replies_tree
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
-from turnout.world.turnout_csv import read_turnout
+from turnout.world.fleet.read import read_fleet
 
 Reader = Callable[[Path], object]
 
@@ -145,7 +145,7 @@ def _run_list(path: Path) -> object:
 
 
 def _log(path: Path) -> object:
-    return read_turnout(path)
+    return read_fleet(path)
 
 
 def _table(path: Path) -> object:
