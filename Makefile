@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow campaign bench format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -18,6 +18,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -n 2 -m slow
+
+# About an hour on 2 cores. Sizes: make campaign CAMPAIGN="--kills 100 --messages 100000 --stride 10"
+CAMPAIGN ?= --kills 1000 --messages 1000000
+campaign: $(READY)
+	$(BIN)/python tests/campaign/run.py $(CAMPAIGN) --out campaign.json
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py

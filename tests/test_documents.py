@@ -44,6 +44,7 @@ NOT_RUN = {
     "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "runtimes.md": ["it needs several GPUs", "it starts a Ray cluster"],
     "studies.md": ["it takes minutes"],
+    "trust.md": ["it takes an hour"],
 }
 
 

@@ -72,7 +72,7 @@ def test_a_killed_holder_leaves_nothing_that_blocks(tmp_path: Path, monkeypatch:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Mistake, match=f"another process is running in {tmp_path}: wait for it"), held(tmp_path):
+        with pytest.raises(Mistake, match=f"is running in {tmp_path}, process {holder.pid} on"), held(tmp_path):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
 same with torch; `trouble` says why. A library is loaded only if it is whole (it carries a checksum) and nobody else can
-have written it. A compiler that failed is not asked again for a day. A call releases the interpreter's lock.
+have written it. A compiler that failed is not asked again for an hour. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from turnout.machine.files import replacing
 from turnout.machine.sealed import is_whole, read_json, seal, write_json
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
-COMPILE_SECONDS = 60.0  # a kernel takes about 2
-ASK_AGAIN = 86_400.0  # seconds after which a compiler that failed is asked again
+COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
+ASK_AGAIN = 3600.0  # seconds after which a compiler that failed is asked again
 
 pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _trouble: dict[str, str] = {}
@@ -104,7 +104,7 @@ def _compile(command: list[str], path: Path) -> None:
         failed.unlink(missing_ok=True)
         return
     write_json(failed, {"why": why, "at": time.time()})
-    raise Unavailable(f"{why}; it is asked again tomorrow, or now if you delete {failed}")
+    raise Unavailable(f"{why}; it is asked again in an hour, or now if you delete {failed}")
 
 
 def _refuse_again(failed: Path) -> None:
@@ -114,7 +114,7 @@ def _refuse_again(failed: Path) -> None:
     except (OSError, Mistake, KeyError, TypeError, ValueError):
         return
     if recent:
-        raise Unavailable(f"{before['why']}; it is asked again tomorrow, or now if you delete {failed}")
+        raise Unavailable(f"{before['why']}; it is asked again in an hour, or now if you delete {failed}")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -110,7 +110,8 @@ class _Collected:
             self._keep("line", np.array(block.line_B, dtype=np.int32))
             for role in roles:
                 self._keep(role, self._read(role, block))
-        if not self.code_of and not len(self.faults):
+        if not self.code_of:
+            self.faults.check()  # no row could be read
             raise Mistake(f"{self.table.path} has no rows: a row says that a client was asked, or came")
         return self._joined()
 

@@ -1,0 +1,215 @@
+"""Messages and files of nonsense for every reader: what is read is right, or there is one sentence."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from faults import Counts
+
+import turnout as to
+from turnout.config.read import from_table, load, read_file
+from turnout.config.write import to_toml
+from turnout.errors import Mistake
+from turnout.exchange import Assignment
+from turnout.parts.compression.base import Sending
+from turnout.records.records import Records
+from turnout.records.run_list import read_run_list
+from turnout.runtimes.border import fault
+from turnout.runtimes.wire import pack, replies_from, replies_tree
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
+from turnout.world.fleet.read import read_fleet
+
+Reader = Callable[[Path], object]
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """A few changes of a message: bytes flipped, cut, put in, doubled, numbers made huge."""
+    made = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 5, 20))):
+        at = draw.randrange(len(made)) if made else 0
+        match draw.randrange(6):
+            case 0 | 1 if made:
+                made[at] ^= 1 << draw.randrange(8)
+            case 2:
+                del made[at : at + draw.randrange(1, 40)]
+            case 3:
+                made[at:at] = draw.randbytes(draw.randrange(1, 9))
+            case 4:
+                made[at : at + 8] = draw.choice((b"\xff" * 8, b"\x00" * 8, b"99999999", b"-1", b"null", b'""', b"[]"))
+            case _:
+                made[at:at] = made[at : at + 30]
+    return bytes(made)
+
+
+class Replies:
+    """A device's reply under each compression, and what the server asks of it."""
+
+    def __init__(self) -> None:
+        self.cases = [self._case(c) for c in (to.Dense(), to.SparseTernary(keep=0.1), to.TopK(keep=0.2))]
+
+    def _case(self, compression: object) -> tuple[bytes, Weights, Assignment]:
+        owner = torch.arange(3).repeat_interleave(8)
+        x, y = torch.randn(24, 5, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
+        algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=algorithm, rounds=1))
+        assert isinstance(track, Weights)
+        return *self._sent(track), track
+
+    def _sent(self, track: Weights) -> tuple[bytes, Assignment]:
+        from turnout.round import download_for
+
+        client_C = torch.arange(3)
+        server, layout = track.begin(), track.model.layout
+        download = download_for(client_C, server, 0, 0.1, track.algorithm, layout.shared_slots)
+        asked = track.runtime.full_work(client_C, 0)
+        replies, _ = track.runtime.clients.work(download, asked)
+        return pack(replies_tree(replies)), asked
+
+    def check(self, message: bytes, case: int) -> None:
+        """Read a message as a server does."""
+        _, asked, track = self.cases[case]
+        try:
+            replies = replies_from(message)
+        except Mistake:
+            return
+        sending = Sending(0, 0, asked.client_R, track.model.layout.shared_slots)
+        fault(replies, asked, track.algorithm, track.model.layout, track.begin().states, sending)
+
+
+def messages(counts: Counts, seed: int, most: int, until: float) -> None:
+    draw, replies = random.Random(seed), Replies()
+    for i in range(most):
+        case = i % len(replies.cases)
+        message = mutated(replies.cases[case][0], draw)
+        wrong = None
+        try:
+            replies.check(message, case)
+        except Exception:
+            wrong = traceback.format_exc()[-800:]
+        counts.add("fuzzed messages", wrong)
+        if time.monotonic() > until or len(counts.wrong) > 20:
+            return
+
+
+def readers(folder: Path) -> Iterator[tuple[str, bytes, Reader]]:
+    """Every kind of file that is read: its name, one that is right, and its reader."""
+    experiment = to.Experiment(to.World(to.data.Synthetic(clients=4)), rounds=1)
+    run = to.run(experiment, folder / "run", quiet=True)
+    yield "experiment.toml", to_toml(experiment).encode(), load
+    for name in ("environment.json", "data.json", "state.json", "checkpoint.safetensors", "records.sqlite"):
+        yield name, (run.folder / name).read_bytes(), _READ[name]
+    yield "runs.json", b'{"title": "a", "runs": [{"variant": "a", "seed": 0, "path": "a/seed-0"}]}', _run_list
+    yield (
+        "log.csv",
+        b"round,client,work\n" + b"".join(b"%d,%d,0.5\n" % (t, c) for t in range(3) for c in range(3)),
+        _log,
+    )
+    table = "\n".join(["a,b,label,owner", *(f"{i},{i * 2},{i % 2},{i % 3}" for i in range(12))])
+    yield "table.csv", table.encode(), _table
+    np.savez(folder / "one.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    yield "one.npz", (folder / "one.npz").read_bytes(), _arrays
+
+
+def _checkpoint(path: Path) -> object:
+    from turnout.machine.sealed import load_tensors
+
+    return load_tensors(path, "")
+
+
+def _json(path: Path) -> object:
+    from turnout.machine.sealed import read_json
+
+    return read_json(path, "")
+
+
+def _records(path: Path) -> object:
+    with Records.read(path) as records:
+        records.check()
+        return records.rounds(), records.clients(), records.events(), [records.curve(m) for m in records.metrics()]
+
+
+def _run_list(path: Path) -> object:
+    return read_run_list(path.parent)
+
+
+def _log(path: Path) -> object:
+    return read_fleet(path)
+
+
+def _table(path: Path) -> object:
+    return to.data.Table(path, label="label", owner="owner").load(0)
+
+
+def _arrays(path: Path) -> object:
+    return to.data.ClientFiles(path.parent, pattern="one.npz", classes=2).load(0).train(torch.tensor([0]), 0)
+
+
+_READ: dict[str, Reader] = {
+    "environment.json": _json, "data.json": _json, "state.json": _json, "checkpoint.safetensors": _checkpoint,
+    "records.sqlite": _records,
+}  # fmt: skip
+
+
+def files(counts: Counts, seed: int, each: int, until: float) -> None:
+    """Each reader with files of nonsense: what it raises is a Mistake, or nothing."""
+    draw = random.Random(seed)
+    with TemporaryDirectory() as home, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, content, read in list(readers(Path(home))):
+            path = Path(home) / "fuzzed" / name
+            path.parent.mkdir(exist_ok=True)
+            for _ in range(each):
+                path.write_bytes(mutated(content, draw))
+                wrong = None
+                try:
+                    read(path)
+                except Mistake:
+                    pass
+                except Exception:
+                    wrong = f"{name}: {traceback.format_exc()[-800:]}"
+                counts.add(f"fuzzed {name}", wrong)
+                if time.monotonic() > until:
+                    return
+            for left in path.parent.iterdir():
+                left.unlink()
+
+
+def tables(counts: Counts, seed: int, most: int) -> None:
+    """Experiments of well-formed nonsense: settings of other kinds, missing, doubled."""
+    draw = random.Random(seed)
+    good = read_file_text(to_toml(to.Experiment()))
+    for _ in range(most):
+        table = json.loads(json.dumps(good))
+        node = table
+        for _ in range(draw.randrange(1, 4)):
+            inner = [value for value in node.values() if isinstance(value, dict) and value]
+            node = draw.choice(inner) if inner else node
+        name = draw.choice([*node, "kind", "unknown"])
+        node[name] = draw.choice((None, -1, 10**30, 1e400, "", "x:y", "os:system", [], {}, [[]], True, {"kind": "x"}))
+        wrong = None
+        try:
+            from_table(table)
+        except Mistake:
+            pass
+        except Exception:
+            wrong = traceback.format_exc()[-800:]
+        counts.add("experiments of nonsense", wrong)
+
+
+def read_file_text(text: str) -> dict[str, object]:
+    with TemporaryDirectory() as home:
+        path = Path(home) / "e.toml"
+        path.write_text(text)
+        return read_file(path)

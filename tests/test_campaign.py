@@ -1,0 +1,49 @@
+"""The campaign (`make campaign`) in short: nonsense for every reader; kills and failing disks in the slow tests."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent / "campaign"
+
+
+@pytest.fixture
+def fuzz(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("fuzz")
+
+
+def test_messages_of_nonsense_are_refused_with_a_sentence(fuzz: ModuleType) -> None:
+    counts = importlib.import_module("faults").Counts()
+    fuzz.messages(counts, 0, 2000, time.monotonic() + 60)
+    assert counts.wrong == []
+    assert counts.tried["fuzzed messages"] == 2000
+
+
+def test_files_and_experiments_of_nonsense_are_refused_with_a_sentence(fuzz: ModuleType) -> None:
+    counts = importlib.import_module("faults").Counts()
+    fuzz.files(counts, 1, 12, time.monotonic() + 60)
+    fuzz.tables(counts, 1, 60)
+    assert counts.wrong == []
+    assert len(counts.tried) > 9
+
+
+@pytest.mark.slow
+def test_a_short_campaign(tmp_path: Path) -> None:
+    sizes = {"kills": 12, "groups": 4, "stops": 3, "damages": 2, "files": 200, "messages": 20_000, "stride": 20}
+    options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    command = [sys.executable, str(HERE / "run.py"), *options, "--jobs", "1", "--out", str(tmp_path / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["wrong"] == []
+    assert found["tried"]["kills at a file operation"] >= 15
+    assert found["tried"]["sanitized kernels"] >= 4
