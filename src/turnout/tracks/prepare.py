@@ -24,6 +24,7 @@ from turnout.parts.compression.base import Dense
 from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.table import open_runtime
 from turnout.server.state import Server
+from turnout.server.under_way import ServerClock
 from turnout.task import check_model
 from turnout.tracks.building import (
     bound,
@@ -119,6 +120,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
+        clock=ServerClock(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
     )
 
 
