@@ -162,21 +162,20 @@ class Deadline(Aged):
 class FirstReplies(Aged):
     """Close the round as soon as enough have replied; who is not among them is late.
 
-    count, share  how many replies are enough, or what share of those asked (over-selection: ask 130 with `selection`,
-                  close at count = 100)
-    seconds       at the latest; None: as long as it takes
+    count    how many replies are enough (over-selection: ask 130 with `selection`, close at count = 100); None:
+    share    of those who were asked
+    seconds  at the latest; None: as long as it takes
     and the settings of `Aged`
     """
 
     count: int | None = None
-    share: float | None = None
+    share: float = 0.8
     seconds: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.count is None) == (self.share is None):
-            raise Mistake("algorithm.closing = FirstReplies needs count or share, one of them: count=100, or share=0.8")
-        if not ((self.count or 1) >= 1 and 0 < (self.share or 1) <= 1 and (self.seconds or 1) > 0):
+        limits = (1 if value is None else value for value in (self.count, self.seconds))
+        if not all(value > 0 for value in limits) or not 0 < self.share <= 1:
             raise Mistake(
                 f"algorithm.closing = {self}: count is at least 1, share above 0 and at most 1, seconds above 0"
             )
@@ -190,7 +189,7 @@ class FirstReplies(Aged):
         >>> FirstReplies(share=0.5).closes(torch.tensor([3.0, 9.0, torch.inf, 5.0]), torch.inf)
         5.0
         """
-        enough = min(len(arrival_C), self.count or math.ceil((self.share or 1) * len(arrival_C)))
+        enough = min(len(arrival_C), self.count or math.ceil(self.share * len(arrival_C)))
         found_C = arrival_C[arrival_C <= limit].sort().values
         if enough and len(found_C) >= enough and math.isfinite(float(found_C[enough - 1])):
             return float(found_C[enough - 1])

@@ -85,8 +85,8 @@ def _check_late(algorithm: AlgorithmParts) -> None:
         raise Mistake(f"{name} uses late replies, so {why}: leave algorithm.substitution out, or set late = 'discard'")
     if algorithm.mixing.personal:
         raise Mistake(
-            f"{name} uses late replies, and algorithm.mixing = {type(algorithm.mixing).__name__} makes models for those "
-            "who reply in the same round: leave one of them out"
+            f"{name} uses late replies, and algorithm.mixing = {type(algorithm.mixing).__name__} makes models for "
+            "those who reply in the same round: leave one of them out"
         )
     for term in algorithm.terms:
         if term.sends or term.personal:

@@ -9,7 +9,7 @@ only what counts is trained. What has to be known beforehand, and how it is:
   with its next download and takes no time here.
 - Training time is that of the samples of the steps taken (timeline.py), at the speed of the device for this model: the
   operations of one forward pass, counted, times three. Or the samples a second that a user has measured.
-- What a client will send is known where the encoding has a fixed length (dense, eight bits). Where the length depends on
+- What a client will send is known where the encoding has a fixed length (dense, eight bits). Where that depends on
   the numbers (sparse messages), a device reckons with the longest message there can be (`compression.longest`): who
   must be done by a deadline stops training when there is just time left to send that. Who is late is decided by that
   bound; the seconds in the records are those of the bytes that were sent.

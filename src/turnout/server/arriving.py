@@ -1,4 +1,4 @@
-"""What arrives before a round is closed: who of the cohort is late, which old replies come in, and what time it is then.
+"""What arrives before a round is closed: who of the cohort is late, which old replies come in, what time it is then.
 
 Shape letters: C clients of the cohort, R replies, L replies under way, P shared parameters.
 """
@@ -6,6 +6,7 @@ Shape letters: C clients of the cohort, R replies, L replies under way, P shared
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,14 +97,12 @@ def without_late(turnout: Turnout, seconds: float, kept: Tensor | None = None) -
     gone_C = late_C if kept is None else late_C & ~torch.isin(turnout.client_C, kept)
     cut = times.cut(seconds, gone_C)
     blank_C = late_C & ~gone_C  # what they cost is recorded when they arrive
-    cut = replace(
-        cut,
-        **{
-            name: torch.where(blank_C, torch.nan, getattr(cut, name))
-            for name in ("begin_C", "download_C", "train_C", "upload_C", "bytes_down_C")
-        },
-    )
-    zero = {name: torch.where(late_C, 0, getattr(turnout, name)) for name in ("work_C", "progress_C")}
+    blanked: dict[str, Any] = {
+        name: torch.where(blank_C, torch.nan, getattr(cut, name))
+        for name in ("begin_C", "download_C", "train_C", "upload_C", "bytes_down_C")
+    }
+    cut = replace(cut, **blanked)
+    zero: dict[str, Any] = {name: torch.where(late_C, 0, getattr(turnout, name)) for name in ("work_C", "progress_C")}
     return replace(turnout, times=cut, **zero)
 
 

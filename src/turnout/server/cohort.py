@@ -22,8 +22,8 @@ from turnout.server.state import Server
 class Cohort:
     """Clients drawn from the objective, with their shares of it.
 
-    `asked_C` are members; the others have left but stay in the objective, or are still busy: drawn, and absent. `parts` are the cohort's
-    p_k in the whole objective, which are counted only if a term asks.
+    `asked_C` are members; the others have left but stay in the objective, or are still busy: drawn, and absent. `parts`
+    are the cohort's p_k in the whole objective, which are counted only if a term asks.
     """
 
     client_C: Tensor

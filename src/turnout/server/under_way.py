@@ -11,6 +11,7 @@ Shape letters: L replies under way, C clients of the cohort, R replies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,9 @@ class UnderWay:
             return other
         if other.replies is None or other.turnout is None:
             return self
-        both = {name: torch.cat([getattr(self.turnout, name), getattr(other.turnout, name)]) for name in _ROWS}
+        both: dict[str, Any] = {
+            name: torch.cat([getattr(self.turnout, name), getattr(other.turnout, name)]) for name in _ROWS
+        }
         times = _joined(self.turnout.times, other.turnout.times)
         return UnderWay(
             Replies.join([self.replies, other.replies]),
