@@ -6,17 +6,25 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import turnout as to
+from turnout.cli import main
+from turnout.cli.planning import with_deadlines
 from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.records.records import Records
+from turnout.report import find_runs, write_report
+from turnout.report.clock import gantt_rows, time_to, times_of
 from turnout.round_log import RoundRecord
+from turnout.running.observed_times import observations, write_observed_devices
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
-from turnout.world.devices.device_file import DeviceRow, write_devices
+from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
+from turnout.world.devices.observed import devices_of
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
 
@@ -332,3 +340,79 @@ def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
     with run.records() as records:
         assert records.column("simulated_time").tolist() == [41.0, 82.0, 123.0]
     assert run.stopped() == "the budget of 0.0277778 simulated hours is spent"
+
+
+# -- from observed times back to devices
+
+
+def test_observed_times_make_devices_whose_rounds_take_as_long(devices, tmp_path):
+    weather = replace(devices, noise=0.1)
+    experiment = timed(weather, to.WaitForAll()).but(rounds=5)
+    run = to.run(experiment, out=tmp_path / "run", quiet=True)
+    found = write_observed_devices(tmp_path / "run", tmp_path / "observed.csv")
+    assert [row.tier for row in found.rows] == ["good", "slow", "thin"]
+    assert 0.02 < found.noise < 0.2
+    again = to.devices.DeviceFile(str(tmp_path / "observed.csv"))
+    _, (record,) = play(ready(experiment.but(**{"world.devices": again})))
+    with run.records() as records:
+        observed = float(np.median(records.column("simulated_seconds")))
+    assert record.extra["simulated_seconds"] == pytest.approx(observed, rel=0.2)
+
+
+def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_path):
+    # 32 samples in 2 s, 144 bytes in 6 - 2 = 4 s; one round stalled.
+    experiment = world([8, 8]).but(rounds=3)
+    (tmp_path / "run").mkdir()
+    with Records.open(tmp_path / "records.sqlite") as records:
+        for t, seconds in enumerate((6.0, 6.0, 60.0)):
+            columns = {"work": [1.0, 0.0], "examples": [8, 8], "bytes_up": [72, math.nan], "bytes_down": [72, math.nan]}
+            columns |= {"seconds": [seconds, math.nan], "training_seconds": [2.0, math.nan], "client": [0, 1]}
+            clients = {name: torch.tensor(values) for name, values in columns.items()}
+            records.add_round(RoundRecord(t, asked=2, answered=1, clients=clients))
+        (row,) = devices_of(observations(records, experiment, None)).rows
+    assert (row.client, row.speed, row.latency) == ("0", 16.0, 0.0)
+    assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
+    with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
+        devices_of(observations(records, experiment, None))
+
+
+# -- reports and the command line
+
+
+def test_a_report_shows_simulated_time(devices, tmp_path):
+    experiment = timed(devices, to.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
+    whole = experiment.but(**{"algorithm.closing": to.WaitForAll()})
+    to.run({"cut": experiment, "whole": whole}, out=tmp_path / "both", quiet=True, jobs=1)
+    runs = find_runs(tmp_path / "both")
+    run = runs.variants["whole"][0]
+    assert times_of(run, "global_accuracy")[0].tolist()[:2] == [0.0, 41.0]
+    assert time_to(run, "global_accuracy", 0.0) == 0.0
+    bars, closings = gantt_rows(runs.variants["cut"][0], 0, 2)
+    assert closings[0] == 15.0
+    assert [(bar.client, bar.begin, bar.parts, bar.late) for bar in bars[:3]] == [
+        (0, 0.0, (2.5, 2.0, 4.5), False),
+        (1, 0.0, (2.5, 8.0, 4.5), False),
+        (2, 0.0, (2.5, 2.0, 10.5), True),
+    ]
+    page = write_report(tmp_path / "both").read_text()
+    for words in ("Simulated time", "Global accuracy for simulated time", "Rounds 0 to", "of the device time wasted"):
+        assert words in page
+
+
+def test_deadlines_are_a_grid():
+    found = with_deadlines({"a": to.Experiment(), "b": to.Experiment()}, "30,none")
+    assert list(found) == ["a, deadline 30 s", "b, deadline 30 s", "a, no deadline", "b, no deadline"]
+    assert found["a, deadline 30 s"].algorithm.closing == to.Deadline(30.0)
+    kept = with_deadlines({"a": to.Experiment(algorithm=to.Algorithm(closing=to.Deadline(9, partial=False)))}, "5")
+    assert kept["deadline 5 s"].algorithm.closing == to.Deadline(5.0, partial=False)
+    with pytest.raises(to.Mistake, match="give simulated seconds"):
+        with_deadlines({"a": to.Experiment()}, "soon")
+
+
+def test_this_machine_is_measured_as_a_device(tmp_path, capsys):
+    out = tmp_path / "me.csv"
+    assert main(["trace", "device", "digits", "--out", str(out), "--seconds", "0.1", "--name", "me"]) == 0
+    (row,) = read_devices(out).rows
+    assert row.client == "me"
+    assert row.speed > 100
+    assert "samples a second" in capsys.readouterr().out

@@ -47,6 +47,14 @@ Track = Annotated[
         "own as package.module:Name; may be given again.",
     ),
 ]
+Deadlines = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        metavar="30,60,120",
+        help="Run a variant for each deadline of a round, in simulated seconds (needs world.devices); none for none.",
+    ),
+]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 OtherEngine = Annotated[
     bool, typer.Option("--other-engine", help="Resume though the run's engine is not here; another rounds differently.")
@@ -70,6 +78,7 @@ def run(
     profile: Profile = False,
     track: Track = None,
     other_engine: OtherEngine = False,
+    deadline: Deadlines = None,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -84,6 +93,7 @@ def run(
     turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
+    turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
     """
     from turnout.cli import outcome, planning
     from turnout.cli.screen import say
@@ -92,7 +102,7 @@ def run(
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
-    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
+    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
     if not quiet:
         say(plan.text())
     try:
