@@ -142,14 +142,17 @@ def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) ->
         seconds = _seconds(said.strip())
         name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
         for variant, experiment in variants.items():
-            closing = getattr(experiment.algorithm, "closing", WaitForAll())
-            timed = (
-                replace(closing, seconds=seconds or 0.0) if hasattr(closing, "seconds") else Deadline(seconds or 1.0)
-            )
-            changed = WaitForAll() if seconds is None else timed
             label = f"{variant}, {name}" if len(variants) > 1 else name
-            found[label] = experiment.but(**{"algorithm.closing": changed})
+            found[label] = experiment.but(**{"algorithm.closing": _with_seconds(experiment, seconds)})
     return found
+
+
+def _with_seconds(experiment: Experiment, seconds: float | None) -> Closing:
+    """How rounds are closed with another deadline."""
+    closing = getattr(experiment.algorithm, "closing", None)
+    if seconds is None:
+        return WaitForAll()
+    return replace(closing, seconds=seconds) if isinstance(closing, Deadline | FirstReplies) else Deadline(seconds)
 
 
 def _seconds(said: str) -> float | None:

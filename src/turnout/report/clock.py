@@ -13,8 +13,8 @@ from turnout.records.schema import Column
 from turnout.report.axes import Axis, Floats, make_axis
 from turnout.report.charts import Series, line_chart
 from turnout.report.runs import FILE, RunRecords, Runs
-from turnout.report.templates import render, trusted
 from turnout.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
+from turnout.report.templates import render, trusted
 from turnout.report.units import duration, show, title_of
 
 PARTS = (("download", "s5"), ("train", "s2"), ("upload", "s1"))

@@ -11,7 +11,7 @@ Shape letters: C clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,8 +19,10 @@ from torch import Tensor
 from turnout.errors import Mistake, nearest
 from turnout.rng import uniform
 from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather, normal
+from turnout.world.enrolment import Enrolment
 
 EFFICIENCY = 0.03
+WAYS = ("draw", "cluster")
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,19 @@ class Tiers(Weather):
 
     names   of `turnout.world.devices.tiers.TIERS`: laptop, phone-2018, phone-2015, raspberry-pi-3b
     spread  deviation of the logarithm of each speed among the devices of a tier
+    slower  how many times slower than by these figures they compute: small networks reach less of a peak, and so does
+            a device that does other things
+    by      "draw": whoever has which device; "cluster": the data's clusters of clients have one tier each, the first
+            clusters the first tier, so that a tier has samples that no other has
     and the settings of `Weather`
     """
 
     names: tuple[str, ...] = ("phone-2018", "phone-2015", "raspberry-pi-3b")
     shares: tuple[float, ...] = ()
     spread: float = 0.2
+    slower: float = 1.0
+    by: str = "draw"
+    clusters: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,8 +88,13 @@ class Tiers(Weather):
                 f"world.devices.shares = {list(self.shares)} of the tiers {', '.join(self.names)}: one share above 0 "
                 "for each tier"
             )
-        if not self.spread >= 0:
-            raise Mistake(f"world.devices.spread is a deviation, 0 or more, not {self.spread}")
+        if not self.spread >= 0 or not self.slower > 0:
+            raise Mistake(
+                f"world.devices.spread is a deviation, 0 or more, not {self.spread}, and slower a factor above 0, not "
+                f"{self.slower}"
+            )
+        if self.by not in WAYS:
+            raise Mistake(f"world.devices.by is {self.by!r}: {nearest(self.by, WAYS)}")
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -95,7 +109,18 @@ class Tiers(Weather):
         """
         share_S = torch.tensor(self.shares, dtype=torch.float64)
         edge_S = share_S.cumsum(0) / share_S.sum()
-        return torch.searchsorted(edge_S[:-1].contiguous(), uniform(seed, "tier", ids=client_C), right=True)
+        place_C = uniform(seed, "tier", ids=client_C)
+        if self.by == "cluster":
+            if self.clusters is None:
+                raise Mistake("world.devices.by = 'cluster', and the data has no clusters of clients: set by = 'draw'")
+            cluster_N = torch.tensor(self.clusters)
+            place_C = cluster_N[client_C].double() / (int(cluster_N.max()) + 1)
+        return torch.searchsorted(edge_S[:-1].contiguous(), place_C, right=True)
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Tiers:
+        """These devices for the clients of some data, which may come in clusters."""
+        found = None if enrolment.groups is None else tuple(enrolment.groups.tolist())
+        return replace(self, clusters=found) if self.by == "cluster" else self
 
     def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
         tier_C = self.tier_of(client_C, seed)
@@ -105,7 +130,7 @@ class Tiers(Weather):
             return value_C * (self.spread * normal(seed, "device", name, ids=client_C)).exp() if own else value_C
 
         draw = DeviceDraw(
-            compute_C=figures("peak_gflops", EFFICIENCY * GIGA),
+            compute_C=figures("peak_gflops", EFFICIENCY * GIGA / self.slower),
             down_C=figures("down_mbps", BYTES_OF_MEGABIT),
             up_C=figures("up_mbps", BYTES_OF_MEGABIT),
             latency_C=figures("latency", 1.0, own=False),
