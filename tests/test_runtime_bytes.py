@@ -29,7 +29,7 @@ ONE_PER_PART = (
     "participation/A", "participation/C", "baselines/FedNova", "baselines/SCAFFOLD", "baselines/VRL-SGD",
     "baselines/MimeLite", "baselines/APFL", "baselines/FedAMP", "compression/8 bits", "compression/ternary",
     "elastic/EFL", "multitask/MT-FedAdam", "friends/Friends", "friends/Stale", "arrival/fast-reboot",
-    "departure/include", "together/all",
+    "departure/include", "together/all", "deadlines/ternary", "deadlines/FedBuff",
 )  # fmt: skip
 OTHER_DATA = ("mnist", "emnist", "cifar", "animals")  # recipes whose data is not in the package
 

@@ -120,6 +120,8 @@ def run(
         raise Mistake(failed[0].why)
     if json_to != "-":
         outcome.show(plan.out)
+        if deadline is not None:
+            outcome.say_fastest(plan.out)
         if profile:
             outcome.show_profile(plan)
         outcome.say_where(plan.out, stderr=False)

@@ -91,6 +91,27 @@ def spent(runs: Runs, target: float | None) -> str:
     return "; ".join(words) + "." if words else ""
 
 
+def fastest(runs: Runs, target: float | None) -> str:
+    """Which variant reaches the target first in simulated time, in a sentence; empty where there is nothing to say.
+
+    Only variants that reach it with every seed are compared, by their mean.
+    """
+    target = runs.target if target is None else target
+    if target is None or not runs.metrics or not has_clock(runs) or len(runs.variants) < 2:
+        return ""
+    goal, found = show(target, runs.glossary.unit(runs.metrics[0])).replace(".0 ", " "), dict[str, float]()
+    for variant, listed in runs.variants.items():
+        times = [time_to(run, runs.metrics[0], target) for run in listed]
+        known = [seconds for seconds in times if seconds is not None]
+        if len(known) == len(times):
+            found[variant] = float(np.mean(known))
+    if not found:
+        return f"No variant reaches {goal} with every seed."
+    order = sorted(found, key=lambda variant: found[variant])
+    words = f"{goal} is reached first by {order[0]}: after {duration(found[order[0]])} of simulated time"
+    return words + (f", next {order[1]} after {duration(found[order[1]])}." if len(order) > 1 else ".")
+
+
 @dataclass(frozen=True)
 class Bar:
     """One client in one round, in seconds since the run began."""
@@ -187,4 +208,5 @@ def clock_section(runs: Runs, target: float | None) -> list[Markup]:
     target = runs.target if target is None else target
     shown = [metric_by_time(runs, metric) for metric in runs.metrics[:2]]
     shown += [gantt(found[0]) for found in list(runs.variants.values())[:4]]
-    return [render("charts.html", title="Simulated time", note=spent(runs, target), charts=trusted(shown))]
+    note = f"{spent(runs, target)} {fastest(runs, target)}".strip()
+    return [render("charts.html", title="Simulated time", note=note, charts=trusted(shown))]

@@ -4,6 +4,7 @@
     setup        what a runtime is made from
     clients      `Clients`: samples, kept rows and a trainer for some clients; every runtime is made of them
     inprocess    the default: all clients simulated in this process, and what every simulation draws
+    timing       how devices turn bytes and steps into seconds, and those into the turnout
     wire         the records of exchange.py as bytes
     border       whether what a device sent can be used
     table        which settings start which runtime

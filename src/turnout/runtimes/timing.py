@@ -77,7 +77,7 @@ class Timing:
     @classmethod
     def of(cls, setup: Setup, devices: Devices) -> Timing:
         algorithm, model, seed = setup.algorithm, setup.model, setup.experiment.seed
-        federation, layout = setup.federation, model.layout
+        federation, layout = setup.data, model.layout
         held = next(c for c in range(federation.clients) if int(federation.examples(torch.tensor([c]))[0]) > 0)
         x, _ = federation.train(torch.tensor([held]), 0).of(0)
         shared_P = model.flat_P[: layout.shared]

@@ -56,7 +56,7 @@ def landed(
     old = clock.under_way
     due_L = old.arrival_L <= now + times.closes + 1e-9
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
-    seconds = times.closes
+    seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)
     server = replace(server, clock=replace(began, now=now + seconds, under_way=waiting))
     turnout = without_late(turnout, seconds, kept.client_L)
     turnout = _with_old(turnout, arrived, now, only_arrived=closing.buffer is not None)
@@ -88,6 +88,13 @@ def ended(times: Times, turnout: Turnout) -> float:
         return times.closes
     last = float(times.arrival_C[in_time_C].max())
     return last if times.ends_with_last else times.closes
+
+
+def _last(times: Times, turnout: Turnout, old_L: Tensor) -> float:
+    """When the last reply of an asynchronous step arrived; with nobody at all, when the server asks again."""
+    fresh_C = times.arrival_C[turnout.present_C & ~times.late_C]
+    both = torch.cat([fresh_C, old_L])
+    return max(0.0, float(both.max())) if len(both) else times.closes
 
 
 def without_late(turnout: Turnout, seconds: float, kept: Tensor | None = None) -> Turnout:
