@@ -53,7 +53,7 @@ def landed(
         return Landed(server, cohort, without_late(turnout, seconds), replies, nobody, seconds)
 
     fresh, kept = _apart(turnout, replies, server, algorithm, sending, now)
-    old = clock.under_way
+    old = clock.under_way.to(server.shared_P)
     due_L = old.arrival_L <= now + times.closes + 1e-9
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
     seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)

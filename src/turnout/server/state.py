@@ -100,7 +100,7 @@ class Server:
             "members": Members.from_state(state["members"]),
             "roster": Roster.from_state(state["roster"]),
             "told": Told.from_state(state["told"]),
-            "clock": ServerClock.from_state(state["clock"]),
+            "clock": ServerClock.from_state(state["clock"]) if "clock" in state else ServerClock(),
             "left": Left(state["left"]["client"], state["left"]["rows"]),
         }
         return cls(**state | typed)

@@ -69,6 +69,14 @@ class UnderWay:
             torch.cat([self.round_L, other.round_L]),
         )
 
+    def to(self, like: Tensor) -> UnderWay:
+        """The same on the device of the model: a checkpoint is read into the processor's memory."""
+        if self.replies is None or self.replies.message.tensors[DECODED].device == like.device:
+            return self
+        message = Message({DECODED: self.replies.message.tensors[DECODED].to(like)}, self.replies.message.bytes_C)
+        states = {name: value.to(like.device) for name, value in self.replies.states.items()}
+        return replace(self, replies=replace(self.replies, message=message, states=states))
+
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
         if self.replies is None or self.turnout is None or self.turnout.times is None:
