@@ -218,7 +218,7 @@ def _line(curves: Curves, name: str, method: str, colour: int) -> Series:
     x = np.linspace(0.0, min(float(seen["time"][-1]) for seen in looks), AT)
     value = [seen["accuracy"][np.searchsorted(seen["time"], x, side="right") - 1] for seen in looks]
     mean, deviation = np.mean(value, 0), np.std(value, 0, ddof=1) if len(value) > 1 else np.zeros(AT)
-    return Series(method, x, mean, colour, mean - deviation, mean + deviation)
+    return Series(method, x, mean, colour, (mean - deviation).clip(0), (mean + deviation).clip(max=1))
 
 
 STUDY = Study(
