@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import flower_grid
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import with_deadlines
+from turnout.deploy.server import serve_experiment
 from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records
@@ -21,6 +23,8 @@ from turnout.report import find_runs, write_report
 from turnout.report.clock import gantt_rows, time_to, times_of
 from turnout.round_log import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
+from turnout.runtimes.flower.grid import GridLink
+from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
@@ -366,7 +370,7 @@ def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_
     with Records.open(tmp_path / "records.sqlite") as records:
         for t, seconds in enumerate((6.0, 6.0, 60.0)):
             columns = {"work": [1.0, 0.0], "examples": [8, 8], "bytes_up": [72, math.nan], "bytes_down": [72, math.nan]}
-            columns |= {"seconds": [seconds, math.nan], "training_seconds": [2.0, math.nan], "client": [0, 1]}
+            columns |= {"reply_seconds": [seconds, math.nan], "training_seconds": [2.0, math.nan], "client": [0, 1]}
             clients = {name: torch.tensor(values) for name, values in columns.items()}
             records.add_round(RoundRecord(t, asked=2, answered=1, clients=clients))
         (row,) = devices_of(observations(records, experiment, None)).rows
@@ -374,6 +378,31 @@ def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_
     assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
     with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
         devices_of(observations(records, experiment, None))
+
+
+def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
+    """Devices that take 0.05 s a step and more: a simulated round takes what the slowest reply was seen to take."""
+    flower = Flower(clients=3, start_with=3, round_seconds=20.0, request_seconds=5.0, server_data=True)
+    experiment = to.Experiment(
+        world=to.World(to.data.Digits(clients=3)),
+        model=to.models.MLP(8),
+        algorithm=to.Algorithm(local=to.Local(to.SGD(0.1), steps=4, batch_size=10)),
+        rounds=3,
+        runtime=flower,
+    )
+    devices = flower_grid.devices_of(experiment, "012", tmp_path / "devices")
+    for i, device in enumerate(devices):
+        device.slowness = 0.05 * (i + 1)
+    serve_experiment(GridLink(flower_grid.HereGrid(devices)), experiment, tmp_path / "run")
+    assert main(["fleet", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        found = records.clients()
+    slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]
+    again = to.devices.DeviceFile(str(tmp_path / "fleet.csv"))
+    simulated = experiment.but(runtime=to.InProcess(device="cpu", threads=1), **{"world.devices": again})
+    _, records = play(ready(simulated), 3)
+    took = float(np.median([record.extra["simulated_seconds"] for record in records]))
+    assert took == pytest.approx(float(np.median(slowest)), rel=0.2)
 
 
 # -- reports and the command line

@@ -1,7 +1,7 @@
-"""A run's recorded times as devices: what `turnout export RUN --devices FILE` and `turnout fleet` write.
+"""A run's recorded times as devices: what `--devices FILE` of `turnout fleet` and `turnout export` writes.
 
-A deployment records each reply's `seconds` and `training_seconds`; a simulated run its download, training and upload
-apart. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
+A deployment records each reply's `reply_seconds` and `training_seconds`; a simulated run its download, training and
+upload apart. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnout.running.result import Run, open_model
 from turnout.world.devices.device_file import write_devices
 from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
 
-WHOLE, TRAINING = "seconds", "training_seconds"  # of real devices
+WHOLE, TRAINING = "reply_seconds", "training_seconds"  # of real devices
 APART = ("download_time", "train_time", "upload_time")  # of simulated ones
 
 
@@ -44,8 +44,8 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
     simulated = APART[0] in columns
     if not simulated and not {WHOLE, TRAINING} <= columns.keys():
         raise Mistake(
-            f"{records.path} has no times of clients: only a deployment records them (seconds, training_seconds), and "
-            "a run with world.devices"
+            f"{records.path} has no times of clients: only a deployment records them (reply_seconds, "
+            "training_seconds), and a run with world.devices"
         )
     column = {name: _floats(columns, name) for name in ("work", "examples", "bytes_up", "bytes_down")}
     parts = [_floats(columns, name) for name in (APART if simulated else (WHOLE, TRAINING))]
