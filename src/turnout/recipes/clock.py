@@ -121,7 +121,7 @@ def timed(
             model=load.model,
             algorithm=Algorithm(local=local, **({"weighting": FedAvg()} | parts)),
             rounds=40 * round(deadlines),
-            evaluate=Evaluate(every=5 if method == FEDBUFF else 1, per_client=True),
+            evaluate=Evaluate(every=1 if method == WAIT else 5, per_client=True),
             stop=Stop(simulated_hours=deadlines * seconds / 3600),
             runtime=InProcess(device="cpu", threads=1),
         )
