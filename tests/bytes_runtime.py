@@ -113,7 +113,7 @@ class BytesRuntime(Simulated):
         return living_at(self.processes, client_I)
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        plan = self.plan(client_C, download.t)
+        plan = self.plan(client_C, download)
         return plan.turnout, None if plan.asked is None else self._work("work", plan.asked, download)
 
     def _work(self, what: str, asked: Assignment, download: Download) -> Replies:

@@ -24,7 +24,8 @@ LOG = "round,client,work\n" + "".join(f"{t},{c},{c % 3 / 2}\n" for t in range(4)
 EVENTS = "round,client,event\n5,3,leave\n9,3,join\n7,39,join\n"
 
 # Parts with other settings than their defaults, and one of every kind that needs settings; files are in FILES.
-FILES = {"log.csv": LOG, "events.csv": EVENTS}
+DEVICES = "client,tier,gflops,down_mbps,up_mbps,latency\n" + "".join(f"{c},t{c % 2},{c + 1},9,3,0\n" for c in range(40))
+FILES = {"log.csv": LOG, "events.csv": EVENTS, "devices.csv": DEVICES}
 EXAMPLES: list[Any] = [
     to.Stale("weights"),
     to.Friends("distance"),
@@ -41,6 +42,11 @@ EXAMPLES: list[Any] = [
     selection.Fraction(0.3),
     selection.Count(7),
     selection.AsLogged("log.csv"),
+    to.devices.DeviceFile("devices.csv", noise=0.1),
+    to.devices.DeviceFile("devices.csv", mode="resample"),
+    to.devices.Spread(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
+    to.Deadline(5, late="use"),
+    to.FirstReplies(count=2, seconds=8),
     to.Join(3, 5),
     to.Leave(39, 0),
     to.EventLog("events.csv"),

@@ -77,6 +77,24 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """What the server knows of time when a round begins, for runtimes that simulate it.
+
+    now        simulated seconds since the run began
+    limit      seconds the round may take; inf: any
+    arrival_F  when replies still under way arrive, in seconds since the run began
+    seats      asynchronous: how many more clients may be at work
+    owed       bytes that bring clients up to date, given what they hold: of the model and states, without terms
+    """
+
+    now: float = 0.0
+    limit: float = float("inf")
+    arrival_F: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    seats: int = 0
+    owed: Callable[[Tensor, Tensors], Tensor] = lambda client_I, held: torch.zeros(len(client_I))
+
+
+@dataclass(frozen=True)
 class Download:
     """What the server sends to those it asks: the same for all, and a little of each one's own."""
 
@@ -89,6 +107,7 @@ class Download:
     start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
     told: Told = field(default_factory=Told)  # what terms told each of them after its last reply
     missed: Callable[[int], Messages | None] = lambda since: None  # for a client that holds the model of round `since`
+    moment: Moment = field(default_factory=Moment)
 
     def start(self, client_R: Tensor) -> Tensor:
         """What some of those asked start from, in whatever order: [P], or a row each."""

@@ -17,6 +17,7 @@ from turnout.evaluation.settings import Evaluate as Evaluate
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
+from turnout.parts.closing import Closing, WaitForAll
 from turnout.parts.compatibility import check_algorithm
 from turnout.parts.compression.base import Compression, Dense
 from turnout.parts.local import Local
@@ -29,6 +30,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification, TaskSpec
+from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Always, Participation
 
@@ -37,15 +39,19 @@ PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models
 
 @dataclass(frozen=True)
 class World:
-    """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when."""
+    """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when, and
+    how fast devices and their links are (None: time is not simulated)."""
 
     data: DataSpec = field(default_factory=Synthetic)
     participation: Participation = field(default_factory=Always)
     events: tuple[Events, ...] = ()
+    devices: Devices | None = None
 
     def __post_init__(self) -> None:
         check_part("world.data", self.data, DataSpec, "data.Digits(clients=20)")
         check_part("world.participation", self.participation, Participation, "participation.Dropout(0.3)")
+        if self.devices is not None:
+            check_part("world.devices", self.devices, Devices, "devices.Tiers()")
         listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
         object.__setattr__(self, "events", listed)
         if not all(hasattr(entry, "events") for entry in listed):
@@ -94,6 +100,7 @@ class Algorithm:
     server: ServerStep = field(default_factory=Apply)
     selection: Selection = field(default_factory=Everyone)
     membership: Membership = field(default_factory=Membership)
+    closing: Closing = field(default_factory=WaitForAll)
     scale_at: str = "client"
     max_weight: float | None = None
     nonfinite: str = "stop"
@@ -141,6 +148,7 @@ ALGORITHM_PARTS: dict[str, tuple[type, str]] = {
     "server": (ServerStep, "ServerAdam()"),
     "selection": (Selection, "selection.Fraction(0.5)"),
     "membership": (Membership, "Membership(leave='decide')"),
+    "closing": (Closing, "Deadline(60)"),
 }
 
 
@@ -166,6 +174,7 @@ class Stop:
 
     target    value of `metric` (the task's main global metric where none is named)
     patience  evaluations without a new best
+    seconds   of this computer's time; `simulated_hours` of the time of `world.devices`
     """
 
     target: float | None = None
@@ -173,9 +182,10 @@ class Stop:
     patience: int | None = None
     seconds: float | None = None
     bytes: int | None = None
+    simulated_hours: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("patience", "seconds", "bytes"):
+        for name in ("patience", "seconds", "bytes", "simulated_hours"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")

@@ -11,6 +11,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
 from turnout.parts import personal, selection, terms
 from turnout.parts.aggregation import WeightedSum, weighted_mean, weighted_sum
+from turnout.parts.closing import Buffered, Deadline, FirstReplies, Percentile, WaitForAll
 from turnout.parts.compression.base import Dense
 from turnout.parts.compression.quantise import Quantise
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
@@ -37,7 +38,7 @@ from turnout.spelling import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
-from turnout.world import participation
+from turnout.world import devices, participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
 from turnout.world.fleet import Fleet, Reading, read_fleet
 
@@ -48,6 +49,7 @@ __all__ = [
     "Adam",
     "Algorithm",
     "Apply",
+    "Buffered",
     "ByShare",
     "ByWork",
     "Candidates",
@@ -58,6 +60,7 @@ __all__ = [
     "Constant",
     "Constants",
     "Custom",
+    "Deadline",
     "Dense",
     "Distil",
     "DropInactive",
@@ -70,6 +73,7 @@ __all__ = [
     "FedAvg",
     "FedGATE",
     "FedNova",
+    "FirstReplies",
     "Fleet",
     "Friends",
     "InProcess",
@@ -83,6 +87,7 @@ __all__ = [
     "MimeLite",
     "Mistake",
     "NextCharacter",
+    "Percentile",
     "Processes",
     "Proximal",
     "Quantise",
@@ -108,12 +113,14 @@ __all__ = [
     "Turnout",
     "Unused",
     "Uses",
+    "WaitForAll",
     "WeightedSum",
     "Weighting",
     "World",
     "__version__",
     "compare",
     "data",
+    "devices",
     "load_model",
     "models",
     "open_run",

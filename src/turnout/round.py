@@ -23,7 +23,7 @@ from torch import Tensor
 from turnout.clients.state import ClientState, central_model, sent_down
 from turnout.engine.train import Trainer
 from turnout.evaluation.probes import Watch
-from turnout.exchange import Assignment, Download, Runtime
+from turnout.exchange import Assignment, Download, Moment, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
 from turnout.machine.clock import stage
@@ -33,11 +33,13 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
 from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
+from turnout.server.arriving import AGE, landed
 from turnout.server.cohort import Cohort
-from turnout.server.downloads import fetched
+from turnout.server.downloads import fetched, owed_bytes
 from turnout.server.finite import without_bad_numbers
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
+from turnout.server.under_way import DECODED
 from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
 
 
@@ -63,17 +65,23 @@ def run_round(
     log = RoundLog(t, clock, lr, len(server.members), opening)
     with stage("selection"):
         cohort = Cohort.of(server, t, seed, algorithm, runtime)
-    if not len(cohort.asked):
+    if not len(cohort.asked) and not len(server.clock.under_way.client_L):
         return server, log.record(skipped="nobody was asked")
 
+    sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
     download = download_for(cohort.asked, server, t, lr, algorithm, runtime.layout.shared_slots)
+    download = replace(download, moment=moment_of(server, algorithm, cohort, download, sending))
     with stage("client work"):
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
+    arrival = landed(server, algorithm, runtime, cohort, turnout, replies, sending)
+    server, cohort, turnout, replies = arrival.server, arrival.cohort, arrival.turnout, arrival.replies
     log.attended(turnout, cohort)
-    sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
-    log.fetched(fetched(server, algorithm, runtime, download, turnout, replies, sending))
+    log.took(arrival)
+    if turnout.times is None:
+        log.fetched(fetched(server, algorithm, runtime, download, turnout, replies, sending))
     if replies is None:
+        runtime.commit(t, arrival.kept)
         why = "nobody who answered counts" if log.answered else "nobody answered"
         return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
@@ -82,12 +90,13 @@ def run_round(
     position_R = position_R[replies.report["finite"]]
     replies = without_bad_numbers(replies, algorithm.nonfinite, t)
     if len(replies.client_C) == 0:
+        runtime.commit(t, arrival.kept)
         why = "no update of those who count is a number"
         return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
-    runtime.commit(t, served.client_R)
+    runtime.commit(t, torch.cat([served.client_R, arrival.kept]))
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
         served = replace(served, extra=served.extra | said)
@@ -105,6 +114,14 @@ def download_for(
     states = sent_down(server.states, algorithm)
     missed = partial(algorithm.compression.missed, server.compression, slots=slots)
     return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
+
+
+def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
+    """What a simulation of time needs to know of the server."""
+    clock, closing = server.clock, algorithm.closing
+    seats = (getattr(closing, "concurrency", None) or cohort.drawn) - len(clock.under_way.client_L)
+    owed = partial(owed_bytes, server, algorithm, download, sending)
+    return Moment(clock.now, closing.limit(clock.closing), clock.under_way.arrival_L, seats, owed)
 
 
 def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
@@ -157,6 +174,10 @@ def server_work(
     with stage("substitution"):
         lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
     weight_C, old_P = weighed(server, algorithm, cohort, arrived, counts_C, lent)
+    if AGE in replies.report:
+        weight_C = weight_C.index_copy(
+            0, position_R, weight_C[position_R] * algorithm.closing.discount(replies.report[AGE])
+        )
     with stage("aggregate"):
         combined = combined_of(algorithm.aggregation.combine(arrived, weight_C[position_R]))
         total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
@@ -213,7 +234,9 @@ def decoded(
     """What arrived, as the parts of the server see it."""
     by_work_R = algorithm.weighting.client_scale(turnout)[position_R]
     with stage("decode"):
-        update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
+        update_RP = replies.message.tensors.get(DECODED)  # where replies were under way
+        if update_RP is None:
+            update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
     later = algorithm.scale_at == "server" and algorithm.aggregation.linear
     if algorithm.scale_at == "server" and not later:  # what is no sum has to see updates as they count
         update_RP = update_RP * by_work_R[:, None].to(update_RP)

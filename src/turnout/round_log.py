@@ -16,6 +16,7 @@ from torch import Tensor
 
 from turnout.evaluation.metrics import summary
 from turnout.parts.terms.base import Term
+from turnout.server.arriving import Landed
 from turnout.server.cohort import Cohort
 from turnout.server.opening import Opening
 from turnout.server.state import Served
@@ -102,6 +103,28 @@ class RoundLog:
         self.work = float(finished_C[asked_C].mean())
         self.columns |= {"client": turnout.client_C, "work": finished_C}
         self.columns |= {"share": share_C, "examples": examples_C}
+
+    def took(self, arrival: Landed) -> None:
+        """What the round took in simulated time, and each of its clients; what was for nothing is wasted."""
+        times, replies = arrival.turnout.times, arrival.replies
+        if times is None:
+            return
+        client_C = arrival.turnout.client_C
+        used_C = torch.isin(client_C, client_C[:0] if replies is None else replies.client_C)
+        parts = {name: getattr(times, f"{name}_C") for name in ("download", "train", "upload")}
+        spent_C = torch.stack(list(parts.values())).nan_to_num(nan=0.0, posinf=0.0).sum(0)
+        self.columns |= {f"{name}_time": value for name, value in parts.items()}
+        self.columns |= {"begin_time": times.begin_C, "late": times.late_C.long(), "tier": times.tier_C}
+        self.extra |= {
+            "simulated_seconds": arrival.seconds,
+            "simulated_time": arrival.server.clock.now,
+            "device_seconds": float(spent_C.sum()),
+            "wasted_device_seconds": float(spent_C[~used_C].sum()),
+            "late": float(times.late_C.sum()),
+        }
+        if self.t == 0:
+            self.extra["tiers"] = " ".join(times.tiers)
+        self.fetched(times.bytes_down_C)
 
     def reported(self, numbers: Tensors, position_R: Tensor) -> None:
         """Numbers of those who replied, by name: each becomes a column over the cohort."""

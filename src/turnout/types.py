@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake
+from turnout.times import Times as Times
 
 Tensors = dict[str, Tensor]
 Extra = dict[str, float | str]  # numbers and words for the round's record
@@ -79,7 +80,7 @@ class Turnout:
     `work_C` is in units (steps or epochs, as the experiment says), 0 for the absent; `full_work` is what was asked.
     `progress_C` is the same in effective local steps (for plain SGD the steps themselves, for momentum the sum of
     the gradients' coefficients), `full_progress_C` what complete work would have been: scheme C's factor is their
-    ratio, FedNova's normaliser is `progress_C`.
+    ratio, FedNova's normaliser is `progress_C`. `times` is what it took, where that is known.
     """
 
     client_C: Tensor
@@ -87,6 +88,7 @@ class Turnout:
     full_work: float
     progress_C: Tensor
     full_progress_C: Tensor
+    times: Times | None = None
 
     @property
     def present_C(self) -> Tensor:
@@ -106,12 +108,27 @@ class Turnout:
             zero_C.to(value.dtype).index_copy(0, row_C, value)
             for value in (self.work_C, self.progress_C, self.full_progress_C)
         )
-        return replace(self, client_C=client_C, work_C=work_C, progress_C=progress_C, full_progress_C=full_C)
+        times = None if self.times is None else self.times.among(row_C, len(client_C))
+        return replace(
+            self, client_C=client_C, work_C=work_C, progress_C=progress_C, full_progress_C=full_C, times=times
+        )
+
+    def join(self, other: Turnout) -> Turnout:
+        """These clients and others, none of whom are in both, sorted by id."""
+        client_C = torch.cat([self.client_C, other.client_C])
+        order_C = client_C.argsort()
+        both: dict[str, Any] = {
+            name: torch.cat([getattr(self, name), getattr(other, name).to(getattr(self, name))])[order_C]
+            for name in ("client_C", "work_C", "progress_C", "full_progress_C")
+        }
+        times = None if self.times is None or other.times is None else self.times.join(other.times).take(order_C)
+        return replace(self, **both, times=times)
 
     def take(self, rows: Tensor) -> Turnout:
         """The same record for some of the cohort."""
         return replace(
             self,
+            times=None if self.times is None else self.times.take(rows),
             client_C=self.client_C[rows],
             work_C=self.work_C[rows],
             progress_C=self.progress_C[rows],

@@ -10,7 +10,7 @@ exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
 fleet.py      `turnout fleet`
-measuring.py  `turnout trace record`
+measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`
 studies.py    `turnout study`
@@ -89,14 +89,16 @@ app.command("init")(writing.init)
 app.command("data")(looking.data)
 app.command("fleet")(fleet_log.fleet)
 app.command("parity")(parity.parity)
-TRACE = """This machine's own participation trace.
+TRACE = """This machine's own participation trace, and how fast it trains.
 
 \b
 turnout trace record --out mine.csv
+turnout trace device digits --out laptop.csv
 turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
 """
 trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
 trace.command("record")(measuring.record)
+trace.command("device")(measuring.device)
 app.add_typer(trace, name="trace")
 
 

@@ -27,6 +27,10 @@ TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
 ]
 MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The curves and settings to MLflow.")]
+Devices = Annotated[
+    Path | None,
+    typer.Option("--devices", metavar="FILE", help="The times its clients took, as devices for `world.devices`."),
+]
 DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data files are; only a run of an older version needs them.")
 ]
@@ -40,6 +44,7 @@ def export(
     parquet: Parquet = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    devices: Devices = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write a run's trained model, or its records, for other programs.
@@ -53,9 +58,13 @@ def export(
     turnout export runs/mine --csv tables
     turnout export runs/mine --parquet tables --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
+    turnout export runs/deployment --devices fleet.csv
     """
-    if model is csv is parquet is tensorboard is mlflow is None:
-        raise Mistake("say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR or --mlflow URI")
+    if model is csv is parquet is tensorboard is mlflow is devices is None:
+        raise Mistake(
+            "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
+            "--devices FILE"
+        )
     if client is not None and model is None:
         raise Mistake("--client chooses a model: it goes with --model FILE")
     if model is not None:
@@ -66,6 +75,20 @@ def export(
         _replay(run, f"tensorboard:{tensorboard}", f"tensorboard --logdir {tensorboard} shows")
     if mlflow is not None:
         _replay(run, f"mlflow:{mlflow}", f"{mlflow} has")
+    if devices is not None:
+        write_devices(run, devices)
+
+
+def write_devices(run: Path, path: Path) -> None:
+    """The devices that a run's times make, and how to use them."""
+    from turnout.cli.screen import say
+    from turnout.running.observed_times import write_observed_devices
+
+    check_destination("--devices", path)
+    found = write_observed_devices(run, path)
+    noise = f", noise={found.noise:.2g}" if found.noise > 0.005 else ""
+    say(f"{path}: {len(found.rows)} devices; use them with", stderr=False)
+    say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)
 
 
 def _model(run: Path, path: Path, client: str | None, data_dir: Path | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli.exporting import write_devices
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
 
@@ -53,6 +54,10 @@ Out = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The diagnosis as data.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The log as round,client,work.")]
+Devices = Annotated[
+    Path | None,
+    typer.Option("--devices", metavar="FILE", help="Of a run: its times as devices for world.devices."),
+]
 Example = Annotated[
     Path | None, typer.Option("--example", metavar="FILE", help="Write a log that is made up, to try this on.")
 ]
@@ -81,6 +86,7 @@ def fleet(
     out: Out = None,
     json: Json = None,
     csv: Csv = None,
+    devices: Devices = None,
     example: Example = None,
     quick: Quick = False,
 ) -> None:
@@ -96,6 +102,7 @@ def fleet(
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
     turnout fleet client_behave_trace --every 1h --capacity client_device_capacity --samples 600 --megabytes 20
     turnout fleet runs/mine
+    turnout fleet runs/deployment --devices fleet.csv
     """
     from turnout.world.fleet import Reading
 
@@ -106,6 +113,9 @@ def fleet(
             check_destination(option, path)
     if example is not None:
         _write_example(example)
+        return
+    if devices is not None and log is not None:
+        write_devices(log, devices)
         return
     columns = {"round": round, "client": client, "work": work, "time": time, "start": start, "end": end}
     reading = Reading(

@@ -1,4 +1,4 @@
-"""`turnout trace record`: measure this machine's own participation trace."""
+"""`turnout trace record` and `device`: measure this machine's participation trace, and how fast it trains a model."""
 
 from __future__ import annotations
 
@@ -64,3 +64,36 @@ def record(
         shares = [share for _, name, share in rows if name == client]
         say(f"{client}: finished {sum(shares) / len(shares):.0%} of the work on average", stderr=False)
     say(f"log: {out} ({len(rows)} rows)", stderr=False)
+
+
+def device(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE|FILE.toml]", help="Whose model and local training to measure.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file of devices to write.")] = Path("device.csv"),
+    name: Annotated[str, typer.Option(help="What to call this device.")] = "this-machine",
+    down_mbps: Annotated[float, typer.Option(help="Mbit/s to this device; not measured here.")] = 36.0,
+    up_mbps: Annotated[float, typer.Option(help="Mbit/s from this device; not measured here.")] = 11.2,
+    latency: Annotated[float, typer.Option(help="Seconds before a transfer begins.")] = 0.04,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 3.0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Measure how many samples a second this machine trains on, as one client alone, one thread.
+
+    The file is one for `world.devices`. Links are not measured: give what yours have.
+
+    \b
+    turnout trace device digits --out laptop.csv --up-mbps 5
+    turnout run digits --set 'world.devices={kind="device-file", path="laptop.csv", mode="resample"}'
+    """
+    from turnout.cli.planning import DEFAULT_RECIPE, read_source
+    from turnout.cli.screen import say
+    from turnout.running.training_speed import samples_per_second
+    from turnout.world.devices.device_file import DeviceRow, write_devices
+
+    if out.exists() and not force:
+        raise Mistake(f"{out} is there already: choose another --out, or add --force")
+    experiment = next(iter(read_source(source or DEFAULT_RECIPE)[1].values()))
+    speed = samples_per_second(experiment, seconds)
+    write_devices(out, [DeviceRow(name, speed, down_mbps, up_mbps, latency, name)])
+    say(f"{name}: {speed:,.0f} samples a second; {out}", stderr=False)

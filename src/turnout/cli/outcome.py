@@ -15,6 +15,7 @@ from turnout.cli.screen import console, say
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
 from turnout.report import find_runs, results_table, warnings_of
+from turnout.report.clock import fastest
 from turnout.report.runs import Runs
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
@@ -41,6 +42,12 @@ def show(out: Path) -> None:
     except Mistake:
         return
     found.print(table)
+
+
+def say_fastest(out: Path) -> None:
+    """Say which variant reaches the target first in simulated time."""
+    if words := fastest(find_runs(out), None):
+        say(words, stderr=False)
 
 
 def show_profile(plan: RunPlan) -> None:

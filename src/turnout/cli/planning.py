@@ -11,6 +11,7 @@ from turnout.config.read import from_table, load, parse_value, read_file, with_s
 from turnout.config.variants import variants_in
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.parts.closing import Closing, Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, recipes
 from turnout.records.run_list import ListedRun, read_run_list
 from turnout.running.folder import contents, new_folder
@@ -35,9 +36,10 @@ def make_plan(
     out: Path | None,
     resume: bool,
     track: Sequence[str] = (),
+    deadlines: str | None = None,
 ) -> RunPlan:
     """The runs that were asked for, with trackers; `--resume --out DIR` without a source means those in the folder."""
-    plan = _asked_for(source, settings, grid, seeds, out, resume)
+    plan = _asked_for(source, settings, grid, seeds, out, resume, deadlines)
     runs = [replace(run, experiment=tracked_by({"": run.experiment}, track)[""]) for run in plan.runs]
     return replace(plan, runs=runs)
 
@@ -49,10 +51,11 @@ def _asked_for(
     seeds: int | None,
     out: Path | None,
     resume: bool,
+    deadlines: str | None,
 ) -> RunPlan:
     if resume and out is None:
         raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
-    bare = source is None and resume and not grid and seeds is None
+    bare = source is None and resume and not grid and seeds is None and deadlines is None
     if bare and out is not None and _holds_runs(out):
         return _from_folder(out, settings)
     if bare and out is not None and not out.exists():
@@ -64,7 +67,7 @@ def _asked_for(
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
-    variants = with_grid(variants, grid)
+    variants = with_deadlines(with_grid(variants, grid), deadlines)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
     plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
@@ -128,6 +131,41 @@ def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
 def _path(setting: str) -> str:
     """The path of `a.b=c`; a part's `kind` stands for the part."""
     return setting.partition("=")[0].strip().removesuffix(".kind")
+
+
+def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) -> dict[str, Experiment]:
+    """Every variant with every deadline, named after it; a closing that has `seconds` keeps its other settings."""
+    if deadlines is None:
+        return dict(variants)
+    found = {}
+    for said in deadlines.split(","):
+        seconds = _seconds(said.strip())
+        name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
+        for variant, experiment in variants.items():
+            label = f"{variant}, {name}" if len(variants) > 1 else name
+            found[label] = experiment.but(**{"algorithm.closing": _with_seconds(experiment, seconds)})
+    return found
+
+
+def _with_seconds(experiment: Experiment, seconds: float | None) -> Closing:
+    """How rounds are closed with another deadline."""
+    closing = getattr(experiment.algorithm, "closing", None)
+    if seconds is None:
+        return WaitForAll()
+    return replace(closing, seconds=seconds) if isinstance(closing, Deadline | FirstReplies) else Deadline(seconds)
+
+
+def _seconds(said: str) -> float | None:
+    """A deadline as it was written; None for none."""
+    if said == "none":
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise Mistake(f"--deadline {said!r}: give simulated seconds, such as --deadline 30,60,none")
+    return seconds
 
 
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:

@@ -51,6 +51,14 @@ Track = Annotated[
         "own as package.module:Name; may be given again.",
     ),
 ]
+Deadlines = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        metavar="30,60,120",
+        help="Run a variant for each deadline of a round, in simulated seconds (needs world.devices); none for none.",
+    ),
+]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 OtherEngine = Annotated[
     bool, typer.Option("--other-engine", help="Resume though the run's engine is not here; another rounds differently.")
@@ -75,6 +83,7 @@ def run(
     profile: Profile = False,
     track: Track = None,
     other_engine: OtherEngine = False,
+    deadline: Deadlines = None,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -91,6 +100,7 @@ def run(
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
     turnout run my.toml --processes 4
     torchrun --nproc-per-node 4 -m turnout run my.toml
+    turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
     """
     from turnout.cli import outcome, planning, ranks
     from turnout.cli.screen import say
@@ -101,7 +111,7 @@ def run(
         raise typer.Exit(ranks.follow())
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
-    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
+    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
     plan = ranks.with_processes(plan, processes, jobs)
     if not quiet:
         say(plan.text())
@@ -127,6 +137,8 @@ def run(
         raise Mistake(failed[0].why)
     if json_to != "-":
         outcome.show(plan.out)
+        if deadline is not None:
+            outcome.say_fastest(plan.out)
         if profile:
             outcome.show_profile(plan)
         outcome.say_where(plan.out, stderr=False)

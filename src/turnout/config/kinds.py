@@ -21,6 +21,7 @@ from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
 from turnout.models.layers import ModelSpec
 from turnout.parts.aggregation import Aggregation
+from turnout.parts.closing import Closing
 from turnout.parts.compression.base import Compression
 from turnout.parts.mixing import Mixing
 from turnout.parts.optimizers import Optimizer
@@ -32,6 +33,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.task import TaskSpec
+from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
@@ -61,6 +63,7 @@ ROLES = (
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
     Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
     Role("participation", Participation, ("turnout.world.participation",), public="participation"),
+    Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
     Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
     Role("task", TaskSpec, ("turnout.task",)),
@@ -75,6 +78,7 @@ ROLES = (
     Role("weighting", Weighting, ("turnout.parts.weighting",)),
     Role("aggregation", Aggregation, ("turnout.parts.aggregation",)),
     Role("server", ServerStep, ("turnout.parts.server",)),
+    Role("closing", Closing, ("turnout.parts.closing",)),
     Role("event", Events, ("turnout.world.events",)),
     Role("runtime", RuntimeSpec, ("turnout.runtimes.settings", "turnout.runtimes.flower.settings")),
 )

@@ -11,6 +11,7 @@ local.py          what a client does with its data: how much work, and with
   terms/          and local methods that change the gradient (FedProx, SCAFFOLD, ...)
 personal.py       which parameters stay with the client
 compression/      how updates travel, and how many bytes that takes
+closing.py        when the server stops waiting, and what becomes of late replies
 substitution/     who stands in for those who are missing
 weighting.py      how much each reply counts
 aggregation.py    how the updates become one

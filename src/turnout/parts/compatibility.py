@@ -13,6 +13,7 @@ from turnout.errors import Mistake
 from turnout.evaluation.settings import Evaluate
 from turnout.layout import Layout, Predicate
 from turnout.parts.aggregation import Aggregation
+from turnout.parts.closing import Closing
 from turnout.parts.compression.base import Compression, Dense
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
@@ -54,6 +55,9 @@ class AlgorithmParts(Protocol):
     @property
     def membership(self) -> Membership: ...
 
+    @property
+    def closing(self) -> Closing: ...
+
 
 class Measuring(Protocol):
     """What is looked at of an experiment."""
@@ -67,6 +71,29 @@ def check_algorithm(algorithm: AlgorithmParts) -> None:
     _check_personal(algorithm)
     _check_substitution(algorithm)
     _check_terms(algorithm)
+    _check_late(algorithm)
+
+
+def _check_late(algorithm: AlgorithmParts) -> None:
+    """What makes no sense for replies that are used after their round."""
+    closing = algorithm.closing
+    if not closing.uses_late:
+        return
+    name = f"algorithm.closing = {type(closing).__name__}"
+    if algorithm.substitution.lends:
+        why = "nobody is missing, only under way" if closing.buffer else "late replies stand in for themselves"
+        raise Mistake(f"{name} uses late replies, so {why}: leave algorithm.substitution out, or set late = 'discard'")
+    if algorithm.mixing.personal:
+        raise Mistake(
+            f"{name} uses late replies, and algorithm.mixing = {type(algorithm.mixing).__name__} makes models for "
+            "those who reply in the same round: leave one of them out"
+        )
+    for term in algorithm.terms:
+        if term.sends or term.personal:
+            raise Mistake(
+                f"{name} uses late replies, and the term {term.name!r} merges what clients of the same round send: use "
+                "a term that sends nothing (Proximal), or set late = 'discard'"
+            )
 
 
 def _check_personal(algorithm: AlgorithmParts) -> None:

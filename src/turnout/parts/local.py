@@ -63,6 +63,10 @@ class Local:
             return self.batch_size
         return min(self.batch_size * (t + 1), max(most, self.batch_size))
 
+    def batch_of(self, examples_C: Tensor, t: int) -> int:
+        """The batch size of round t, for clients with so many samples."""
+        return self.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
+
     def full_steps(self, per_epoch_C: Tensor) -> Tensor:
         """Complete work of each client in mini-batches."""
         if self.steps is not None:
@@ -101,9 +105,18 @@ def turn_out(
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
-    size = local.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
-    full_C = local.full_steps(steps_per_epoch(examples_C, size, drop_single))
+    full_C = full_steps(examples_C, local, drop_single, t)
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
+    return turnout_of(client_C, steps_C, full_C, local), steps_C
+
+
+def full_steps(examples_C: Tensor, local: Local, drop_single: bool, t: int) -> Tensor:
+    """Complete work of clients with so many samples, in mini-batches."""
+    return local.full_steps(steps_per_epoch(examples_C, local.batch_of(examples_C, t), drop_single))
+
+
+def turnout_of(client_C: Tensor, steps_C: Tensor, full_C: Tensor, local: Local) -> Turnout:
+    """The turnout that so many steps of so many are."""
     work_C = torch.where(steps_C > 0, steps_C.double() / full_C.clamp(min=1) * local.full_work, 0.0)
     progress = local.optimizer.progress
-    return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C)), steps_C
+    return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C))

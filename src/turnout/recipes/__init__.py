@@ -9,6 +9,7 @@ friends.py      paper 003: friends stand in for missing clients
 multitask.py    paper 004: personal BatchNorm layers, distributed Adam
 baselines.py    the methods that papers compare with
 together.py     all papers in one round
+clock.py        fleets of devices, deadlines and asynchronous steps in simulated time
 
 May import settings of every kind (experiment, world, data, models, parts, runtimes, scores); nothing that runs or shows
 an experiment.

@@ -24,12 +24,13 @@ _BYTES, _SECONDS = MetricInfo(False, "bytes"), MetricInfo(False, "seconds")
 COLUMNS: Mapping[str, MetricInfo] = {
     **dict.fromkeys(("members", "asked", "answered", "counted"), _COUNT),
     **dict.fromkeys(("train_loss", "elastic_loss", "substitution_error"), _LOWER),
+    **dict.fromkeys(("late", "age"), _LOWER),
     **dict.fromkeys(("bytes_up", "bytes_down"), _BYTES),
     "work": MetricInfo(True, "percent"),
     "seconds": _SECONDS,
 }
 # A user's part names its numbers as it likes; these endings are a convention (`records.same` leaves times out by it).
-ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS}
+ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS, "_time": _SECONDS}
 
 
 @dataclass(frozen=True)

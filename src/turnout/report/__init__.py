@@ -12,6 +12,7 @@ warnings.py     what must be said before the numbers
 page.py         the page, from title to footer: read this first
 sections.py     the sections that are tables or charts over rounds
 lines.py        charts over rounds, a line for each variant
+clock.py        simulated time: metrics against it, what devices spent, rounds as bars
 clients.py      the sections about single clients
 maps.py         the sections that are heat maps: who turned up when, who stood in for whom
 fleet.py        the diagnosis of a fleet's log, in a terminal; fleet_page.py: as a page

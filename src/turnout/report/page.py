@@ -12,6 +12,7 @@ from turnout import __version__
 from turnout.machine.files import write_whole
 from turnout.report import sections
 from turnout.report.clients import clients_sections
+from turnout.report.clock import clock_section
 from turnout.report.finding import find_runs
 from turnout.report.lines import metric_charts
 from turnout.report.maps import friends_section, turnout_section
@@ -48,6 +49,7 @@ def _sections(runs: Runs, target: float | None) -> list[Markup]:
         *turnout_section(runs),
         *clients_sections(runs),
         *sections.bytes_section(runs),
+        *clock_section(runs, target),
         *sections.weights_section(runs),
         *friends_section(runs),
         *sections.parts_section(runs),

@@ -8,7 +8,7 @@ of those asked that answered), work what they did (the share of what was asked f
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,15 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from turnout.report.clock import has_clock, time_to
 from turnout.report.comparison import comparison, gap_text
 from turnout.report.finding import find_runs
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import Unit, show, sparkline, spread, title_of
+from turnout.report.units import Unit, duration, show, sparkline, spread, title_of
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
-LEFT_OUT = ("best", "time", "seeds", "curve", "down", "up")
+LEFT_OUT = ("best", "time", "seeds", "curve", "down", "up", "simulated")
 LEFT_OUT_LAST = ("work", "turnout", "sum of weights", "difference")
 
 
@@ -49,7 +50,8 @@ def results(runs: Runs, target: float | None = None) -> Results:
         header += [_name(main), *(["difference"] if found else []), "best"]
     header += [_name(m) for m in runs.metrics[1:]]
     if target is not None and main:
-        header.append(f"rounds to {show(target, runs.glossary.unit(main)).replace('.0 ', ' ')}")
+        goal = show(target, runs.glossary.unit(main)).replace(".0 ", " ")
+        header += [f"rounds to {goal}", *([f"time to {goal}"] if has_clock(runs) else [])]
     totals = _totals(runs)
     header += totals
     rows = [_row(runs, name, several, target, totals) for name in runs.variants]
@@ -103,7 +105,7 @@ def _fitting(names: list[str], need: list[int], width: int) -> list[int]:
     """The columns that fit side by side, each with a rule and two blanks; the main metric always stays."""
     main = 2 if "seeds" in names else 1
     others = [i for i in range(main + 1, len(names)) if names[i] not in (*LEFT_OUT, *LEFT_OUT_LAST)]
-    others.sort(key=lambda i: not names[i].startswith("rounds to"))
+    others.sort(key=lambda i: not names[i].startswith(("rounds to", "time to")))
     first, last = ([names.index(n) for n in listed if n in names] for listed in (LEFT_OUT, LEFT_OUT_LAST))
     kept = list(range(len(names)))
     for i in [*first, *reversed(others), *last]:
@@ -140,6 +142,8 @@ def _totals(runs: Runs) -> dict[str, Total]:
         "down": (lambda run: run.total("bytes_down"), "bytes"),
         "time": (lambda run: run.total("seconds"), "seconds"),
     }
+    if has_clock(runs):
+        costs["simulated"] = (lambda run: run.total("simulated_seconds"), "seconds")
     return found | costs
 
 
@@ -160,14 +164,17 @@ def _row(runs: Runs, name: str, several: bool, target: float | None, totals: dic
         if i == 0:
             cells.append(spread([run.best(metric) for run in found], unit(metric)))
     if target is not None and runs.metrics:
-        cells.append(_rounds_to(found, runs.metrics[0], target))
+        main = runs.metrics[0]
+        cells.append(_reached([run.rounds_to(main, target) for run in found]))
+        if has_clock(runs):
+            cells.append(_reached([time_to(run, main, target) for run in found], "seconds"))
     return cells + [show(float(np.mean([total(run) for run in found])), shown) for total, shown in totals.values()]
 
 
-def _rounds_to(found: list[RunRecords], metric: str, target: float) -> str:
-    """Mean rounds to a target over the seeds that reached it, and how many did if not all."""
-    reached = [n for n in (run.rounds_to(metric, target) for run in found) if n is not None]
+def _reached(found: Sequence[float | None], unit: Unit = "number") -> str:
+    """Mean rounds or seconds to a target over the seeds that reached it, and how many did if not all."""
+    reached = [float(n) for n in found if n is not None]
     if not reached:
         return "not reached"
-    words = spread([float(n) for n in reached])
+    words = duration(float(np.mean(reached))) if unit == "seconds" else spread(reached)
     return words if len(reached) == len(found) else f"{words} ({len(reached)} of {len(found)})"

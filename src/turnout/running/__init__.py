@@ -17,6 +17,8 @@ notebook.py    the same in a notebook, updated in place
 frames.py      records as tables of pandas
 model_files.py a trained model as a file: weights, TorchScript, torch.export, ONNX
 prediction.py  what a run's model says of the rows of a table
+observed_times.py  a run's recorded times as devices
+training_speed.py  how many samples a second this machine trains on
 memory.py      whether a run fits this machine
 profile.py     seconds by stage of the round
 

@@ -1,8 +1,10 @@
-"""When to stop before the last round: a target, patience, a time or a byte budget."""
+"""When to stop before the last round: a target, patience, a budget of time (real or simulated) or of bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
@@ -20,11 +22,15 @@ class Progress:
     since_best: int = 0  # evaluations without a new best
     seconds: float = 0.0
     bytes: int = 0
+    simulated: float = 0.0  # seconds
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
         """The progress after one more round."""
         spent = replace(
-            self, seconds=self.seconds + record.seconds, bytes=self.bytes + record.bytes_up + record.bytes_down
+            self,
+            seconds=self.seconds + record.seconds,
+            bytes=self.bytes + record.bytes_up + record.bytes_down,
+            simulated=self.simulated + float(record.extra.get("simulated_seconds", 0.0)),
         )
         value = evaluation.values.get(metric_of(experiment)) if evaluation else None
         return spent if value is None else spent._measured(value, higher_is_better(experiment))
@@ -42,6 +48,7 @@ class Progress:
         progress = cls(
             seconds=float(columns["seconds"].sum()),
             bytes=int(columns["bytes_up"].sum() + columns["bytes_down"].sum()),
+            simulated=float(np.nansum(columns.get("simulated_seconds", np.zeros(1)))),
         )
         metric = metric_of(experiment)
         if metric in records.metrics():
@@ -77,4 +84,6 @@ def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
         return f"the time budget of {stop.seconds:g} s is spent"
     if stop.bytes is not None and progress.bytes >= stop.bytes:
         return f"the byte budget of {stop.bytes:,} is spent"
+    if stop.simulated_hours is not None and progress.simulated >= stop.simulated_hours * 3600:
+        return f"the budget of {stop.simulated_hours:g} simulated hours is spent"
     return None

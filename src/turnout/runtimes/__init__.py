@@ -7,6 +7,7 @@
     parted       parts of a cohort for workers elsewhere, which remember nothing; keeping: what is started for them
     processes    such workers as processes of torch.distributed; ranks: how these talk
     ray          such workers on a Ray cluster; crew: those who are at hand, and who steps in for whom
+    timing       how devices turn bytes and steps into seconds, and those into the turnout
     wire         the records of exchange.py as bytes
     border       whether what a device sent can be used
     table        which settings start which runtime

@@ -57,6 +57,7 @@ class Clients:
         self.store = ClientStore(self._first_rows(), device=self.place.device, device_limit=self.place.share())
         self.trainer = _trainer(self, experiment.runtime)
         self._pending: tuple[Tensor, Tensors] | None = None
+        self._held = _read_by_held(self.algorithm, self.store.initial)
 
     def _first_rows(self) -> Tensors:
         model = self.model
@@ -84,7 +85,7 @@ class Clients:
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
-        rows = self.state(client_I, {}, Told(), lambda name: name.startswith(("residual/", "mine/")))
+        rows = self.state(client_I, {}, Told(), lambda name: name in self._held or name.startswith("mine/"))
         held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
         bytes_I = terms_bytes(self.algorithm.terms, download.down, rows.mine, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
@@ -309,6 +310,31 @@ def with_first_values(first: Model, shared_P: Tensor, states: Tensors) -> tuple[
 
 def _like(value: Tensor, other: Tensor) -> Tensor:
     return value.to(other) if value.is_floating_point() else value.to(other.device)
+
+
+class _Read(dict[str, Tensor]):
+    """Rows that remember which of them were read; who goes through all of them has read all."""
+
+    def __init__(self, rows: Tensors):
+        super().__init__(rows)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("items", "values", "keys", "get"):
+            self.names.update(dict.keys(self))
+        return super().__getattribute__(name)
+
+
+def _read_by_held(algorithm: Algorithm, initial: Tensors) -> set[str]:
+    """Which rows of the store say what model a client holds: residuals themselves, as large as the model, do not."""
+    mark = "residual/"
+    rows = _Read({n.removeprefix(mark): v[None] for n, v in initial.items() if n.startswith(mark)})
+    algorithm.compression.held(rows)
+    return {mark + name for name in rows.names}
 
 
 def _placed(setup: Setup) -> Model:

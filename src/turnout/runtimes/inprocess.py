@@ -20,10 +20,12 @@ from turnout.data import Federation
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
+from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
 from turnout.runtimes.clients import Clients, with_first_values
 from turnout.runtimes.setup import Setup
+from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
@@ -79,21 +81,41 @@ class Simulated(SimulatedWorld):
         super().__init__(setup.experiment, setup.data, setup.calendar)
         self.setup, self.algorithm = setup, setup.algorithm
         self.drop_single = setup.model.batch_statistics
+        devices = setup.experiment.world.devices
+        self.timing = None if devices is None else Timing.of(setup, devices)
 
     @property
     def layout(self) -> Layout:
         return self.setup.model.layout
 
-    def plan(self, client_C: Tensor, t: int) -> Plan:
+    def plan(self, client_C: Tensor, download: Download) -> Plan:
         """Draw who turns up, and give work to those whose work counts, most first."""
-        turnout, steps_C = self.turn_out(client_C, t)
-        row_R = self.algorithm.weighting.counts(turnout).nonzero().squeeze(1)
+        turnout, steps_C = self.timed(client_C, download)
+        counts_C = self.algorithm.weighting.counts(turnout)
+        if turnout.times is not None and not self.algorithm.closing.uses_late:
+            counts_C = counts_C & ~turnout.times.late_C
+        elif turnout.times is not None:
+            counts_C = counts_C & torch.isfinite(turnout.times.arrival_C)
+        row_R = counts_C.nonzero().squeeze(1)
         if len(row_R) == 0:
             return Plan(turnout, None)
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
         scale_R = self.algorithm.weighting.client_scale(turnout)[row_R]
         by_client = self.algorithm.scale_at == "client" and not bool((scale_R == 1).all())
         return Plan(turnout, Assignment(client_C[row_R], steps_C[row_R], scale_R if by_client else None))
+
+    def timed(self, client_C: Tensor, download: Download) -> tuple[Turnout, Tensor]:
+        """Who turns up with how much work, and how many steps that is; with devices, in the time there is."""
+        turnout, steps_C = self.turn_out(client_C, download.t)
+        if self.timing is None:
+            return turnout, steps_C
+        with stage("devices"):
+            held = self.unfinished(client_C, download)
+            return self.timing.turn_out(client_C, steps_C, self.examples(client_C), download, held)
+
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        """What clients say of their download; a runtime asks them."""
+        raise NotImplementedError
 
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""
@@ -123,7 +145,7 @@ class InProcessRuntime(Simulated):
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         """Plan, work, keep."""
-        plan = self.plan(client_C, download.t)
+        plan = self.plan(client_C, download)
         if plan.asked is None:
             return plan.turnout, None
         replies, state = self.work(download, plan.asked)

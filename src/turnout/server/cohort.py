@@ -6,7 +6,7 @@ Shape letters: C clients of the cohort (sorted by id).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -22,8 +22,8 @@ from turnout.server.state import Server
 class Cohort:
     """Clients drawn from the objective, with their shares of it.
 
-    `asked_C` are members; the others have left but stay in the objective: drawn, and absent. `parts` are the cohort's
-    p_k in the whole objective, which are counted only if a term asks.
+    `asked_C` are members; the others have left but stay in the objective, or are still busy: drawn, and absent. `parts`
+    are the cohort's p_k in the whole objective, which are counted only if a term asks.
     """
 
     client_C: Tensor
@@ -32,6 +32,7 @@ class Cohort:
     share_C: Tensor
     objective: int  # clients the objective is over
     parts: Callable[[], Tensor]
+    drawn: int = 0  # how many the selection drew, those still busy included
 
     @property
     def asked(self) -> Tensor:
@@ -41,11 +42,20 @@ class Cohort:
     @staticmethod
     def of(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> Cohort:
         """The cohort of a round; nobody is asked where there are no members."""
-        objective, shares = server.objective, algorithm.shares
-        nobody = torch.empty(0, dtype=torch.int64)
+        objective, nobody = server.objective, torch.empty(0, dtype=torch.int64)
         client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
+        busy_C, drawn = torch.isin(client_C, server.clock.under_way.client_L), len(client_C)
+        if algorithm.closing.buffer is not None:
+            client_C, busy_C = client_C[~busy_C], busy_C[~busy_C]
+        asked_C = server.members.which(client_C) & ~busy_C
+        return replace(Cohort.made_of(client_C, asked_C, server, algorithm, runtime), drawn=drawn)
+
+    @staticmethod
+    def made_of(client_C: Tensor, asked_C: Tensor, server: Server, algorithm: Algorithm, runtime: Runtime) -> Cohort:
+        """A cohort of these clients, some of whom are asked."""
+        objective, shares = server.objective, algorithm.shares
         examples_C = runtime.examples(client_C)
         mean = partial(runtime.mean_examples, objective)
         share_C = shares.of(examples_C, len(objective), mean() if shares.over == "unbiased" else None)
         parts = partial(shares.parts, examples_C, len(objective), mean)
-        return Cohort(client_C, server.members.which(client_C), examples_C, share_C, len(objective), parts)
+        return Cohort(client_C, asked_C, examples_C, share_C, len(objective), parts)

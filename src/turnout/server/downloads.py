@@ -15,7 +15,7 @@ from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense, Sending
 from turnout.server.state import Server
-from turnout.types import Replies, Turnout, wire_bytes
+from turnout.types import Replies, Tensors, Turnout, wire_bytes
 
 
 def fetched(
@@ -27,7 +27,6 @@ def fetched(
     Who turns up has downloaded, also where its work does not count (scheme A: it did not finish). An absent client has
     not: it was asked in vain.
     """
-    way_down = algorithm.compression if download.start_CP is None else Dense()  # nobody else has such a row
     fetched_C = torch.full((len(turnout.client_C),), torch.nan, dtype=torch.float64)
     heard = [] if replies is None else [replies]
     silent_C = turnout.present_C & ~torch.isin(turnout.client_C, replies.client_C if replies else turnout.client_C[:0])
@@ -35,8 +34,16 @@ def fetched(
         heard.append(runtime.unfinished(turnout.client_C[silent_C], download))
     for group in heard:
         with stage("broadcast"):
-            own = replace(sending, client_C=group.client_C)
-            model_R = way_down.catch_up(server.compression, group.message.tensors, own)
-        bytes_R = model_R + wire_bytes(download.states) + group.report["bytes_down"]
+            owed_R = owed_bytes(server, algorithm, download, sending, group.client_C, group.message.tensors)
+        bytes_R = owed_R + group.report["bytes_down"]
         fetched_C[torch.searchsorted(turnout.client_C, group.client_C)] = bytes_R.double()
     return fetched_C
+
+
+def owed_bytes(
+    server: Server, algorithm: Algorithm, download: Download, sending: Sending, client_I: Tensor, held: Tensors
+) -> Tensor:
+    """What brings clients up to date that hold something already: the model, or what they missed of it, and states."""
+    way_down = algorithm.compression if download.start_CP is None else Dense()  # nobody else has such a row
+    model_I = way_down.catch_up(server.compression, held, replace(sending, client_C=client_I))
+    return model_I + wire_bytes(download.states)

@@ -121,6 +121,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
             substitution=algorithm.substitution.forget(server.substitution, out_I),
             compression=algorithm.compression.forget(server.compression, out_I),
             told=server.told.without(out_I),
+            clock=replace(server.clock, under_way=server.clock.under_way.without(out_I)),
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster
     after = replace(after, roster=roster, origin=scene.t if change.shifted else server.origin)

@@ -13,6 +13,7 @@ from torch import Tensor
 from turnout.exchange import Farewell, Told
 from turnout.parts.membership.roster import Roster
 from turnout.parts.substitution.base import Lent
+from turnout.server.under_way import ServerClock
 from turnout.types import Extra, State, Tensors, flatten
 from turnout.world.members import Members
 
@@ -60,7 +61,8 @@ class Server:
     step     the state of the server's step (`algorithm.server`)
     told     what terms have told clients that have not heard it yet
     left     what terms remember of those who have left
-    origin   the round in which the objective last shifted: where the clock starts
+    origin   the round in which the objective last shifted: where the schedule's clock starts
+    clock    simulated time, and replies that are under way
     """
 
     shared_P: Tensor
@@ -76,6 +78,7 @@ class Server:
     told: Told = field(default_factory=Told)
     left: Left = field(default_factory=Left)
     origin: int = 0
+    clock: ServerClock = field(default_factory=ServerClock)
 
     @property
     def objective(self) -> Members:
@@ -87,7 +90,7 @@ class Server:
         """As a tree for a checkpoint."""
         names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
         plain = {name: getattr(self, name) for name in names}
-        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told")}
+        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told", "clock")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
 
     @classmethod
@@ -97,6 +100,7 @@ class Server:
             "members": Members.from_state(state["members"]),
             "roster": Roster.from_state(state["roster"]),
             "told": Told.from_state(state["told"]),
+            "clock": ServerClock.from_state(state["clock"]) if "clock" in state else ServerClock(),
             "left": Left(state["left"]["client"], state["left"]["rows"]),
         }
         return cls(**state | typed)

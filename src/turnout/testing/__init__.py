@@ -8,6 +8,7 @@ end, has the check of each role.
 
 examples.py   example rounds in which everything happens, and what all parts with a state promise
 world.py      who shows up, who joins and leaves, whom to ask
+time.py       devices, and how rounds are closed
 data.py       data, partitions, sizes, models, tasks
 clients.py    optimizers, schedules
 terms.py      terms of the gradient
@@ -26,6 +27,7 @@ from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
 from turnout.models.layers import ModelSpec
 from turnout.parts.aggregation import Aggregation
+from turnout.parts.closing import Closing
 from turnout.parts.compression.base import Compression
 from turnout.parts.mixing import Mixing
 from turnout.parts.optimizers import Optimizer
@@ -43,15 +45,19 @@ from turnout.testing.history import check_mixing, check_substitution
 from turnout.testing.messages import check_compression
 from turnout.testing.server import check_aggregation, check_server_step, check_weighting
 from turnout.testing.terms import check_term
+from turnout.testing.time import check_closing, check_devices
 from turnout.testing.world import check_events, check_like_log, check_participation, check_selection
+from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
 __all__ = [
     "CHECKS",
     "check_aggregation",
+    "check_closing",
     "check_compression",
     "check_data",
+    "check_devices",
     "check_events",
     "check_like_log",
     "check_mixing",
@@ -78,6 +84,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     Sizes: check_sizes,
     Participation: check_participation,
     Events: check_events,
+    Devices: check_devices,
     ModelSpec: check_model,
     TaskSpec: check_task,
     Selection: check_selection,
@@ -90,4 +97,5 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     Weighting: check_weighting,
     Aggregation: check_aggregation,
     ServerStep: check_server_step,
+    Closing: check_closing,
 }

@@ -32,6 +32,8 @@ def check_compression(compression: Compression) -> None:
         sending = Sending(t, 0, torch.tensor([2, 5, 9]), SLOTS)
         message, after = compression.encode(update_CP.clone(), _copies(kept), sending)
         decoded_CP = compression.decode(message, sending, start_P)
+        longest = int(message.bytes_C.max())
+        expect(longest <= compression.longest(sending), f"longest: a message of {longest} bytes is longer than said")
         expect(after.keys() == kept.keys(), f"encode: keeps {sorted(after)}, but `residuals` has {sorted(kept)}")
         check_numbers("decode", decoded_CP, update_CP)
         _check_alone(compression, update_CP, kept, sending, message, after, start_P)

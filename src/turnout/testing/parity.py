@@ -37,7 +37,7 @@ ONE_PER_PART = (
     "participation/A", "participation/C", "baselines/FedNova", "baselines/SCAFFOLD", "baselines/VRL-SGD",
     "baselines/MimeLite", "baselines/APFL", "baselines/FedAMP", "compression/8 bits", "compression/ternary",
     "elastic/EFL", "multitask/MT-FedAdam", "friends/Friends", "friends/Stale", "arrival/fast-reboot",
-    "departure/include", "together/all", "labels/average",
+    "departure/include", "together/all", "labels/average", "deadlines/ternary", "deadlines/FedBuff",
 )  # fmt: skip
 
 LOOKED_AT = {  # what else is measured in some of them: what the missing would have sent, each client's own test data

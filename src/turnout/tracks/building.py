@@ -73,6 +73,9 @@ def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
         experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
+    if experiment.world.devices is not None:
+        devices = tied(experiment.world.devices, enrolment, experiment.rounds, "world.devices")
+        experiment = experiment.but(**{"world.devices": devices})
     unit = enrolment.standardised
     if unit is None or isinstance(experiment.task, InOwnUnit):
         return experiment

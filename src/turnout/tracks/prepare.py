@@ -16,14 +16,16 @@ from turnout.config.read import lasting
 from turnout.data import Federation
 from turnout.engine.trainers import Place, place_of
 from turnout.errors import Mistake
-from turnout.exchange import Enrolment
+from turnout.exchange import Enrolment, Runtime
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout, lay_out
+from turnout.parts.closing import WaitForAll
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
 from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.table import open_runtime
 from turnout.server.state import Server
+from turnout.server.under_way import ServerClock
 from turnout.task import check_model
 from turnout.tracks.building import (
     bound,
@@ -71,6 +73,7 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     runtime = open_runtime(experiment.runtime, setup)
     if experiment.evaluate.substitution and runtime.simulation is None:
         raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
+    check_time(experiment, runtime)
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
@@ -79,6 +82,18 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
         odd = tuple(oddities(experiment, algorithm, federation, model.batch_statistics))
     tests = None if federation is None else federation.central_set
     return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, tests, odd)
+
+
+def check_time(experiment: Experiment, runtime: Runtime) -> None:
+    """Simulated time needs devices, and simulated clients."""
+    closes = type(_algorithm(experiment).closing) is not WaitForAll
+    simulated = runtime.simulation is not None
+    if experiment.world.devices is None and simulated and (closes or experiment.stop.simulated_hours is not None):
+        what = "algorithm.closing" if closes else "stop.simulated_hours"
+        raise Mistake(f"{what} is about simulated time, and there is none: set world.devices, such as devices.Tiers()")
+    if not simulated and (closes or experiment.world.devices is not None):
+        what = "algorithm.closing" if closes else "world.devices"
+        raise Mistake(f"{what} is about simulated devices, and this runtime has real ones: leave it out")
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:
@@ -119,6 +134,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
+        clock=ServerClock(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
     )
 
 

@@ -13,6 +13,8 @@ enrolment.py       what is known of the clients before the first round, and how 
 members.py         the set of enrolled clients
 events/            who joins and leaves when: a list, a file or rates, checked, as one calendar
 
+devices/           how fast devices compute, how fast their links are, when they are on; rounds in time
+
 recording.py       measuring a participation trace on this machine
 contention.py      the two processes of such a measurement
 

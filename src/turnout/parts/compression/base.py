@@ -46,6 +46,10 @@ class Compression(Protocol):
         """The clients' messages and what they keep back for the next one (may write into `update_CP` and `kept`)."""
         ...
 
+    def longest(self, sending: Sending) -> int:
+        """No client's message is longer than so many bytes: what a device reckons with before it has trained."""
+        ...
+
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         """The updates as the server has them [C, P], in its precision."""
         ...
@@ -88,6 +92,9 @@ class Dense:
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         return Message({"update": update_CP}, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
+
+    def longest(self, sending: Sending) -> int:
+        return dense_bytes(sending.slots)
 
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         return message.tensors["update"]

@@ -98,6 +98,9 @@ class ErrorFeedback(ABC):
             left_CP.masked_fill_((away_C >= self.reset_after)[:, None], 0)
         return left_CP
 
+    def longest(self, sending: Sending) -> int:
+        return self.codec("up", sending).longest(sending.slots)
+
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         coded = Coded(message.tensors["byte"].to(like_P.device), message.bytes_C)
         return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)

@@ -73,6 +73,8 @@ def checked(experiment: Experiment) -> Scores:
     if experiment.start is not None:
         raise Mistake("start = ... loads one model's weights, and here every client has its own: leave it out, or give "
                       "algorithm.models a module that has its weights")  # fmt: skip
+    if experiment.world.devices is not None:
+        raise Mistake("world.devices times rounds of weights, and here scores are federated: leave it out")
     asked, plain = experiment.evaluate, Evaluate()
     for name in ("per_client", "substitution", "recovery", "gradients", "activations"):
         if getattr(asked, name) != getattr(plain, name):

@@ -1,0 +1,46 @@
+"""How many samples of an experiment this machine trains on in a second, as a single client would."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+
+from turnout.errors import Mistake
+from turnout.exchange import Runtime
+from turnout.experiment import Experiment
+from turnout.round import download_for
+from turnout.runtimes.inprocess import InProcessRuntime
+from turnout.runtimes.settings import InProcess
+from turnout.tracks.prepare import prepare
+from turnout.tracks.weights import Weights
+
+
+def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
+    """The median over rounds of the client with the most samples (among the first hundred), alone on one thread."""
+    settings = {"runtime": InProcess(device="cpu", threads=1), "world.devices": None}
+    track = prepare(experiment.but(**settings))
+    if not isinstance(track, Weights) or not isinstance(track.runtime, InProcessRuntime):
+        raise Mistake("training speed is measured of models whose weights are federated: name such a recipe or file")
+    ids = torch.arange(min(track.clients, 100))
+    examples_I = track.runtime.examples(ids)
+    alone = ids[examples_I.argmax()].unsqueeze(0)
+    samples, speeds, until = _samples(experiment, int(examples_I.max())), list[float](), time.monotonic() + seconds
+    while len(speeds) < 3 or time.monotonic() < until:
+        began = time.perf_counter()
+        _train(track, track.runtime, alone)
+        speeds.append(samples / (time.perf_counter() - began))
+    return median(speeds[1:])  # the first one warms up
+
+
+def _samples(experiment: Experiment, examples: int) -> int:
+    local = experiment.algorithm.local
+    return examples * local.full_work if local.steps is None else local.steps * min(local.batch_size, examples)
+
+
+def _train(track: Weights, runtime: Runtime, alone: torch.Tensor) -> None:
+    assert runtime.simulation is not None
+    lr = track.algorithm.local.optimizer.lr
+    download = download_for(alone, track.server, 0, lr, track.algorithm, runtime.layout.shared_slots)
+    runtime.simulation.would_send(alone, download)

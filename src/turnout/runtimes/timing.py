@@ -1,0 +1,213 @@
+"""A round in time: how `world.devices` turns bytes and steps into seconds, and seconds into the turnout.
+
+Participation says who is on, and how much of the work each would do; devices say how long that takes; the closing says
+when the server stops waiting. All three meet here, once, where the turnout is drawn and before anybody trains, so that
+only what counts is trained. What has to be known beforehand, and how it is:
+
+- What a client downloads is known: the shared parameters, or the messages it missed (`compression.catch_up`, from what
+  it holds), states, what terms broadcast. It is the number in the records. What terms tell a client after a round goes
+  with its next download and takes no time here.
+- Training time is that of the samples of the steps taken (timeline.py), at the speed of the device for this model: the
+  operations of one forward pass, counted, times three. Or the samples a second that a user has measured.
+- What a client will send is known where the encoding has a fixed length (dense, eight bits). Where that depends on
+  the numbers (sparse messages), a device reckons with the longest message there can be (`compression.longest`): who
+  must be done by a deadline stops training when there is just time left to send that. Who is late is decided by that
+  bound; the seconds in the records are those of the bytes that were sent.
+
+Absent: not on at all. Late: asked and at work, but the reply comes after the round is closed, or never, because not one
+step fits or the device leaves its charger first. A late reply is not trained at all, unless the closing uses it later.
+
+Shape letters: C clients of the cohort.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from turnout.clients.state import initial_moments, initial_shared
+from turnout.exchange import Download
+from turnout.experiment import Algorithm
+from turnout.parts.closing import IDLE
+from turnout.parts.compression.base import Sending
+from turnout.parts.local import full_steps, turnout_of
+from turnout.rng import uniform
+from turnout.runtimes.setup import Model, Setup
+from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
+from turnout.world.devices.base import DeviceDraw, Devices
+from turnout.world.devices.timeline import Pace, Passes
+
+TRAINING = 3  # a forward and a backward pass are about three forward passes
+
+
+def flops_of_sample(model: Model, x: Tensor) -> float:
+    """Operations of one sample's training; where none are counted (layers that torch does not count), two a parameter.
+
+    >>> import torch.nn as nn
+    >>> from turnout.layout import lay_out
+    >>> line = nn.Linear(60, 10)
+    >>> flops_of_sample(Model(line, lay_out(line, None), torch.zeros(610), {}), torch.zeros(1, 60))
+    3600.0
+    """
+    module = copy.deepcopy(model.module).cpu().eval()
+    x = x.cpu().to(next(module.parameters()).dtype) if x.is_floating_point() else x.cpu()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(x[:1])
+    return TRAINING * float(counter.get_total_flops() or 2 * model.layout.width)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the times of all rounds have in common."""
+
+    devices: Devices
+    algorithm: Algorithm
+    seed: int
+    flops: float  # of one sample's training
+    beside: int  # bytes that a client sends beside its update
+    sending: Sending
+    drop_single: bool
+
+    @classmethod
+    def of(cls, setup: Setup, devices: Devices) -> Timing:
+        algorithm, model, seed = setup.algorithm, setup.model, setup.experiment.seed
+        federation, layout = setup.data, model.layout
+        held = next(c for c in range(federation.clients) if int(federation.examples(torch.tensor([c]))[0]) > 0)
+        x, _ = federation.train(torch.tensor([held]), 0).of(0)
+        shared_P = model.flat_P[: layout.shared]
+        states = {name: model.states[name] for name in layout.shared_states}
+        states |= initial_moments(layout, shared_P, algorithm)
+        states |= initial_shared(layout, model.flat_P, model.states, algorithm)
+        hints = algorithm.substitution.hints(torch.zeros(1, layout.shared), 0, seed)
+        sums = sum(term.sends for term in algorithm.terms) * layout.shared
+        return cls(
+            devices=devices,
+            algorithm=algorithm,
+            seed=seed,
+            flops=flops_of_sample(model, x),
+            beside=wire_bytes(states) + row_bytes(hints) + int(4 * sums),
+            sending=Sending(0, seed, torch.empty(0, dtype=torch.int64), layout.shared_slots),
+            drop_single=model.batch_statistics,
+        )
+
+    def planned_bytes(self, t: int) -> int:
+        """What a device reckons with sending: the longest message, and what goes beside it."""
+        return self.algorithm.compression.longest(replace(self.sending, t=t)) + self.beside
+
+    def turn_out(
+        self, client_C: Tensor, steps_C: Tensor, examples_C: Tensor, download: Download, held: Replies
+    ) -> tuple[Turnout, Tensor]:
+        """The turnout with its times, and the steps of each, given the steps that participation leaves them.
+
+        `held` is what clients say of the model they hold. Late clients are in it with the work they would have done.
+        """
+        t, moment, closing = download.t, download.moment, self.algorithm.closing
+        draw = self.devices.draw(client_C, t, self.seed)
+        passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
+        down_C = (moment.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
+        up_C = torch.full_like(down_C, self.planned_bytes(t))
+        pace = Pace.of(draw, down_C, up_C, self.flops, passes)
+        on_C = self.devices.on_for(client_C, moment.now, self.seed)
+        steps_C = torch.where(on_C > 0, steps_C, 0)
+        full_C = full_steps(examples_C, self.algorithm.local, self.drop_single, t)
+        complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
+        by_C = torch.minimum(on_C, torch.full_like(on_C, moment.limit))
+        never_C = torch.zeros_like(steps_C, dtype=torch.bool)
+        if closing.partial:
+            fit_C = torch.minimum(steps_C, pace.steps_by(by_C))
+            never_C = (fit_C == 0) & (steps_C > 0)
+            steps_C = torch.where(never_C, steps_C, fit_C)
+        train_C = pace.train_C(steps_C)
+        total_C = pace.download_C + train_C + pace.upload_C
+        never_C = never_C | (total_C > on_C)
+        begin_C, closes = self._order(client_C, torch.where(never_C | (steps_C == 0), torch.inf, total_C), download)
+        steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
+        there_C = steps_C > 0
+        times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
+        late_C = there_C & (never_C | (times.arrival_C > closes + 1e-9))
+        in_time_C = there_C & ~late_C
+        last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
+        times = _lost(replace(times, late_C=late_C, ends_with_last=last, planned_up=self.planned_bytes(t)), never_C)
+        return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
+
+    def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float]:
+        """When each begins (NaN: it is not asked after all), and when the round is closed."""
+        moment, closing = download.moment, self.algorithm.closing
+        if closing.buffer is None:
+            return torch.zeros_like(total_C), closing.closes(total_C, moment.limit)
+        order_C = uniform(self.seed, "order", download.t, ids=client_C).argsort()
+        waiting = [(int(c), float(total_C[c])) for c in order_C.tolist() if math.isfinite(float(total_C[c]))]
+        flying = [max(0.0, arrival - moment.now) for arrival in moment.arrival_F.tolist()]
+        begin, closes = buffered(flying, waiting, moment.seats, closing.buffer)
+        begin_C = torch.full_like(total_C, torch.nan)
+        begin_C[list(begin)] = torch.tensor(list(begin.values()), dtype=begin_C.dtype)
+        return begin_C, closes
+
+
+def buffered(
+    flying: list[float], waiting: list[tuple[int, float]], seats: int, size: int
+) -> tuple[dict[int, float], float]:
+    """Until `size` replies are there: who begins when, and when the last of them arrives.
+
+    flying   when replies still under way arrive
+    waiting  (who, seconds that its round takes) in the order in which they are asked, once there is a seat
+
+    >>> buffered([4.0], [(7, 3.0), (8, 2.0), (9, 1.0)], seats=1, size=2)
+    ({7: 0.0, 8: 3.0}, 4.0)
+    """
+    begin: dict[int, float] = {}
+    arrivals = list(flying)
+    heapq.heapify(arrivals)
+    queue = iter(waiting)
+
+    def ask(at: float) -> None:
+        who = next(queue, None)
+        if who is not None:
+            begin[who[0]] = at
+            heapq.heappush(arrivals, at + who[1])
+
+    for _ in range(max(0, seats)):
+        ask(0.0)
+    closes = IDLE if not arrivals else 0.0
+    for arrived in range(size):
+        if not arrivals:
+            break
+        closes = heapq.heappop(arrivals)
+        if arrived < size - 1:
+            ask(closes)
+    return begin, closes
+
+
+def _times(
+    pace: Pace, draw: DeviceDraw, down_C: Tensor, complete_C: Tensor, begin_C: Tensor, train_C: Tensor,
+    there_C: Tensor, closes: float, tiers: tuple[str, ...],
+) -> Times:  # fmt: skip
+    """The times of those who are there, NaN for the others."""
+
+    def known(value_C: Tensor) -> Tensor:
+        return torch.where(there_C, value_C, torch.nan)
+
+    return Times(
+        begin_C=known(begin_C),
+        download_C=known(pace.download_C),
+        train_C=known(train_C),
+        upload_C=known(pace.upload_C),
+        full_C=known(complete_C),
+        bytes_down_C=known(down_C),
+        late_C=torch.zeros_like(there_C),
+        up_C=draw.up_C,
+        tier_C=draw.tier_C,
+        closes=closes,
+        tiers=tiers,
+    )
+
+
+def _lost(times: Times, never_C: Tensor) -> Times:
+    """Who never replies uploads nothing: its upload is endless, until the round is closed."""
+    return replace(times, upload_C=torch.where(never_C & times.late_C, torch.inf, times.upload_C))

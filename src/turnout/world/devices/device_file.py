@@ -1,0 +1,179 @@
+"""Devices from a CSV file: one row a client, or rows to draw from.
+
+    client,tier,samples_per_second,down_mbps,up_mbps,latency
+    ada,phone,310.5,36,11,0.04
+
+`samples_per_second` is of the model at hand; a file may have `gflops` instead, which serves any model. `tier` may be
+left out. `turnout fleet RUN --devices out.csv` writes such a file from the times a deployment was observed to take,
+`turnout trace device` one of this machine.
+
+Shape letters: C clients of the cohort, N rows of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.rng import uniform
+from turnout.world.client_names import ClientNames
+from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather
+from turnout.world.enrolment import Enrolment
+
+SPEEDS = ("samples_per_second", "gflops")
+LINKS = ("down_mbps", "up_mbps", "latency")
+MODES = ("match", "resample")
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One row of such a file; `speed` is in the unit of the file's column."""
+
+    client: str
+    speed: float
+    down_mbps: float
+    up_mbps: float
+    latency: float
+    tier: str = "device"
+
+
+@dataclass(frozen=True)
+class DeviceTable:
+    """All rows; `unit` is the name of the column that says how fast they compute."""
+
+    rows: tuple[DeviceRow, ...]
+    unit: str = "samples_per_second"
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.tier for row in self.rows))
+
+
+def write_devices(path: str | Path, rows: Iterable[DeviceRow], unit: str = "samples_per_second") -> None:
+    """Write a file of devices."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["client", "tier", unit, *LINKS])
+        for row in rows:
+            numbers = (row.speed, row.down_mbps, row.up_mbps, row.latency)
+            writer.writerow([row.client, row.tier, *(f"{number:.6g}" for number in numbers)])
+
+
+def read_devices(path: str | Path) -> DeviceTable:
+    """Read and check a file of devices; a mistake names its line."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            found = list(csv.DictReader(file, skipinitialspace=True))
+            header = list(found[0]) if found else []
+    except OSError as error:
+        raise Mistake(f"cannot read the devices {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Mistake(f"{path} is not a CSV text of devices: {error}") from error
+    unit = next((name for name in SPEEDS if name in header), None)
+    lacking = [name for name in ("client", *LINKS) if name not in header]
+    if unit is None or lacking:
+        what = lacking[0] if lacking else " or ".join(SPEEDS)
+        raise Mistake(
+            f"{path} has no column {what}: the header is client,tier,samples_per_second,down_mbps,up_mbps,latency"
+        )
+    rows = tuple(_row(path, i + 2, row, unit) for i, row in enumerate(found))
+    if len({row.client for row in rows}) < len(rows):
+        seen: set[str] = set()
+        twice = next(row.client for row in rows if row.client in seen or seen.add(row.client))  # type: ignore[func-returns-value]
+        raise Mistake(f"{path} has two rows of client {twice}: give one device a client")
+    return DeviceTable(rows, unit)
+
+
+def _row(path: str | Path, line: int, row: dict[str, str], unit: str) -> DeviceRow:
+    numbers = {}
+    for name in (unit, *LINKS):
+        try:
+            numbers[name] = float(row[name])
+        except (TypeError, ValueError):
+            raise Mistake(f"{path}, line {line}: {name} must be a number, got {row[name]!r}") from None
+        if not (numbers[name] > 0 or (name == "latency" and numbers[name] == 0)) or numbers[name] == float("inf"):
+            raise Mistake(f"{path}, line {line}: {name} must be above 0, got {row[name]}")
+    links = {name: numbers[name] for name in LINKS}
+    return DeviceRow(row["client"].strip(), numbers[unit], **links, tier=(row.get("tier") or "device").strip())
+
+
+@dataclass(frozen=True)
+class DeviceFile(Weather):
+    """Devices of a CSV file of `client,tier,samples_per_second,down_mbps,up_mbps,latency` (or `gflops`).
+
+    mode="match"     every client has the row of its name (its number where the data has no names)
+    mode="resample"  every client has one of the rows for good, at random
+    and the settings of `Weather`
+    """
+
+    path: str
+    mode: str = "match"
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in MODES:
+            raise Mistake(f"world.devices.mode is {self.mode!r}: {nearest(self.mode, MODES)}")
+
+    @cached_property
+    def table(self) -> DeviceTable:
+        """The rows, read once."""
+        return read_devices(self.path)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return self.table.tiers
+
+    @cached_property
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        """The numbers [N, 4], and the place of each row's tier [N]."""
+        rows = [(row.speed, row.down_mbps, row.up_mbps, row.latency) for row in self.table.rows]
+        places = [self.tiers.index(row.tier) for row in self.table.rows]
+        return torch.tensor(rows, dtype=torch.float64), torch.tensor(places)
+
+    @cached_property
+    def _row_of(self) -> dict[int, int]:
+        names = ClientNames(self.names)
+        return {n: i for i, row in enumerate(self.table.rows) if (n := names.number(row.client)) is not None}
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> DeviceFile:
+        """This file for these clients, checked."""
+        tied = replace(self, names=enrolment.names)
+        tied.__dict__["table"] = self.table
+        if self.mode == "match":
+            missing = next((c for c in range(enrolment.clients) if c not in tied._row_of), None)
+            if missing is not None:
+                name = enrolment.names[missing] if enrolment.names else missing
+                raise Mistake(
+                    f"{self.path} has no device for client {name}: give every client a row, or set "
+                    "world.devices.mode = 'resample'"
+                )
+        return tied
+
+    def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
+        number_N4, tier_N = self._columns
+        if self.mode == "resample":
+            row_C = (uniform(seed, "device", "row", ids=client_C) * len(tier_N)).long()
+        else:
+            row_C = torch.tensor([self._row_of[c] for c in client_C.tolist()], dtype=torch.int64)
+        speed_C, down_C, up_C, latency_C = number_N4[row_C].unbind(1)
+        by_samples = self.table.unit == "samples_per_second"
+        draw = DeviceDraw(
+            compute_C=speed_C if by_samples else speed_C * GIGA,
+            down_C=down_C * BYTES_OF_MEGABIT,
+            up_C=up_C * BYTES_OF_MEGABIT,
+            latency_C=latency_C,
+            tier_C=tier_N[row_C],
+            by_samples=by_samples,
+        )
+        return self.in_weather(draw, client_C, t, seed)
+
+
+KINDS = {"device-file": DeviceFile}

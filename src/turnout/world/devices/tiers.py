@@ -1,0 +1,142 @@
+"""Tiers of devices from published figures, named with their source. They are figures, not promises: measure your own.
+
+Computing speed. What is published of devices are peaks or benchmarks of dense algebra; training a small network in a
+Python framework reaches a few percent of that. Paper 004 trained on Raspberry Pis: its Table 2 has 26 s of client work
+for MNIST and 93 s for CIFAR-10, which is 0.3 to 2.5 GFLOP/s by what one takes for its sample counts, beside a peak of
+38. We take `EFFICIENCY` = 3 % of the peak for every tier. Only ratios between tiers, and of computing to links, matter
+to who is late.
+
+Shape letters: C clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from turnout.errors import Mistake, nearest
+from turnout.rng import uniform
+from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather, normal
+from turnout.world.enrolment import Enrolment
+
+EFFICIENCY = 0.03
+WAYS = ("draw", "cluster")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A kind of device: peak GFLOP/s in single precision, Mbit/s each way, seconds of latency, and who says so."""
+
+    name: str
+    peak_gflops: float
+    down_mbps: float
+    up_mbps: float
+    latency: float
+    source: str
+
+
+_MOBILE = "links: Speedtest Global Index of September 2020, world mean of mobile: 36.0 down, 11.2 up, 40 ms"
+_FIXED = "links: Speedtest Global Index of September 2020, world mean of fixed broadband: 85.7 down, 45.7 up, 21 ms"
+_VFPBENCH = "vfpbench, all cores, single precision (wlog.flatlib.jp, January 2019)"
+
+TIERS = {
+    tier.name: tier
+    for tier in (
+        Tier("laptop", 200.0, 85.7, 45.7, 0.021,
+             f"HPL on an i7-6820HQ: 100 GFLOP/s in double precision (kreier.github.io/benchmark), twice that in "
+             f"single; {_FIXED}"),
+        Tier("phone-2018", 139.3, 36.0, 11.2, 0.040, f"Snapdragon 845, 139.3 GFLOP/s by {_VFPBENCH}; {_MOBILE}"),
+        Tier("phone-2015", 74.0, 36.0, 11.2, 0.040, f"Snapdragon 808, 74.0 GFLOP/s by {_VFPBENCH}; {_MOBILE}"),
+        Tier("raspberry-pi-3b", 37.7, 4.3, 3.5, 0.020,
+             "four Cortex-A53 cores, 47.1 GFLOP/s at 1.5 GHz by vfpbench, at 1.2 GHz; links: paper 004, Table 2, the "
+             "2NN of 199,210 parameters down in 1.5 s and up in 1.8 s; latency assumed"),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tiers(Weather):
+    """A fleet of several tiers; who has which device is drawn once, by the shares (equal where none are given).
+
+    names   of `turnout.world.devices.tiers.TIERS`: laptop, phone-2018, phone-2015, raspberry-pi-3b
+    spread  deviation of the logarithm of each speed among the devices of a tier
+    slower  how many times slower than by these figures they compute: small networks reach less of a peak, and so does
+            a device that does other things
+    by      "draw": whoever has which device; "cluster": the data's clusters of clients have one tier each, the first
+            clusters the first tier, so that a tier has samples that no other has
+    and the settings of `Weather`
+    """
+
+    names: tuple[str, ...] = ("phone-2018", "phone-2015", "raspberry-pi-3b")
+    shares: tuple[float, ...] = ()
+    spread: float = 0.2
+    slower: float = 1.0
+    by: str = "draw"
+    clusters: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "shares", tuple(self.shares) or (1.0,) * len(self.names))
+        for name in self.names:
+            if name not in TIERS:
+                raise Mistake(f"world.devices.names has {name!r}: {nearest(name, TIERS)}")
+        if not self.names or len(self.shares) != len(self.names) or not all(share > 0 for share in self.shares):
+            raise Mistake(
+                f"world.devices.shares = {list(self.shares)} of the tiers {', '.join(self.names)}: one share above 0 "
+                "for each tier"
+            )
+        if not self.spread >= 0 or not self.slower > 0:
+            raise Mistake(
+                f"world.devices.spread is a deviation, 0 or more, not {self.spread}, and slower a factor above 0, not "
+                f"{self.slower}"
+            )
+        if self.by not in WAYS:
+            raise Mistake(f"world.devices.by is {self.by!r}: {nearest(self.by, WAYS)}")
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return self.names
+
+    def tier_of(self, client_C: Tensor, seed: int) -> Tensor:
+        """Which tier each client's device is of.
+
+        >>> fleet = Tiers(names=("laptop", "phone-2015"), shares=(1, 3))
+        >>> round(float(fleet.tier_of(torch.arange(10_000), 0).double().mean()), 2)
+        0.75
+        """
+        share_S = torch.tensor(self.shares, dtype=torch.float64)
+        edge_S = share_S.cumsum(0) / share_S.sum()
+        place_C = uniform(seed, "tier", ids=client_C)
+        if self.by == "cluster":
+            if self.clusters is None:
+                raise Mistake("world.devices.by = 'cluster', and the data has no clusters of clients: set by = 'draw'")
+            cluster_N = torch.tensor(self.clusters)
+            place_C = cluster_N[client_C].double() / (int(cluster_N.max()) + 1)
+        return torch.searchsorted(edge_S[:-1].contiguous(), place_C, right=True)
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Tiers:
+        """These devices for the clients of some data, which may come in clusters."""
+        found = None if enrolment.groups is None else tuple(enrolment.groups.tolist())
+        return replace(self, clusters=found) if self.by == "cluster" else self
+
+    def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
+        tier_C = self.tier_of(client_C, seed)
+
+        def figures(name: str, unit: float, own: bool = True) -> Tensor:
+            value_C = torch.tensor([getattr(TIERS[n], name) for n in self.names], dtype=torch.float64)[tier_C] * unit
+            return value_C * (self.spread * normal(seed, "device", name, ids=client_C)).exp() if own else value_C
+
+        draw = DeviceDraw(
+            compute_C=figures("peak_gflops", EFFICIENCY * GIGA / self.slower),
+            down_C=figures("down_mbps", BYTES_OF_MEGABIT),
+            up_C=figures("up_mbps", BYTES_OF_MEGABIT),
+            latency_C=figures("latency", 1.0, own=False),
+            tier_C=tier_C,
+        )
+        return self.in_weather(draw, client_C, t, seed)
+
+
+KINDS = {"tiers": Tiers}

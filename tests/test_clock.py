@@ -1,0 +1,447 @@
+"""Simulated time: devices by address, timelines computed by hand, how rounds are closed, and what arrives late."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import flower_grid
+import turnout as to
+from turnout.cli import main
+from turnout.cli.planning import with_deadlines
+from turnout.deploy.server import serve_experiment
+from turnout.parts.compression.broadcast_log import BroadcastLog
+from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.records.records import Records
+from turnout.report import find_runs, write_report
+from turnout.report.clock import gantt_rows, time_to, times_of
+from turnout.round_log import RoundRecord
+from turnout.running.observed_times import observations, write_observed_devices
+from turnout.runtimes.flower.grid import GridLink
+from turnout.runtimes.flower.settings import Flower
+from turnout.runtimes.timing import buffered
+from turnout.server.state import Server
+from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
+from turnout.world.devices.observed import devices_of
+from turnout.world.devices.timeline import Passes
+from worlds import EXACT, blobs, play, ready, walk, world
+
+DENSE = 72  # bytes of the 18 parameters of a logistic regression on blobs
+LOCAL = to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4)  # 8 samples: 8 steps, 32 samples
+
+# Three devices with a latency of 0.5 s and a download of 2 s. Complete work takes them
+#   0  0.5 + 2 + 32/16 + 0.5 + 4  =  9 s
+#   1  0.5 + 2 + 32/2  + 0.5 + 4  = 23 s   slow
+#   2  0.5 + 2 + 32/16 + 0.5 + 36 = 41 s   a thin uplink
+MBIT = 8e-6
+ROWS = (
+    DeviceRow("0", 16.0, 36 * MBIT, 18 * MBIT, 0.5, "good"),
+    DeviceRow("1", 2.0, 36 * MBIT, 18 * MBIT, 0.5, "slow"),
+    DeviceRow("2", 16.0, 36 * MBIT, 2 * MBIT, 0.5, "thin"),
+)
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory) -> to.devices.DeviceFile:
+    path = tmp_path_factory.mktemp("devices") / "devices.csv"
+    write_devices(path, ROWS)
+    return to.devices.DeviceFile(str(path))
+
+
+def timed(devices: to.devices.DeviceFile, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
+    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    return world([8, 8, 8], *fractions, **parts).but(**{"world.devices": devices})
+
+
+def column(record: RoundRecord, name: str) -> list[float]:
+    return [round(value, 9) for value in record.clients[name].tolist()]
+
+
+# -- timelines by hand
+
+
+def test_a_round_waits_for_the_slowest_link_where_there_is_no_deadline(devices):
+    _, (record,) = play(ready(timed(devices, to.WaitForAll())))
+    assert column(record, "download_time") == [2.5, 2.5, 2.5]
+    assert column(record, "train_time") == [2.0, 16.0, 2.0]
+    assert column(record, "upload_time") == [4.5, 4.5, 36.5]
+    assert record.extra["simulated_seconds"] == record.extra["simulated_time"] == 41.0
+    assert record.extra["device_seconds"] == 9 + 23 + 41
+    assert record.extra["wasted_device_seconds"] == 0
+    assert record.extra["tiers"] == "good slow thin"
+    assert column(record, "tier") == [0, 1, 2]
+
+
+def test_at_a_deadline_the_slow_send_what_they_have_and_the_late_nothing(devices):
+    # The slow one has 15 - 2.5 - 4.5 = 8 s to train: 16 samples, 4 of its 8 steps. The third sends for 36.5 s.
+    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0))))
+    assert column(record, "work") == [1.0, 0.5, 0.0]
+    assert column(record, "train_time")[:2] == [2.0, 8.0]
+    assert column(record, "late") == [0, 0, 1]
+    assert record.extra["simulated_seconds"] == 15.0
+    assert record.extra["device_seconds"] == 9 + 15 + 15
+    assert record.extra["wasted_device_seconds"] == 15
+    assert (record.answered, record.counted) == (2, 2)
+    assert column(record, "bytes_down") == [72, 72, 72]  # the late one had downloaded, too
+
+
+def test_a_deadline_without_partial_work_excludes_the_slow(devices):
+    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0, partial=False))))
+    assert column(record, "work") == [1.0, 0.0, 0.0]
+    assert column(record, "late") == [0, 1, 1]
+    assert record.extra["wasted_device_seconds"] == 30
+    # Stopped at 15 s: the slow one was training, the thin one uploading.
+    assert column(record, "train_time") == [2.0, 12.5, 2.0]
+    assert column(record, "upload_time") == [4.5, 0.0, 10.5]
+
+
+def test_a_deadline_that_nobody_needs_ends_with_the_last_reply(devices):
+    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=100.0))))
+    assert record.extra["simulated_seconds"] == 41.0
+    assert record.extra["late"] == 0
+
+
+def test_who_is_absent_is_waited_for_until_the_deadline(devices):
+    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=50.0), 1.0, 0.0, 1.0)))
+    assert record.extra["simulated_seconds"] == 50.0
+    assert record.extra["late"] == 0
+    assert record.extra["device_seconds"] == 9 + 41
+
+
+def test_the_first_replies_close_a_round(devices):
+    experiment = timed(devices, to.FirstReplies(count=2))
+    _, (record,) = play(ready(experiment))
+    assert record.extra["simulated_seconds"] == 23.0
+    assert column(record, "late") == [0, 0, 1]
+    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": to.FirstReplies(share=0.3)})))
+    assert record.extra["simulated_seconds"] == 9.0
+    early = to.FirstReplies(count=2, seconds=10.0)
+    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": early})))
+    assert record.extra["simulated_seconds"] == 10.0
+    assert column(record, "late") == [0, 1, 1]
+
+
+def test_an_adaptive_deadline_follows_what_complete_work_takes(devices):
+    # 9, 23, 41 seen in the first round: their median is the second round's deadline, however few make it.
+    _, records = play(ready(timed(devices, to.Percentile(percent=50.0))), rounds=3)
+    assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0, 23.0]
+    assert [record.extra["late"] for record in records] == [0, 1, 1]
+
+
+def test_a_client_that_was_away_downloads_what_it_missed():
+    class Once:
+        """Client 2 is away in round 1."""
+
+        def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+            return torch.where((client_C == 2) & (t == 1), 0.0, 1.0).double()
+
+    data = blobs([8, 8, 8], features=40)
+    algorithm = to.Algorithm(local=LOCAL, compression=to.SparseTernary(keep=0.1))
+    speed = to.devices.Alike(samples_per_second=16.0, down_mbps=80 * MBIT, up_mbps=10 * MBIT, latency=0.5)
+    experiment = to.Experiment(
+        world=to.World(data, Once(), devices=speed), algorithm=algorithm, rounds=3, runtime=EXACT
+    )
+    prepared = ready(experiment)
+    state, _ = play(prepared, rounds=2)
+    log = BroadcastLog.from_state(state.compression)
+    first, second = log.length_M.tolist()
+    _, record = prepared.round(state, 2)
+    assert column(record, "bytes_down") == [second, second, first + second]
+    assert first > 0
+    assert column(record, "download_time") == [0.5 + n / 80 for n in (second, second, first + second)]
+    # Sparse messages are as long as the numbers make them: uploads take what was sent, not the longest there could be.
+    assert column(record, "upload_time") == [round(0.5 + n / 10, 9) for n in column(record, "bytes_up")]
+    assert max(column(record, "bytes_up")) <= prepared.runtime.timing.planned_bytes(2) < 4 * 123
+
+
+def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
+    plain = world([9, 5, 8], 1.0, 0.5, 0.0, compression=to.SparseTernary(keep=0.2), terms=(to.Proximal(0.1),))
+    timed = plain.but(**{"world.devices": to.devices.Alike()})
+    for one, other in zip(play(ready(plain), 3)[1], play(ready(timed), 3)[1], strict=True):
+        assert (one.bytes_down, one.bytes_up, one.work) == (other.bytes_down, other.bytes_up, other.work)
+        assert torch.equal(one.clients["weight"], other.clients["weight"])
+
+
+# -- nothing that is discarded is trained
+
+
+class Counting(to.terms.Stateless):
+    """Counts the clients that were trained."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.trained = 0
+
+    def after(self, at, down, mine):
+        self.trained += len(at.examples_c)
+        return {}, mine
+
+
+@pytest.mark.parametrize(
+    ("closing", "trained"),
+    [
+        (to.WaitForAll(), 3),
+        (to.Deadline(seconds=15.0), 2),
+        (to.Deadline(seconds=15.0, partial=False), 1),
+        (to.Deadline(seconds=15.0, partial=False, late="use"), 3),
+        (to.FirstReplies(count=2), 2),
+    ],
+)
+def test_nothing_is_trained_for_a_reply_that_is_discarded(devices, closing, trained):
+    counting = Counting()
+    play(ready(timed(devices, closing, terms=(counting,))))
+    assert counting.trained == trained
+
+
+# -- late replies, and asynchronous rounds
+
+
+def trained(prepared, client: int, t: int, start_P: Tensor) -> Tensor:
+    return walk(prepared, client, t, start_P)[0] - start_P
+
+
+def test_a_late_reply_counts_in_the_round_in_which_it_arrives(devices):
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
+    begin = prepared.begin().shared_P
+    state, (first, second) = play(prepared, 2)
+    after_first = begin + trained(prepared, 0, 0, begin)
+    fresh, old = trained(prepared, 0, 1, after_first), trained(prepared, 1, 0, begin)
+    # Round 1 is from 15 s to 30 s, as client 2 is waited for; client 1's reply is there at 23 s, aged 1.
+    expected = after_first + 0.5 * fresh + 0.5 / math.sqrt(2) * old
+    torch.testing.assert_close(state.shared_P, expected)
+    assert column(first, "client") == [0, 1, 2]
+    assert column(first, "late") == [0, 1, 0]
+    assert second.extra["simulated_time"] == 30.0
+    assert column(second, "age")[:2] == [0, 1]
+    assert column(second, "begin_time")[:2] == [0.0, -15.0]
+    assert first.extra["device_seconds"] == 9
+    assert second.extra["device_seconds"] == 9 + 23
+
+
+def test_the_buffer_steps_after_every_reply_and_discounts_old_ones(devices):
+    closing = to.Buffered(size=1, concurrency=2)
+    prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
+    at = [prepared.begin().shared_P]
+    state, records = play(prepared, 3)
+    at.append(at[0] + trained(prepared, 0, 0, at[0]))  # at 9 s
+    at.append(at[1] + trained(prepared, 0, 1, at[1]))  # client 0 again, at 18 s
+    at.append(at[2] + trained(prepared, 1, 0, at[0]) / math.sqrt(3))  # client 1, two steps old, at 23 s
+    torch.testing.assert_close(state.shared_P, at[3])
+    assert [record.extra["simulated_time"] for record in records] == [9.0, 18.0, 23.0]
+    assert [column(record, "client") for record in records] == [[0], [0], [1]]
+    assert [column(record, "age") for record in records] == [[0], [0], [2]]
+
+
+def test_a_seat_that_is_free_is_taken_at_once():
+    # Two at work, four replies: 0 (3 s), then 2 begins; 1 (5 s), then 3; 2 (3 + 3 = 6 s), then 4; 3 at 5 + 2 = 7 s.
+    begin, closes = buffered([], [(0, 3.0), (1, 5.0), (2, 3.0), (3, 2.0), (4, 9.0)], seats=2, size=4)
+    assert begin == {0: 0.0, 1: 0.0, 2: 3.0, 3: 5.0, 4: 6.0}
+    assert closes == 7.0
+
+
+def test_a_run_with_replies_under_way_goes_on_from_its_checkpoint(devices, tmp_path):
+    experiment = timed(devices, to.Buffered(size=2, concurrency=3)).but(rounds=6)
+    whole, records = play(ready(experiment), 6)
+    prepared = ready(experiment)
+    half, _ = play(prepared, 3)
+    assert len(half.clock.under_way.client_L)
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, Checkpoint(2, half.to_state(), "mark", []))
+    state = Server.from_state(read_checkpoint(path, "mark", prepared.begin().to_state()).state)
+    for t in range(3, 6):
+        state, record = prepared.round(state, t)
+        assert record.extra == records[t].extra
+    assert torch.equal(state.shared_P, whole.shared_P)
+
+
+def test_what_makes_no_sense_with_late_replies_is_refused():
+    late = to.Deadline(seconds=9.0, late="use")
+    with pytest.raises(to.Mistake, match="nobody is missing, only under way"):
+        to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
+    with pytest.raises(to.Mistake, match="stand in for themselves"):
+        to.Algorithm(closing=late, substitution=to.Stale())
+    with pytest.raises(to.Mistake, match="the term 'scaffold' merges"):
+        to.Algorithm(closing=late, terms=[to.Scaffold()])
+    with pytest.raises(to.Mistake, match="would never fill"):
+        to.Buffered(size=10, concurrency=5)
+    with pytest.raises(to.Mistake, match=r"world\.devices"):
+        ready(world([8, 8], closing=to.Deadline(seconds=5.0)))
+
+
+# -- devices
+
+
+def test_every_algorithm_meets_the_same_devices_in_the_same_weather():
+    fleet = to.devices.Tiers(noise=0.3, slow_chance=0.2)
+    one = ready(world([8, 8, 8]).but(**{"world.devices": fleet}))
+    other = ready(world([8, 8, 8], weighting=to.FedAvg(), terms=(to.Proximal(1.0),)).but(**{"world.devices": fleet}))
+    for a, b in zip(play(one, 3)[1], play(other, 3)[1], strict=True):
+        for name in ("download_time", "train_time", "upload_time", "tier"):
+            assert torch.equal(a.clients[name], b.clients[name])
+
+
+def test_devices_are_drawn_by_address_for_a_million_clients():
+    fleet = to.devices.Spread(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
+    alone = fleet.draw(torch.tensor([999_999]), t=7, seed=3)
+    among = fleet.draw(torch.arange(0, 1_000_000, 9), t=7, seed=3)
+    assert torch.equal(alone.up_C[0], among.up_C[-1])
+    assert torch.equal(alone.compute_C[0], among.compute_C[-1])
+    third = [float((among.tier_C == tier).double().mean()) for tier in range(3)]
+    assert all(abs(share - 1 / 3) < 0.01 for share in third)
+    assert among.up_C[among.tier_C == 2].median() < among.up_C[among.tier_C == 0].median()
+
+
+def test_charging_hours_let_devices_go_before_they_are_done(devices):
+    # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
+    night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
+    experiment = timed(replace(devices, charging=night), to.Deadline(seconds=30.0, partial=False))
+    _, (record,) = play(ready(experiment))
+    assert column(record, "work") == [1.0, 0.0, 0.0]
+    assert record.extra["simulated_seconds"] == 30.0
+    _, records = play(ready(experiment.but(**{"algorithm.closing": to.Deadline(seconds=30.0)})), 2)
+    assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
+    assert records[1].skipped == "nobody answered"
+    assert records[1].extra["simulated_time"] == 60.0
+
+
+def test_steps_and_samples_of_passes_agree():
+    passes = Passes.of(torch.tensor([45, 40, 41, 1]), 20, drop_single=True)
+    assert passes.steps_C.tolist() == [3, 2, 2, 0]
+    assert passes.samples_C.tolist() == [45, 40, 40, 0]
+    for steps in range(1, 9):
+        samples_C = passes.samples_of(torch.full((4,), steps))
+        assert passes.steps_for(samples_C.double())[:3].tolist() == [steps] * 3
+        assert passes.steps_for(samples_C.double() - 0.5)[:3].tolist() == [steps - 1] * 3
+
+
+def test_a_file_of_devices_that_cannot_be_right_is_refused(tmp_path):
+    path: Path = tmp_path / "devices.csv"
+    path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n1,0,1,1,0\n")
+    with pytest.raises(to.Mistake, match="line 3: samples_per_second must be above 0"):
+        ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
+    path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n")
+    with pytest.raises(to.Mistake, match="no device for client 1"):
+        ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
+    ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path), mode="resample")}))
+    with pytest.raises(to.Mistake, match="did you mean 'phone-2015'"):
+        to.devices.Tiers(names=("phone-2014",))
+
+
+# -- stop rules
+
+
+def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
+    experiment = timed(devices, to.WaitForAll()).but(rounds=50, stop=to.Stop(simulated_hours=100 / 3600))
+    run = to.run(experiment, out=tmp_path / "run", quiet=True)
+    with run.records() as records:
+        assert records.column("simulated_time").tolist() == [41.0, 82.0, 123.0]
+    assert run.stopped() == "the budget of 0.0277778 simulated hours is spent"
+
+
+# -- from observed times back to devices
+
+
+def test_observed_times_make_devices_whose_rounds_take_as_long(devices, tmp_path):
+    weather = replace(devices, noise=0.1)
+    experiment = timed(weather, to.WaitForAll()).but(rounds=5)
+    run = to.run(experiment, out=tmp_path / "run", quiet=True)
+    found = write_observed_devices(tmp_path / "run", tmp_path / "observed.csv")
+    assert [row.tier for row in found.rows] == ["good", "slow", "thin"]
+    assert 0.02 < found.noise < 0.2
+    again = to.devices.DeviceFile(str(tmp_path / "observed.csv"))
+    _, (record,) = play(ready(experiment.but(**{"world.devices": again})))
+    with run.records() as records:
+        observed = float(np.median(records.column("simulated_seconds")))
+    assert record.extra["simulated_seconds"] == pytest.approx(observed, rel=0.2)
+
+
+def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_path):
+    # 32 samples in 2 s, 144 bytes in 6 - 2 = 4 s; one round stalled.
+    experiment = world([8, 8]).but(rounds=3)
+    (tmp_path / "run").mkdir()
+    with Records.open(tmp_path / "records.sqlite") as records:
+        for t, seconds in enumerate((6.0, 6.0, 60.0)):
+            columns = {"work": [1.0, 0.0], "examples": [8, 8], "bytes_up": [72, math.nan], "bytes_down": [72, math.nan]}
+            columns |= {"reply_seconds": [seconds, math.nan], "training_seconds": [2.0, math.nan], "client": [0, 1]}
+            clients = {name: torch.tensor(values) for name, values in columns.items()}
+            records.add_round(RoundRecord(t, asked=2, answered=1, clients=clients))
+        (row,) = devices_of(observations(records, experiment, None)).rows
+    assert (row.client, row.speed, row.latency) == ("0", 16.0, 0.0)
+    assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
+    with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
+        devices_of(observations(records, experiment, None))
+
+
+def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
+    """Devices that take 0.05 s a step and more: a simulated round takes what the slowest reply was seen to take."""
+    flower = Flower(clients=3, start_with=3, round_seconds=20.0, request_seconds=5.0, server_data=True)
+    experiment = to.Experiment(
+        world=to.World(to.data.Digits(clients=3)),
+        model=to.models.MLP(8),
+        algorithm=to.Algorithm(local=to.Local(to.SGD(0.1), steps=4, batch_size=10)),
+        rounds=3,
+        runtime=flower,
+    )
+    devices = flower_grid.devices_of(experiment, "012", tmp_path / "devices")
+    for i, device in enumerate(devices):
+        device.slowness = 0.05 * (i + 1)
+    serve_experiment(GridLink(flower_grid.HereGrid(devices)), experiment, tmp_path / "run")
+    assert main(["fleet", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        found = records.clients()
+    slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]
+    again = to.devices.DeviceFile(str(tmp_path / "fleet.csv"))
+    simulated = experiment.but(runtime=to.InProcess(device="cpu", threads=1), **{"world.devices": again})
+    _, records = play(ready(simulated), 3)
+    took = float(np.median([record.extra["simulated_seconds"] for record in records]))
+    assert took == pytest.approx(float(np.median(slowest)), rel=0.2)
+
+
+# -- reports and the command line
+
+
+def test_a_report_shows_simulated_time(devices, tmp_path):
+    experiment = timed(devices, to.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
+    whole = experiment.but(**{"algorithm.closing": to.WaitForAll()})
+    to.run({"cut": experiment, "whole": whole}, out=tmp_path / "both", quiet=True, jobs=1)
+    runs = find_runs(tmp_path / "both")
+    run = runs.variants["whole"][0]
+    assert times_of(run, "global_accuracy")[0].tolist()[:2] == [0.0, 41.0]
+    assert time_to(run, "global_accuracy", 0.0) == 0.0
+    bars, closings = gantt_rows(runs.variants["cut"][0], 0, 2)
+    assert closings[0] == 15.0
+    assert [(bar.client, bar.begin, bar.parts, bar.late) for bar in bars[:3]] == [
+        (0, 0.0, (2.5, 2.0, 4.5), False),
+        (1, 0.0, (2.5, 8.0, 4.5), False),
+        (2, 0.0, (2.5, 2.0, 10.5), True),
+    ]
+    page = write_report(tmp_path / "both").read_text()
+    for words in ("Simulated time", "Global accuracy for simulated time", "Rounds 0 to", "of the device time wasted"):
+        assert words in page
+
+
+def test_deadlines_are_a_grid():
+    found = with_deadlines({"a": to.Experiment(), "b": to.Experiment()}, "30,none")
+    assert list(found) == ["a, deadline 30 s", "b, deadline 30 s", "a, no deadline", "b, no deadline"]
+    assert found["a, deadline 30 s"].algorithm.closing == to.Deadline(30.0)
+    kept = with_deadlines({"a": to.Experiment(algorithm=to.Algorithm(closing=to.Deadline(9, partial=False)))}, "5")
+    assert kept["deadline 5 s"].algorithm.closing == to.Deadline(5.0, partial=False)
+    with pytest.raises(to.Mistake, match="give simulated seconds"):
+        with_deadlines({"a": to.Experiment()}, "soon")
+
+
+def test_this_machine_is_measured_as_a_device(tmp_path, capsys):
+    out = tmp_path / "me.csv"
+    assert main(["trace", "device", "digits", "--out", str(out), "--seconds", "0.1", "--name", "me"]) == 0
+    (row,) = read_devices(out).rows
+    assert row.client == "me"
+    assert row.speed > 100
+    assert "samples a second" in capsys.readouterr().out
