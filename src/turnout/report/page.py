@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -13,19 +16,45 @@ from turnout.machine.files import write_whole
 from turnout.report import sections
 from turnout.report.clients import clients_sections
 from turnout.report.finding import find_runs
+from turnout.report.history import history_section
 from turnout.report.lines import metric_charts
 from turnout.report.maps import friends_section, turnout_section
 from turnout.report.results import results
 from turnout.report.runs import Runs
-from turnout.report.svg import packaged, sheet
+from turnout.report.svg import packaged, sample, sheet
 from turnout.report.templates import render
 from turnout.report.units import show, size, spread, title_of
 from turnout.report.warnings import warnings_in
+
+STYLES, SCRIPTS = ("charts.css", "page.css"), ("page.js", "history.js")
+# The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
+# a list, or an empty list where there is no data for it (`sections.charts_section` makes one of charts).
+SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
+    sections.results_section,
+    sections.curves_section,
+    turnout_section,
+    clients_sections,
+    history_section,
+    sections.bytes_section,
+    sections.weights_section,
+    friends_section,
+    sections.parts_section,
+    sections.events_section,
+    sections.settings_section,
+)
+
+
+class Variant(NamedTuple):
+    """A variant in the page's switches: its name, and a piece of its line."""
+
+    name: str
+    sample: Markup
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
     """Write `report.html` of a run folder, or of a folder of runs, from the records alone."""
     runs = find_runs(folder)
+    style, script = (Markup("\n".join(map(packaged, names))) for names in (STYLES, SCRIPTS))
     page = render(
         "page.html",
         title=runs.title,
@@ -33,27 +62,20 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
         notes=notes(runs),
         kinds=common_kinds(runs),
         facts=facts(runs),
-        sections=_sections(runs, target),
+        variants=[Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)],
+        sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
         version=__version__,
-        style=Markup(packaged("charts.css") + packaged("page.css")),
-        script=Markup(packaged("page.js")),
+        style=style,
+        script=script,
+        style_mark=_mark(style),
+        script_mark=_mark(script),
     )
     return _write(Path(folder) / "report.html", page + "\n")
 
 
-def _sections(runs: Runs, target: float | None) -> list[Markup]:
-    return [
-        *sections.results_section(runs, target),
-        *sections.curves_section(runs),
-        *turnout_section(runs),
-        *clients_sections(runs),
-        *sections.bytes_section(runs),
-        *sections.weights_section(runs),
-        *friends_section(runs),
-        *sections.parts_section(runs),
-        *sections.events_section(runs),
-        *sections.settings_section(runs),
-    ]
+def _mark(content: str) -> str:
+    """The hash by which the page's own rules know a style or script that it carries."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def write_picture(folder: str | Path) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,9 +20,16 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(values))
 
 
-def trusted(charts: Iterable[str]) -> list[Markup]:
+class Figure(NamedTuple):
+    """A chart for a template; `of` are the numbers of the variants it belongs to, where it can be switched off."""
+
+    chart: Markup
+    of: str = ""
+
+
+def trusted(charts: Iterable[str]) -> list[Figure]:
     """Charts as a template may show them; those without data are left out."""
-    return [Markup(chart) for chart in charts if chart]
+    return [Figure(Markup(chart)) for chart in charts if chart]
 
 
 @cache
