@@ -80,7 +80,7 @@ def read_history(run: RunRecords, metrics: Sequence[str], room: int) -> History:
     values = {name: np.full((len(client_C), K), np.nan) for name in [*metrics, *RECORDED]}
     for name, (t_N, client_N, value_N) in rows_of(run, client_C, metrics).items():
         place_N = np.searchsorted(client_C, client_N) * K + (t_N - first) * K // count
-        inside = (t_N >= first) & np.isfinite(value_N)
+        inside = (t_N >= first) & (t_N < first + count) & np.isfinite(value_N)  # a run may go on meanwhile
         values[name] = _gathered(place_N[inside], value_N[inside], len(client_C) * K, name == "friend").reshape(-1, K)
     return History(run, len(everyone), client_C, round_K, values)
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,29 +54,38 @@ class Variant(NamedTuple):
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
     """Write `report.html` of a run folder, or of a folder of runs, from the records alone."""
+    return _write(Path(folder) / "report.html", report_page(folder, target))
+
+
+def report_page(folder: str | Path, target: float | None = None) -> str:
+    """The report of a run folder, or of a folder of runs, as one page."""
     runs = find_runs(folder)
     style, script = (Markup("\n".join(map(packaged, names))) for names in (STYLES, SCRIPTS))
-    page = render(
-        "page.html",
-        title=runs.title,
-        warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
-        notes=notes(runs),
-        kinds=common_kinds(runs),
-        facts=facts(runs),
-        variants=[Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)],
-        sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
-        version=__version__,
-        style=style,
-        script=script,
-        style_mark=_mark(style),
-        script_mark=_mark(script),
+    return (
+        render(
+            "page.html",
+            title=runs.title,
+            warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
+            notes=notes(runs),
+            kinds=common_kinds(runs),
+            facts=facts(runs),
+            variants=[Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)],
+            sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
+            version=__version__,
+            style=style,
+            script=script,
+            policy=policy(),
+        )
+        + "\n"
     )
-    return _write(Path(folder) / "report.html", page + "\n")
 
 
-def _mark(content: str) -> str:
-    """The hash by which the page's own rules know a style or script that it carries."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+@cache
+def policy() -> str:
+    """The page's own rules: it may show and run only what it carries, known by its hash; nothing is ever fetched."""
+    style, script = (hashlib.sha256("\n".join(map(packaged, names)).encode()).digest() for names in (STYLES, SCRIPTS))
+    marks = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in (style, script)]
+    return f"default-src 'none'; img-src data:; style-src {marks[0]}; script-src {marks[1]}"
 
 
 def write_picture(folder: str | Path) -> Path:
