@@ -48,12 +48,18 @@ def turnout_section(runs: Runs) -> list[Markup]:
             spent += sum(len(shown.image) for shown in found.maps)
     if not seeds:
         return []
-    charts = [
+    note = f"Seeds {', '.join(dropped)} are left out, to keep this page small." if dropped else ""
+    return [
+        render("turnout.html", title="Who turned up when", note=note, seeds=seeds, charts=trusted(turnout_charts(runs)))
+    ]
+
+
+def turnout_charts(runs: Runs) -> list[str]:
+    """How many turned up, and how much they did, over the rounds."""
+    return [
         column_chart(runs, "work", "Mean work of the asked"),
         column_chart(runs, "answered", "Clients that answered"),
     ]
-    note = f"Seeds {', '.join(dropped)} are left out, to keep this page small." if dropped else ""
-    return [render("turnout.html", title="Who turned up when", note=note, seeds=seeds, charts=trusted(charts))]
 
 
 def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
@@ -101,6 +107,12 @@ def _row_names(known: Column, rows: int) -> list[str]:
 
 
 def _turnout_map(turnout: Turnout, variants: list[str], runs: Runs) -> HeatMap:
+    which = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
+    return turnout_map(turnout, which if len(runs.variants) > 1 else "Work done", numbers_of(variants, runs))
+
+
+def turnout_map(turnout: Turnout, title: str, of: str = "") -> HeatMap:
+    """Who turned up when, as a map; `of` are the numbers of the variants it belongs to."""
     cells, names = turnout_cells(turnout)
     known = round(len(names) * cells.rows_per_cell)
     across, down = cells.columns_per_cell, cells.rows_per_cell
@@ -112,9 +124,7 @@ def _turnout_map(turnout: Turnout, variants: list[str], runs: Runs) -> HeatMap:
         note = f"Rows are the {known:,} clients that were ever asked, by number. "
     if across > 1:
         note += f"A column is the mean of {across:.3g} rounds."
-    which = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
-    title = which if len(runs.variants) > 1 else "Work done"
-    return heat_map(cells, title, words, names, note=note, of=numbers_of(variants, runs))
+    return heat_map(cells, title, words, names, note=note, of=of)
 
 
 def numbers_of(variants: Sequence[str], runs: Runs) -> str:

@@ -69,7 +69,7 @@ def report_page(folder: str | Path, target: float | None = None) -> str:
             notes=notes(runs),
             kinds=common_kinds(runs),
             facts=facts(runs),
-            variants=[Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)],
+            variants=variants_of(runs),
             sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
             version=__version__,
             style=style,
@@ -78,6 +78,11 @@ def report_page(folder: str | Path, target: float | None = None) -> str:
         )
         + "\n"
     )
+
+
+def variants_of(runs: Runs) -> list[Variant]:
+    """What the switches of a page are for."""
+    return [Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)]
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from turnout.report.svg import printable
@@ -17,7 +17,7 @@ from turnout.report.svg import printable
 
 def render(template: str, **values: Any) -> Markup:
     """A template filled in."""
-    return Markup(_environment().get_template(template).render(values))
+    return Markup(environment("turnout.report").get_template(template).render(values))
 
 
 class Figure(NamedTuple):
@@ -33,9 +33,10 @@ def trusted(charts: Iterable[str]) -> list[Figure]:
 
 
 @cache
-def _environment() -> Environment:
+def environment(*packages: str) -> Environment:
+    """Where templates are found, in this order, and how they are filled in."""
     return Environment(
-        loader=PackageLoader("turnout.report", "."),
+        loader=ChoiceLoader([PackageLoader(package, ".") for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
