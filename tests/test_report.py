@@ -249,7 +249,7 @@ def test_the_worst_tenth_is_the_highest_of_a_loss_and_the_lowest_of_an_accuracy(
             records.add_round(RoundRecord(round=0), Evaluation(0, {}, per_client))
         page = write_report(tmp_path / f"{clients}").read_text(encoding="utf-8")
         mean = float((ids / clients)[-clients // 10 :].double().mean())
-        assert f"<span>Client loss</span></th><td>{clients:,}</td><td>{mean:.3g}</td>" in page
+        assert f"<span>Client loss</span></span></th><td>{clients:,}</td><td>{mean:.3g}</td>" in page
         marked = re.findall(r'class="bar low"[^>]*><title>(?:client \d+: )?([\d.]+)', page)
         accuracy, loss = marked[: len(marked) // 2], marked[len(marked) // 2 :]
         assert max(map(float, accuracy)) <= 10  # per cent
@@ -288,7 +288,7 @@ def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> No
     assert [row[1:4] for row in found.rows] == [["20.0 %", "–", "10.0 %"], ["40.0 %", "+20.0 (one seed)", "40.0 %"]]
     assert [row[found.header.index("rounds to 20 %")] for row in found.rows] == ["2", "not reached"]
     assert (
-        "<span>a</span></th><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()
+        "<span>a</span></span></th><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()
     )  # the worst tenth: 18 and 19
 
 

@@ -49,9 +49,8 @@ def turnout_section(runs: Runs) -> list[Markup]:
     if not seeds:
         return []
     note = f"Seeds {', '.join(dropped)} are left out, to keep this page small." if dropped else ""
-    return [
-        render("turnout.html", title="Who turned up when", note=note, seeds=seeds, charts=trusted(turnout_charts(runs)))
-    ]
+    charts = trusted(turnout_charts(runs))
+    return [render("turnout.html", title="Who turned up when", note=note, seeds=seeds, charts=charts)]
 
 
 def turnout_charts(runs: Runs) -> list[str]:

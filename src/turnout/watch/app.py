@@ -147,10 +147,10 @@ class Buttons:
             if not isinstance(wanted, dict):
                 raise Mistake("a form is names with values")
             name = await run_in_threadpool(self._done, request.path_params["what"], wanted)
-        except ValueError:
-            return JSONResponse({"mistake": "a form is sent as JSON"}, 400)
         except (Mistake, OSError) as error:
             return JSONResponse({"mistake": str(error)}, 409)
+        except ValueError:
+            return JSONResponse({"mistake": "a form is sent as JSON"}, 400)
         return JSONResponse({"name": name})
 
     def _done(self, what: str, wanted: Values) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from turnout.watch.races import Race, read_race
 from turnout.watch.watched import Watched
 
 NAMED = 24  # clients at work that the first page names
+WORST = ("running", "failed", "interrupted", "waiting", "finished")
 CAN_RESUME = ("interrupted", "failed", "waiting")
 
 
@@ -32,6 +34,7 @@ class RunRow:
     name: str
     shown: str
     state: str
+    worst: str  # of the states of several runs, the one to look at
     why: str
     done: int
     rounds: int
@@ -76,6 +79,7 @@ def run_row(name: str, run: ListedRun, watched: Watched) -> RunRow:
         name=name,
         shown=watched.folder.absolute().name if name == "." else name,
         state=state.state,
+        worst=next((word for word in WORST if word in state.state), state.state),
         why=state.why or "",
         done=state.done,
         rounds=max(state.rounds or state.done, 1),
@@ -107,8 +111,9 @@ def _inside(path: Path) -> list[Any]:
 
 def at_work(path: Path) -> str:
     """Who is training now, in words; nothing where no round says so."""
+    now = None
     for found in _inside(path):
-        with Records.read(found.path / RECORDS) as records:
+        with suppress(Mistake), Records.read(found.path / RECORDS) as records:  # one may be just beginning
             now = read_now(records)
         if now is not None:
             listed = ", ".join(map(str, now.clients[:NAMED]))

@@ -165,7 +165,8 @@ def client_page(watched: Watched, name: str, client: int) -> dict[str, Any]:
             for i, (run, found) in enumerate(zip(chosen, rows, strict=True))
         ]
         unit = UNITS.get(quantity, "number") if quantity in RECORDED else runs.glossary.unit(quantity)
-        charts.append(line_chart(series, RECORDED.get(quantity) or title_of(quantity), unit=unit))
+        whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if unit == "percent" else []
+        charts.append(line_chart(series, RECORDED.get(quantity) or title_of(quantity), unit=unit, beside=whole))
     if not any(charts):
         raise Mistake(f"client {client} was never asked or measured in {name}")
     events = [(t, kind, detail) for t, who, kind, detail in runs.runs[0].events if who == client]
