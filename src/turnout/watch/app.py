@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -47,11 +46,6 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
     shown, actions, changes = Pages(watched, rules), Actions(watched), Changes(watched)
     shown_actions = Buttons(actions)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        changes.close()
-
     async def events(_: Request) -> Response:
         return changes.answer()
 
@@ -69,7 +63,9 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
         Route("/static/{file}", static),
         Route("/act/{what}", shown_actions.act, methods=["POST"]),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, rules=rules)], lifespan=lifespan)
+    app = Starlette(routes=routes, middleware=[Middleware(Guard, rules=rules)])
+    app.state.changes = changes
+    return app
 
 
 def _form(actions: Actions) -> Values:

@@ -24,15 +24,17 @@ class Changes:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self._listeners: set[asyncio.Queue[list[str]]] = set()
+        self._listeners: set[asyncio.Queue[list[str] | None]] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def answer(self) -> StreamingResponse:
         return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _events(self) -> AsyncIterator[str]:
-        queue: asyncio.Queue[list[str]] = asyncio.Queue()
+        queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
         self._listeners.add(queue)
+        self._loop = asyncio.get_running_loop()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         yield "retry: 1000\n\nevent: hello\ndata: {}\n\n"
@@ -40,6 +42,8 @@ class Changes:
             while True:
                 try:
                     changed = await asyncio.wait_for(queue.get(), ALIVE_SECONDS)
+                    if changed is None:
+                        return
                     yield f"event: changed\ndata: {json.dumps(changed)}\n\n"
                 except TimeoutError:
                     yield ": still here\n\n"
@@ -59,5 +63,10 @@ class Changes:
                     queue.put_nowait(changed)
 
     def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        """End all answers, which would go on for ever; from any thread, or a signal's handler."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        for queue in self._listeners:
+            queue.put_nowait(None)

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -24,10 +25,19 @@ def serve(
     with listening(host, port) as listener:
         rules = Rules(host, listener.getsockname()[1], token or secrets.token_urlsafe(24))
         said(address(rules))
+        app = make_app(folder, rules)
         config = uvicorn.Config(
-            make_app(folder, rules), log_level="warning", timeout_graceful_shutdown=1, server_header=False
+            app, log_level="warning", timeout_graceful_shutdown=3, server_header=False, lifespan="off"
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the endless answers first, so that it can end in order."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.changes.close()  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
 
 
 def address(rules: Rules) -> str:
