@@ -33,6 +33,7 @@ Seeds = Annotated[
 Jobs = Annotated[int | None, typer.Option(help="Runs side by side. [default: one a core, or one at a time on a GPU]")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder. [default: a new one under runs/]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start one there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the run in --out first.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,
@@ -64,6 +65,7 @@ def run(
     jobs: Jobs = None,
     out: Out = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
     json_to: Json = None,
     data_dir: DataDir = None,
@@ -81,6 +83,7 @@ def run(
     turnout run digits --set algorithm.local.optimizer.lr=0.05 --set rounds=100
     turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5 --out runs/mine
     turnout run --out runs/mine --resume
+    turnout run digits --out runs/mine --overwrite
     turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
@@ -92,13 +95,18 @@ def run(
     start = time.monotonic()
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
+    if resume and overwrite:
+        raise Mistake("--resume goes on with the run in --out, and --overwrite deletes it: leave one of them out")
+    if overwrite and out is None:
+        raise Mistake("--overwrite deletes the run in a folder: name it with --out")
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
     if not quiet:
         say(plan.text())
     try:
         failed = run_planned(
-            plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, profile=profile, other_engine=other_engine
-        )
+            plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=data_dir, profile=profile,
+            other_engine=other_engine,
+        )  # fmt: skip
     except KeyboardInterrupt:
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None

@@ -23,6 +23,7 @@ COLUMNS = {
     "loss": "k.loss",
     "friend": "CASE WHEN k.friend >= 0 AND k.friend != k.client THEN k.friend END",
 }
+MANY = 1_000_000  # rows of clients
 # A client's rows are found one by one in each round, which is fast where few of many clients are wanted.
 _ROWS = """
 SELECT k.round, k.client, {} FROM rounds r CROSS JOIN json_each(?) c
@@ -56,14 +57,19 @@ def _rows(table: Floats) -> Rows:
 def worth_of(run: RunRecords) -> tuple[Column, Floats]:
     """(clients, a number that is higher for better ones): the last main metric, else how much work they did.
 
-    All that were ever asked or measured; NaN for who was not measured.
+    All that were ever asked or measured; NaN for who was not measured. Of runs with very many rows, where finding out
+    who was ever asked takes long, those who were measured.
     """
+    main = next(iter(run.glossary.in_order(run.client_values)), None)
+    if main is not None and run.total("asked") > MANY:
+        return _by_worth(run, main, run.client_values[main][0])
     with Records.read(run.path / FILE) as records:
         asked = _table(records, "SELECT client, avg(work) FROM clients GROUP BY client ORDER BY client", (), 2)
     client_C, work_C = asked[:, 0].astype(np.int64), asked[:, 1]
-    main = next(iter(run.glossary.in_order(run.client_values)), None)
-    if main is None:
-        return client_C, work_C
+    return (client_C, work_C) if main is None else _by_worth(run, main, client_C)
+
+
+def _by_worth(run: RunRecords, main: str, client_C: Column) -> tuple[Column, Floats]:
     measured, values = run.client_values[main]
     everyone = np.union1d(client_C, measured).astype(np.int64)
     worth_C = np.full(len(everyone), np.nan)

@@ -123,8 +123,9 @@ class RunRecords:
         """(clients, friends) of every time a friend stood in."""
         query = "SELECT client, friend FROM clients WHERE friend >= 0 AND friend != client"
         with Records.read(self.path / FILE) as records:
-            pairs = np.array(records.db.execute(query).fetchall(), dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+            kind = np.dtype([("client", np.int64), ("friend", np.int64)])
+            pairs = np.fromiter(records.db.execute(query), dtype=kind)
+        return pairs["client"], pairs["friend"]
 
     def text(self, name: str) -> str:
         """A text file of the run folder; empty if it is not there."""
