@@ -43,6 +43,7 @@ NOT_RUN = {
     ],
     "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "studies.md": ["it takes minutes"],
+    "watch.md": ["it goes on until it is interrupted"],
 }
 
 
