@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ import torch
 
 import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
+from turnout.machine.lock import holder_of
 from turnout.recipes.flexible import arrival
 from turnout.recipes.friends import friends
 from turnout.records.records import Records
@@ -86,8 +86,9 @@ def server(runs: Path) -> Iterator[Server]:
     found.start()
     yield found
     found.end()
-    for path in runs.glob("*/process.json"):  # of a test that failed
-        os.kill(int(json.loads(path.read_text())["pid"]), signal.SIGKILL)
+    for path in runs.glob("*/.lock"):  # of a test that failed
+        if (holder := holder_of(path)) is not None:
+            os.kill(holder.process, signal.SIGKILL)
 
 
 def opened(
@@ -248,8 +249,9 @@ def test_a_run_is_started_followed_killed_resumed_and_stopped(browser: Browser, 
     redrawn = "d => document.querySelector('svg[data-chart] path.line').getAttribute('d') !== d"
     until(page, redrawn, before)
     assert page.locator("#at-work").inner_text().count("asked: 0, 1, 2") == 1
-    process = int(json.loads((runs / "mine" / "process.json").read_text())["pid"])
-    os.kill(process, signal.SIGKILL)
+    holder = holder_of(runs / "mine" / ".lock")
+    assert holder is not None
+    os.kill(holder.process, signal.SIGKILL)
     page.get_by_text("interrupted").wait_for(timeout=30_000)
     died = rounds_shown(page)
     page.get_by_role("button", name="resume").click()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import platform
 import re
 import signal
@@ -24,7 +23,7 @@ from turnout.records.now import end_now, keep_now, read_now
 from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.process_file import announced, interrupt
+from turnout.running.stopping import interrupt
 from turnout.studies.claims import Claim
 from turnout.studies.running import Findings
 from turnout.studies.study import Row
@@ -222,11 +221,9 @@ def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
         assert read_now(records) is None
 
 
-def test_a_run_says_who_is_at_work_and_which_process_it_is(tmp_path: Path) -> None:
-    with held(tmp_path), announced(tmp_path):
-        assert json.loads((tmp_path / "process.json").read_text())["pid"] == os.getpid()
-        with pytest.raises(KeyboardInterrupt):
-            interrupted(tmp_path)
+def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path)
     with pytest.raises(Mistake, match="nothing is running"):
         interrupt(tmp_path)
 
@@ -238,9 +235,11 @@ def interrupted(folder: Path) -> None:
 
 def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with held(tmp_path):
+        said = json.loads((tmp_path / ".lock").read_text())
+        (tmp_path / ".lock").write_text("")
         with pytest.raises(Mistake, match="does not say which process"):
             interrupt(tmp_path)
-        (tmp_path / "process.json").write_text(json.dumps({"pid": os.getpid(), "host": "elsewhere"}))
+        (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
         with pytest.raises(Mistake, match="on elsewhere"):
             interrupt(tmp_path)
 

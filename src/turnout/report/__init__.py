@@ -10,6 +10,7 @@ comparison.py   variants against the best of them, paired by seed
 results.py      the table of results, the same in a terminal and on the page
 warnings.py     what must be said before the numbers
 page.py         the page, from title to footer, and the list of its sections: read this first
+whole_page.py   what every page carries: style, script, and its own rules
 sections.py     the sections that are tables or charts over rounds
 lines.py        charts over rounds, a line for each variant; marks.py: what is marked in them
 clients.py      the sections about how clients differ

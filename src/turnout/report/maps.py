@@ -77,7 +77,7 @@ def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
     return SeedMaps(seed, [_turnout_map(turnout, names, runs) for names, turnout in maps.values()], len(left_out))
 
 
-def turnout_cells(turnout: Turnout) -> tuple[Cells, list[str]]:
+def turnout_cells(turnout: Turnout, ids: Column | None = None) -> tuple[Cells, list[str]]:
     """The map, with a row for everyone who was ever asked, and who is in each row.
 
     Where clients must share a row, those that did about as much work do: a mean over any others would be all alike.
@@ -90,7 +90,7 @@ def turnout_cells(turnout: Turnout) -> tuple[Cells, list[str]]:
         row_N, known = np.argsort(order)[row_N], known[order]
     first, last = int(round_N.min()), int(round_N.max())
     cells = gather(row_N, round_N, work_N, len(known), first, last - first + 1)
-    return cells, _row_names(known, len(cells.value_RK))
+    return cells, _row_names(known if ids is None else ids[known], len(cells.value_RK))
 
 
 def _row_names(known: Column, rows: int) -> list[str]:
@@ -110,9 +110,13 @@ def _turnout_map(turnout: Turnout, variants: list[str], runs: Runs) -> HeatMap:
     return turnout_map(turnout, which if len(runs.variants) > 1 else "Work done", numbers_of(variants, runs))
 
 
-def turnout_map(turnout: Turnout, title: str, of: str = "") -> HeatMap:
-    """Who turned up when, as a map; `of` are the numbers of the variants it belongs to."""
-    cells, names = turnout_cells(turnout)
+def turnout_map(turnout: Turnout, title: str, of: str = "", ids: Column | None = None) -> HeatMap:
+    """Who turned up when, as a map.
+
+    of   the numbers of the variants it belongs to
+    ids  who the clients of `turnout` are, where these are numbered in another order
+    """
+    cells, names = turnout_cells(turnout, ids)
     known = round(len(names) * cells.rows_per_cell)
     across, down = cells.columns_per_cell, cells.rows_per_cell
     note, words = "", _TURNOUT

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from turnout import __version__
 from turnout.machine.files import write_whole
 from turnout.report import sections
 from turnout.report.clients import clients_sections
@@ -22,12 +18,11 @@ from turnout.report.lines import metric_charts
 from turnout.report.maps import friends_section, turnout_section
 from turnout.report.results import results
 from turnout.report.runs import Runs
-from turnout.report.svg import packaged, sample, sheet
-from turnout.report.templates import render
+from turnout.report.svg import sample, sheet
 from turnout.report.units import show, size, spread, title_of
 from turnout.report.warnings import warnings_in
+from turnout.report.whole_page import whole_page
 
-STYLES, SCRIPTS = ("charts.css", "page.css"), ("page.js", "history.js")
 # The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
 # a list, or an empty list where there is no data for it (`sections.charts_section` makes one of charts).
 SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
@@ -60,37 +55,21 @@ def write_report(folder: str | Path, target: float | None = None) -> Path:
 def report_page(folder: str | Path, target: float | None = None) -> str:
     """The report of a run folder, or of a folder of runs, as one page."""
     runs = find_runs(folder)
-    style, script = (Markup("\n".join(map(packaged, names))) for names in (STYLES, SCRIPTS))
-    return (
-        render(
-            "page.html",
-            title=runs.title,
-            warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
-            notes=notes(runs),
-            kinds=common_kinds(runs),
-            facts=facts(runs),
-            variants=variants_of(runs),
-            sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
-            version=__version__,
-            style=style,
-            script=script,
-            policy=policy(),
-        )
-        + "\n"
+    return whole_page(
+        title=runs.title,
+        warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
+        notes=notes(runs),
+        kinds=common_kinds(runs),
+        facts=facts(runs),
+        variants=variants_of(runs),
+        sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
+        source="the records of the runs",
     )
 
 
 def variants_of(runs: Runs) -> list[Variant]:
     """What the switches of a page are for."""
     return [Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)]
-
-
-@cache
-def policy() -> str:
-    """The page's own rules: it may show and run only what it carries, known by its hash; nothing is ever fetched."""
-    style, script = (hashlib.sha256("\n".join(map(packaged, names)).encode()).digest() for names in (STYLES, SCRIPTS))
-    marks = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in (style, script)]
-    return f"default-src 'none'; img-src data:; style-src {marks[0]}; script-src {marks[1]}"
 
 
 def write_picture(folder: str | Path) -> Path:

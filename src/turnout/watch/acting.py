@@ -14,7 +14,7 @@ from typing import Any
 
 from turnout.errors import Mistake
 from turnout.running.folder import contents, file_name
-from turnout.running.process_file import interrupt
+from turnout.running.stopping import interrupt
 from turnout.watch.watched import Watched
 
 LOGS = ".watch"  # what started runs print, below the watched folder

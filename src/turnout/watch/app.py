@@ -18,7 +18,8 @@ from starlette.routing import Route
 
 from turnout.errors import Mistake
 from turnout.recipes import recipes
-from turnout.report.page import policy, report_page
+from turnout.report.page import report_page
+from turnout.report.whole_page import policy
 from turnout.watch import run_page as pages
 from turnout.watch.acting import Actions
 from turnout.watch.changes import Changes

@@ -13,7 +13,7 @@ from turnout.running.state import RECORDS, is_held
 from turnout.watch.races import ANSWER, TRIALS
 
 STUDY = "study.json"
-_MARKING = (RECORDS, f"{RECORDS}-wal", "state.json", "runs.json", "process.json", "error.txt")
+_MARKING = (RECORDS, f"{RECORDS}-wal", "state.json", "runs.json", "error.txt")
 
 Mark = tuple[object, ...]
 
