@@ -7,6 +7,7 @@ It needs chromium and Playwright (tests/browsing.py says how to get them) and ta
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import signal
@@ -23,7 +24,7 @@ from turnout.recipes.friends import friends
 from turnout.recipes.multitask import multitask
 from turnout.report import write_report
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).absolute().parent
 sys.path.append(str(HERE.parent / "tests"))
 
 from browsing import chromium, is_live, until  # noqa: E402
@@ -64,8 +65,8 @@ def live(browser: Browser, address: str) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
-        runs = Path(temporary) / "runs"
+    with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary), chromium() as browser:
+        runs = Path("runs")
         to.run({name: made.but(rounds=30) for name, made in friends().items()}, runs / "friends", seeds=4, quiet=True)
         to.run(
             {name: made.but(rounds=20) for name, made in multitask().items()}, runs / "own-layers", seeds=2, quiet=True
@@ -80,7 +81,7 @@ def main() -> None:
             finally:
                 server.send_signal(signal.SIGINT)
         page = browser.new_page(viewport={"width": 1400, "height": 1100})
-        page.goto(write_report(runs / "friends").as_uri())
+        page.goto(write_report(runs / "friends").absolute().as_uri())
         until(page, "!document.querySelector('.history').hidden")
         keep(page, "report.png")
 

@@ -24,14 +24,15 @@ COLUMNS = {
     "friend": "CASE WHEN k.friend >= 0 AND k.friend != k.client THEN k.friend END",
 }
 MANY = 1_000_000  # rows of clients
-# A client's rows are found one by one in each round, which is fast where few of many clients are wanted.
+# A client's rows are found one by one in each round, which is fast where few of many clients are wanted: CROSS JOIN
+# keeps SQLite from scanning all rows instead.
 _ROWS = """
 SELECT k.round, k.client, {} FROM rounds r CROSS JOIN json_each(?) c
-JOIN clients k ON k.round = r.round AND k.client = c.value ORDER BY k.round
+CROSS JOIN clients k ON k.round = r.round AND k.client = c.value ORDER BY k.round
 """
 _MEASURED = """
 SELECT v.round, v.client, v.value FROM (SELECT DISTINCT round FROM evaluations) r CROSS JOIN json_each(?) c
-JOIN client_evaluations v ON v.round = r.round AND v.name = ? AND v.client = c.value ORDER BY v.round
+CROSS JOIN client_evaluations v ON v.round = r.round AND v.name = ? AND v.client = c.value ORDER BY v.round
 """
 
 
