@@ -45,6 +45,7 @@ NOT_RUN = {
     "runtimes.md": ["it needs several GPUs", "it starts a Ray cluster"],
     "studies.md": ["it takes minutes"],
     "trust.md": ["it takes an hour"],
+    "watch.md": ["it goes on until it is interrupted"],
 }
 
 

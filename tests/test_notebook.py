@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import turnout as to
+from turnout.cli import main
+from turnout.config.read import to_toml
 from turnout.records.records import Records
 from turnout.report.notebook import runs_html, scoped_style
 from turnout.running.frames import client_columns, round_columns
@@ -159,6 +161,29 @@ def test_overwrite_deletes_the_run_first(tmp_path):
     assert to.run(small(), tmp_path / "new", quiet=True, overwrite=True).rounds() == 3  # nothing was there
     with pytest.raises(to.Mistake, match="resume=True and overwrite=True"):
         to.run(small(), folder, quiet=True, resume=True, overwrite=True)
+
+
+def test_overwrite_of_several_runs(tmp_path):
+    folder = tmp_path / "runs"
+    to.run([small(title="a"), small(title="b")], folder, quiet=True, jobs=1)
+    with pytest.raises(to.Mistake, match="rounds"):
+        to.run([small(title="a", rounds=-1)], folder, seeds=2, quiet=True, jobs=1, overwrite=True)
+    assert (folder / "b" / "seed-0" / "records.sqlite").exists(), "a wrong setting has deleted the old runs"
+    again = to.run([small(title="c")], folder, seeds=2, quiet=True, jobs=1, overwrite=True)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["c"]
+    assert "<svg" in again._repr_html_()
+
+
+def test_overwrite_on_the_command_line(tmp_path, capsys):
+    to.run([small(title="a"), small(title="b")], tmp_path / "run", quiet=True, jobs=1)
+    (tmp_path / "small.toml").write_text(to_toml(small()))
+    command = ["run", str(tmp_path / "small.toml"), "--quiet", "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main([*command, "--overwrite", "--resume"]) == 2
+    assert main([*command, "--overwrite"]) == 0
+    assert to.open_run(tmp_path / "run").rounds() == 3
+    assert main([*command[:3], "--overwrite"]) == 2
 
 
 def test_overwrite_deletes_nothing_that_no_run_wrote(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,12 +26,16 @@ from turnout.errors import Mistake
 from turnout.records.records import Records
 from turnout.report import charts, find_runs, results_table, sparkline, write_picture, write_report
 from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.report.charts import Series
+from turnout.report.bars import bars, histogram
+from turnout.report.charts import Series, line_chart
 from turnout.report.heat import LEVELS, gather, indices, palette, png
+from turnout.report.history import read_history
 from turnout.report.maps import turnout_cells
+from turnout.report.marks import marks_of
 from turnout.report.results import results
 from turnout.report.runs import mean_curve
 from turnout.report.templates import render
+from turnout.report.text_plot import mark_of
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
@@ -118,6 +125,7 @@ def test_a_study_has_every_section_and_no_text_becomes_markup(tmp_path: Path) ->
         "Curves",
         "Who turned up when",
         "Personal accuracy of each client",
+        "One client",
         "Bytes",
         "Weights",
         "Who is whose friend",
@@ -180,7 +188,7 @@ def test_a_report_needs_nothing_from_outside(tmp_path: Path) -> None:
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
     page = Page(write_report(make_run(tmp_path / "run", [0.2, 0.4], parts=False)))
-    assert page.headings == ["Results", "Curves", "Who turned up when", "Bytes", "Weights"]
+    assert page.headings == ["Results", "Curves", "Who turned up when", "One client", "Bytes", "Weights"]
     assert "Mean ± standard deviation" not in "".join(page.words)
 
 
@@ -241,8 +249,8 @@ def test_the_worst_tenth_is_the_highest_of_a_loss_and_the_lowest_of_an_accuracy(
             records.add_round(RoundRecord(round=0), Evaluation(0, {}, per_client))
         page = write_report(tmp_path / f"{clients}").read_text(encoding="utf-8")
         mean = float((ids / clients)[-clients // 10 :].double().mean())
-        assert f"<td>Client loss</td><td>{clients:,}</td><td>{mean:.3g}</td>" in page
-        marked = re.findall(r'class="bar low"[^>]*><title>([\d.]+)', page)
+        assert f"<span>Client loss</span></span></th><td>{clients:,}</td><td>{mean:.3g}</td>" in page
+        marked = re.findall(r'class="bar low"[^>]*><title>(?:client \d+: )?([\d.]+)', page)
         accuracy, loss = marked[: len(marked) // 2], marked[len(marked) // 2 :]
         assert max(map(float, accuracy)) <= 10  # per cent
         assert min(map(float, loss)) >= 0.89
@@ -279,7 +287,9 @@ def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> No
     assert found.leading is None  # one seed
     assert [row[1:4] for row in found.rows] == [["20.0 %", "–", "10.0 %"], ["40.0 %", "+20.0 (one seed)", "40.0 %"]]
     assert [row[found.header.index("rounds to 20 %")] for row in found.rows] == ["2", "not reached"]
-    assert "<td>a</td><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()  # the worst tenth: 18 and 19
+    assert (
+        "<span>a</span></span></th><td>20</td><td>18.5 %</td>" in write_report(tmp_path).read_text()
+    )  # the worst tenth: 18 and 19
 
 
 def test_a_run_that_has_just_begun_or_exploded_still_has_a_report(tmp_path: Path) -> None:
@@ -363,12 +373,21 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
 
 
 def test_bars_mark_the_lowest_and_a_histogram_counts() -> None:
-    bars = ElementTree.fromstring(charts.bars(np.array([0.1, 0.5, np.nan, 0.6]), "b", marked=1, unit="percent"))
-    assert [e.get("class") for e in bars.iter() if e.tag == "rect"] == ["bar low", "bar", "bar"]
-    histogram = ElementTree.fromstring(charts.histogram(np.arange(100.0), "h"))
-    counts = [int((e.text or "").rsplit(" ", 1)[1]) for e in histogram.iter() if e.tag == "title"]
+    drawn = ElementTree.fromstring(bars(np.array([0.1, 0.5, np.nan, 0.6]), "b", marked=1, unit="percent"))
+    assert [e.get("class") for e in drawn.iter() if e.tag == "rect"] == ["bar low", "bar", "bar"]
+    counted = ElementTree.fromstring(histogram(np.arange(100.0), "h"))
+    counts = [int((e.text or "").rsplit(" ", 1)[1]) for e in counted.iter() if e.tag == "title"]
     assert sum(counts) == 100
-    assert charts.bars(np.array([]), "b") == charts.histogram(np.array([np.nan]), "h") == ""
+    assert bars(np.array([]), "b") == histogram(np.array([np.nan]), "h") == ""
+
+
+def test_whose_a_value_is_stands_under_the_pointer() -> None:
+    words = re.findall(
+        "<title>(.*?)</title>", bars(np.array([0.1, np.nan, 0.6]), "b", names=["client 4", "x", "client 9"])
+    )
+    assert words == ["client 4: 0.1", "client 9: 0.6"]
+    many = histogram(np.repeat(0.5, 7), "h", ends=(0.0, 1.0), names=[f"client {i}" for i in range(7)])
+    assert "7 (client 0, client 1, client 2, client 3, client 4, …)" in many
 
 
 def test_the_png_has_the_colours_of_the_cells() -> None:
@@ -397,8 +416,10 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
     ids = np.arange(clients)
     round_N, client_N = np.repeat(np.arange(rounds), clients), np.tile(ids, rounds)
     work_N = uniform(0, "work", ids=torch.arange(clients * rounds)).numpy() * (ids[client_N] % 2)
-    cells, known = turnout_cells((round_N, client_N * 7, work_N))
-    assert known == clients
+    cells, names = turnout_cells((round_N, client_N * 7, work_N))
+    assert len(names) == len(cells.value_RK)
+    assert names[-1].split(", ")[0].isdigit()
+    assert {int(name) // 7 % 2 for name in names[0].split(", ")[:5]} == {1}  # those that work
     assert cells.value_RK[0].mean() > 0.4
     assert cells.value_RK[-1].mean() == 0.0
     assert len(png(indices(cells.value_RK), palette())) < 700_000  # 1 MB as base64
@@ -407,7 +428,102 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
 def test_variants_with_the_same_turnout_share_a_map(tmp_path: Path) -> None:
     page = Page(write_report(make_study(tmp_path / "study")))
     maps = [a["alt"] for tag, a in page.tags if tag == "img"]
-    assert maps == ["all variants, seed 0", NASTY.replace("\x07", "\ufffd")]  # turnout; friends of one variant
+    nasty = NASTY.replace("\x07", "\ufffd")
+    assert maps == ["all variants: client by round"] * 2 + [
+        f"{nasty}: client by friend"
+    ]  # of each seed; of one variant
+    seeds = [(a["data-seed"], "hidden" in a) for tag, a in page.tags if "data-seed" in a]
+    assert seeds == [("0", False), ("1", True)]
+    assert [a["value"] for tag, a in page.tags if tag == "option" and a.get("value")] == ["0", "1"]
+    rows = next(a["data-rows"] for tag, a in page.tags if tag == "img")
+    assert json.loads(rows or "") == [str(c) for c in range(6)]
+
+
+def test_the_page_may_run_only_its_own_script_and_style(tmp_path: Path) -> None:
+    text = write_report(make_study(tmp_path / "study")).read_text(encoding="utf-8")
+    policy = re.search(r'content="(default-src[^"]*)"', text)
+    assert policy is not None
+    for tag in ("style", "script"):
+        content = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        mark = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src &#39;sha256-{mark}&#39;" in policy[1] or f"{tag}-src 'sha256-{mark}'" in policy[1]
+    assert "unsafe" not in policy[1]
+    assert not re.search(r'<[^>]+ style="', text), "a style attribute would be refused"
+
+
+def test_every_variant_can_be_switched_and_told_apart(tmp_path: Path) -> None:
+    page = Page(write_report(make_study(tmp_path / "study")))
+    assert [a["data-switch"] for tag, a in page.tags if "data-switch" in a] == ["0", "1"]
+    lines = {
+        a["data-v"] for tag, a in page.tags if tag == "path" and "line" in (a.get("class") or "") and "data-v" in a
+    }
+    assert lines == {"0", "1", "0 1"}  # "0 1": where both coincide
+    assert len({charts.style(number) for number in range(40)}) == 40
+    assert len({(mark_of(n), n % 8) for n in range(64)}) == 64
+
+
+def test_charts_that_are_compared_have_one_scale_and_no_band_goes_below_nothing() -> None:
+    x = np.arange(3.0)
+    low = Series("a", x, np.array([0.0, 0.1, 0.2]), 0, np.array([-0.3, -0.2, 0.0]), np.array([0.3, 0.4, 0.4]))
+    high = Series("b", x, np.array([0.5, 0.7, 0.9]))
+    together = [line_chart([one], "t", unit="percent", beside=[other]) for one, other in ((low, high), (high, low))]
+    labels = [re.findall(r'text-anchor="end">(.*?)</text>', chart) for chart in together]
+    assert labels[0] == labels[1] == ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]
+    alone = line_chart([low], "t", unit="percent")
+    assert re.findall(r'text-anchor="end">(.*?)</text>', alone) == ["0 %", "10 %", "20 %", "30 %", "40 %"]
+    tall = [bars(np.array(v), "b", ends=(0.0, 8.0)) for v in ([1.0, 2.0], [8.0])]
+    assert [re.findall(r'text-anchor="end">(.*?)</text>', chart) for chart in tall] == [["0", "2", "4", "6", "8"]] * 2
+
+
+def test_joins_leaves_and_shifts_are_marked(tmp_path: Path) -> None:
+    with Records.open(tmp_path / "records.sqlite") as records:
+        for t in range(6):
+            events = {
+                1: [(7, "join", "")],
+                3: [(2, "leave", ""), (4, "drop", "")],
+                4: [(1, "join", ""), (9, "leave", "")],
+            }
+            extra = {"objective": "10 -> 11 clients"} if t == 1 else {}
+            record = RoundRecord(round=t, extra=extra, events=events.get(t, []))
+            records.add_round(record, Evaluation(t, {"global_accuracy": t / 10}))
+    marks = marks_of(find_runs(tmp_path), 0.5)
+    assert [(mark.x, mark.kind, mark.words) for mark in marks] == [
+        (1.5, "shift", "round 1: objective 10 → 11 clients"),
+        (1.5, "join", "round 1: client 7 joined"),
+        (3.5, "leave", "round 3: client 2 left; client 4 dropped out"),
+        (4.5, "both", "round 4: client 1 joined; client 9 left"),
+    ]
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert page.count('class="member leave"') == 1
+    assert "A triangle on the axis marks clients that joined" in page
+
+
+def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
+    page = Page(write_report(make_run(tmp_path / "run", [0.2, 0.4, 0.5], friends=True)))
+    about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
+    run, quantities = about["runs"][0], about["quantities"]
+    assert run["clients"] == list(range(6))
+    assert run["said"][3] == "50.0 %"  # its personal accuracy
+    packed = np.frombuffer(zlib.decompress(base64.b64decode(run["data"])), np.uint8).astype(np.int64)
+    high, low = packed.reshape(2, len(quantities), 6, 3)
+    level_QCK = high * 256 + low
+    value_QCK = [
+        q["low"] + (v - 1) / 65533 * (q["high"] - q["low"]) for q, v in zip(quantities, level_QCK, strict=True)
+    ]
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        clients = records.clients()
+    work = clients["work"].reshape(3, 6).T  # rounds, clients
+    assert np.allclose(value_QCK[1], work, atol=1e-4)
+    friend = clients["friend"].reshape(3, 6).T
+    assert np.array_equal(level_QCK[-1] == 0, friend < 0)
+    assert np.allclose(value_QCK[-1][friend >= 0], friend[friend >= 0], atol=1e-3)
+
+
+def test_of_many_clients_the_worst_and_the_best_are_among_those_shown(tmp_path: Path) -> None:
+    run = find_runs(make_run(tmp_path / "run", [0.2, 0.4], clients=50)).runs[0]
+    few = read_history(run, ["personal_accuracy"], room=5)
+    assert few.client_C.tolist() == [0, 12, 24, 37, 49]
+    assert few.values["personal_accuracy"][:, -1].tolist() == pytest.approx([c / 50 for c in (0, 12, 24, 37, 49)])
 
 
 def test_sparkline_keeps_its_width_and_ends() -> None:

@@ -234,3 +234,12 @@ def test_what_cannot_be_drawn_is_a_sentence(arguments: str, sentence: str, capsy
     assert sentence in (said := capsys.readouterr().err)
     assert len(said.splitlines()) == 1
     assert not Path("x.svg").exists()
+
+
+def test_a_run_that_is_just_beginning_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text("rounds = 3\n")
+    (tmp_path / "records.sqlite").touch()
+    with held(tmp_path):
+        assert state_of(tmp_path).state == "running"
+    state = state_of(tmp_path)
+    assert (state.state, "not the records of a run" in (state.why or "")) == ("failed", True)

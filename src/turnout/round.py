@@ -26,6 +26,7 @@ from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Moment, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
+from turnout.machine import at_work
 from turnout.machine.clock import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
@@ -71,6 +72,7 @@ def run_round(
     sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
     download = download_for(cohort.asked, server, t, lr, algorithm, runtime.layout.shared_slots)
     download = replace(download, moment=moment_of(server, algorithm, cohort, download, sending))
+    at_work.asked(t, cohort.asked.tolist)
     with stage("client work"):
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)

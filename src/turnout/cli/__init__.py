@@ -5,6 +5,7 @@ running.py    `turnout run`; planning.py: from its arguments to a plan of runs; 
 seeing.py     `turnout runs`, `show`, `plot`
 comparing.py  `turnout compare`
 checking.py   `turnout check`
+watching.py   `turnout watch`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -45,6 +46,7 @@ from turnout.cli import (
     predicting,
     running,
     seeing,
+    watching,
     writing,
 )
 from turnout.cli import fleet as fleet_log
@@ -62,6 +64,7 @@ Examples:
   turnout runs                                   the runs under runs/, and how they are doing
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
+  turnout watch                                  all of them in the browser, as they go on
   turnout export runs/mine --model model.onnx    the trained model for other programs
   turnout deploy demo                            real devices through Flower: a server and five of them, here
   turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
@@ -80,6 +83,7 @@ app.command("list")(looking.list_parts)
 app.command("runs")(seeing.runs)
 app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
+app.command("watch")(watching.watch)
 app.command("compare")(comparing.compare)
 app.command("report")(looking.report)
 app.command("check")(checking.check)

@@ -37,6 +37,7 @@ Ranks = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder. [default: a new one under runs/]")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start one there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the run in --out first.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
     str | None,
@@ -77,6 +78,7 @@ def run(
     processes: Ranks = None,
     out: Out = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
     json_to: Json = None,
     data_dir: DataDir = None,
@@ -95,6 +97,7 @@ def run(
     turnout run digits --set algorithm.local.optimizer.lr=0.05 --set rounds=100
     turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5 --out runs/mine
     turnout run --out runs/mine --resume
+    turnout run digits --out runs/mine --overwrite
     turnout run digits --set algorithm.terms='[{kind="proximal", mu=0.1}]' --json result.json
     turnout run digits --set algorithm.local.epochs=none --set algorithm.local.steps=10
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
@@ -111,6 +114,10 @@ def run(
         raise typer.Exit(ranks.follow())
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
+    if resume and overwrite:
+        raise Mistake("--resume goes on with the run in --out, and --overwrite deletes it: leave one of them out")
+    if overwrite and out is None:
+        raise Mistake("--overwrite deletes the run in a folder: name it with --out")
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
     plan = ranks.with_processes(plan, processes, jobs)
     if not quiet:
@@ -118,14 +125,9 @@ def run(
     try:
         with ranks.joined():
             failed = run_planned(
-                plan,
-                jobs=jobs,
-                resume=resume,
-                quiet=quiet,
-                data_dir=data_dir,
-                profile=profile,
+                plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=data_dir, profile=profile,
                 other_engine=other_engine,
-            )
+            )  # fmt: skip
     except KeyboardInterrupt:
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None

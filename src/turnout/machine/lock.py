@@ -99,6 +99,11 @@ def is_locked(path: Path) -> bool:
         os.close(handle)
 
 
+def holder_of(path: Path) -> Holder | None:
+    """Who holds the lock; None where nobody does, or where it does not say."""
+    return (_left_by(path) or _read(path)) if is_locked(path) else None
+
+
 def _taken(path: Path) -> _Release:
     """Take the lock, or Busy; the way to release it."""
     while True:

@@ -2,6 +2,7 @@
 
 records.py     the rows of `records.sqlite`: rounds, clients, evaluations, events; the turnout as CSV
 schema.py      its tables, and how such a file is opened, written and read safely
+now.py         who is at work while a round goes on
 tables.py      the rows as plain tables, for other programs
 checkpoint.py  `checkpoint.safetensors`: the state after a round
 

@@ -70,6 +70,15 @@ class Glossary:
     def unit(self, name: str) -> Unit:
         return self.info(name).unit
 
+    def plain(self, name: str) -> str:
+        """Which metric a name is of, whatever it was measured of.
+
+        >>> Glossary().plain("personal_accuracy_worst"), Glossary().plain("lr")
+        ('accuracy', 'lr')
+        """
+        found = self._parts(name)
+        return name if found is None else found[1]
+
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Names as a reader wants them: by the task's order of metrics; the first of all is the main one.
 

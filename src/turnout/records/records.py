@@ -248,11 +248,10 @@ class Records:
         rows = self.db.execute("SELECT name, round, client, value FROM client_extras" + where, values)
         return columns | _aligned(keys, ((name, (s, client), value) for name, s, client, value in rows))
 
-    def turnout_rows(self) -> Iterator[tuple[int, int, float]]:
-        """(round, client, work) of everyone asked; work is the fraction finished, 0 for the absent."""
-        yield from self.db.execute(
-            "SELECT round, client, work FROM clients WHERE work IS NOT NULL ORDER BY round, client"
-        )
+    def turnout_rows(self, after: int = -1) -> Iterator[tuple[int, int, float]]:
+        """(round, client, work) of everyone asked after a round; work is the fraction finished, 0 for the absent."""
+        query = "SELECT round, client, work FROM clients WHERE round > ? AND work IS NOT NULL ORDER BY round, client"
+        yield from self.db.execute(query, (after,))
 
     def client_metrics(self) -> list[str]:
         """The names of the metrics that were evaluated for each client."""

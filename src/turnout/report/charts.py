@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, bars, histograms, sparklines. Colours come from charts.css.
+"""Charts as SVG text: lines with bands, and sparklines. Colours come from charts.css.
 
 A chart carries its points as JSON (`data-chart`), from which the page's script shows the values under the pointer;
 without the script the picture is complete.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +21,14 @@ from turnout.report.svg import (
     LEFT,
     RIGHT,
     WIDTH,
+    Named,
     frame,
     grid,
     legend,
     path,
     printable,
     style,
+    switch,
     text,
 )
 from turnout.report.units import Unit, show
@@ -44,13 +46,18 @@ class Series:
     colour: int = 0
     low: Floats | None = None
     high: Floats | None = None
+    of: str = ""  # the numbers of the variants it stands for, "0 2": a page can switch it off with them
 
 
 class Mark(NamedTuple):
-    """Something that happened at `x`: a thin upright line, and words under the pointer."""
+    """Something that happened at `x`, with words under the pointer.
+
+    kind  "shift": a thin upright line; "join", "leave": a small triangle on the axis, up or down; "both"
+    """
 
     x: float
     words: str
+    kind: str = "shift"
 
 
 def line_chart(
@@ -62,74 +69,38 @@ def line_chart(
     log_x: bool = False,
     log_y: bool | None = None,
     marks: Sequence[Mark] = (),
+    beside: Sequence[Series] = (),
 ) -> str:
     """Lines over a common axis, each with its band; nothing for no data.
 
     Without a word about `log_y`, a positive range of more than three decades (a loss that exploded) is logarithmic.
+    `beside`: the lines of charts that this one is compared with, which then have the same scale.
     """
     lines = [s for s in (_thin(_known(s, log_x)) for s in series) if len(s.x)]
     if not lines:
         return ""
-    named = legend([(s.name, s.colour) for s in lines]) if len(lines) > 1 else ("", 0)
+    named = legend([Named(s.name, s.colour, s.of) for s in lines]) if len(lines) > 1 else ("", 0)
     top = 36 + named[1]
     xs = np.concatenate([s.x for s in lines])
     x_unit = "count" if x_unit == "number" and bool((xs == np.round(xs)).all()) else x_unit  # rounds have no halves
-    ys = np.concatenate([v for s in lines for v in (s.y, s.low, s.high) if v is not None])
-    limit = 1.0 if unit == "percent" and max(s.y.max() for s in lines) <= 1 else np.inf
+    low, high = _range([*lines, *(s for s in map(_thin, (_known(s, log_x) for s in beside)) if len(s.x))], unit)
     x = make_axis(xs.min(), xs.max(), LEFT, WIDTH - RIGHT, x_unit, log_x, about=6)
-    log_y = bool(ys.min() > 0 and ys.max() / ys.min() > 1000) if log_y is None else log_y
-    y = value_axis(float(ys.min()), float(min(ys.max(), limit)), HEIGHT - BOTTOM, top, unit, log_y)
+    log_y = low > 0 and high / low > 1000 if log_y is None else log_y
+    y = value_axis(low, high, HEIGHT - BOTTOM, top, unit, log_y)
     body = named[0] + grid(x, y, x_label) + "".join(_band(s, x, y) for s in lines)
     body += "".join(_line(s, x, y) for s in lines) + '<g class="cursor"></g>'
-    here = [(round(float(x.place(mark.x)), 1), mark.words) for mark in marks if x.low <= mark.x <= x.high]
-    body += "".join(_mark(at, words, top) for at, words in here)
+    here = [mark._replace(x=round(float(x.place(mark.x)), 1)) for mark in marks if x.low <= mark.x <= x.high]
+    body += "".join(_mark(mark, top) for mark in here)
     return frame(title + (", log scale" if y.log else ""), body, _points(lines, x, y, x_label, unit, x_unit, here))
 
 
-def bars(values: Floats, title: str, marked: int = 0, unit: Unit = "number", x_label: str = "") -> str:
-    """One bar per value in the order given; the first `marked` stand out, a line shows the mean."""
-    v = np.asarray(values, np.float64)
-    v = v[np.isfinite(v)]
-    if not len(v):
-        return ""
-    y = value_axis(min(0.0, v.min()), max(0.0, v.max()), HEIGHT - BOTTOM, 34, unit)
-    step = (WIDTH - LEFT - RIGHT) / len(v)
-    width = max(step - min(2.0, step * 0.2), 0.4)
-    base = float(y.place(0.0))
-    parts = []
-    for i, (value, at) in enumerate(zip(v, y.place(v), strict=True)):
-        kind = "bar low" if i < marked else "bar"
-        box = f'x="{LEFT + i * step:.1f}" y="{min(at, base):.1f}" width="{width:.2f}" height="{abs(at - base):.1f}"'
-        parts.append(f'<rect class="{kind}" {box}><title>{show(value, unit)}</title></rect>')
-    x = Axis(0, 1, LEFT, WIDTH - RIGHT, (), ())
-    return frame(title, grid(x, y, x_label) + "".join(parts) + _mean_line(float(v.mean()), y, unit))
-
-
-def histogram(
-    values: Floats,
-    title: str,
-    unit: Unit = "number",
-    x_label: str = "",
-    ends: tuple[float, float] | None = None,
-    low_is_worst: bool = True,
-) -> str:
-    """How many values lie where, in 30 bins; those that hold only the worst tenth stand out."""
-    v = np.asarray(values, np.float64)
-    v = v[np.isfinite(v)]
-    if not len(v):
-        return ""
-    count, edge = np.histogram(v, bins=30, range=ends)
-    x = make_axis(edge[0], edge[-1], LEFT, WIDTH - RIGHT, unit, about=6)
-    y = value_axis(0.0, float(count.max()), HEIGHT - BOTTOM, 34, "count")
-    edges = np.quantile(v, [0.1, 0.9])
-    parts = []
-    for n, left, right in zip(count, edge[:-1], edge[1:], strict=True):
-        a, b, at = float(x.place(left)), float(x.place(right)), float(y.place(float(n)))
-        kind = "bar low" if (right <= edges[0] if low_is_worst else left >= edges[1]) else "bar"
-        box = f'x="{a:.1f}" y="{at:.1f}" width="{max(b - a - 1, 0.4):.1f}" height="{HEIGHT - BOTTOM - at:.1f}"'
-        words = f"{show(left, unit)} to {show(right, unit)}: {n}"
-        parts.append(f'<rect class="{kind}" {box}><title>{words}</title></rect>')
-    return frame(title, grid(x, y, x_label) + "".join(parts))
+def _range(lines: Sequence[Series], unit: Unit) -> tuple[float, float]:
+    """The values to be shown, bands included; a band goes neither below 0 nor above 100 % where no mean does."""
+    ys = np.concatenate([v for s in lines for v in (s.y, s.low, s.high) if v is not None])
+    means = np.concatenate([s.y for s in lines])
+    least = 0.0 if means.min() >= 0 else -np.inf
+    most = 1.0 if unit == "percent" and means.max() <= 1 else np.inf
+    return float(max(ys.min(), least)), float(min(ys.max(), most))
 
 
 def spark(values: Floats, colour: int = 0) -> str:
@@ -138,17 +109,17 @@ def spark(values: Floats, colour: int = 0) -> str:
     v = v[np.isfinite(v)]
     if len(v) < 2:
         return ""
-    y = make_axis(float(v.min()), float(v.max()), 20, 2)
-    xs = np.linspace(1, 79, len(v))
-    picture = f'<path class="line s{colour % COLOURS}" d="{path(xs, y.place(v))}"/>'
+    line = _thin(Series("", np.linspace(1, 79, len(v)), v))
+    y = make_axis(float(line.y.min()), float(line.y.max()), 20, 2)
+    picture = f'<path class="line s{colour % COLOURS}" d="{path(line.x, y.place(line.y))}"/>'
     return f'<svg class="spark" viewBox="0 0 80 22" role="img" aria-label="curve">{picture}</svg>'
 
 
 def _known(s: Series, log_x: bool) -> Series:
     """Only the points that can be drawn."""
     keep = np.isfinite(s.x) & np.isfinite(s.y) & ((s.x > 0) | (not log_x))
-    band = [None if v is None else np.where(np.isfinite(v), v, s.y)[keep] for v in (s.low, s.high)]
-    return Series(s.name, s.x[keep], s.y[keep], s.colour, *band)
+    low, high = (None if v is None else np.where(np.isfinite(v), v, s.y)[keep] for v in (s.low, s.high))
+    return replace(s, x=s.x[keep], y=s.y[keep], low=low, high=high)
 
 
 def _thin(s: Series) -> Series:
@@ -168,15 +139,16 @@ def _thin(s: Series) -> Series:
     x, y = mean(s.x), mean(s.y)
     assert x is not None
     assert y is not None
-    return Series(s.name, x, y, s.colour, mean(s.low), mean(s.high))
+    return replace(s, x=x, y=y, low=mean(s.low), high=mean(s.high))
 
 
 def _line(s: Series, x: Axis, y: Axis) -> str:
     xs, ys = x.place(s.x), y.place(s.y)
     if len(s.x) == 1:
         dot = f'class="dot {style(s.colour)}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="3"'
-        return f"<circle {dot}><title>{text(s.name)}</title></circle>"
-    return f'<path class="line {style(s.colour)}" d="{path(xs, ys)}"><title>{text(s.name)}</title></path>'
+        return f"<circle {dot}{switch(s.of)}><title>{text(s.name)}</title></circle>"
+    line = f'class="line {style(s.colour)}" d="{path(xs, ys)}"{switch(s.of)}'
+    return f"<path {line}><title>{text(s.name)}</title></path>"
 
 
 def _band(s: Series, x: Axis, y: Axis) -> str:
@@ -185,19 +157,19 @@ def _band(s: Series, x: Axis, y: Axis) -> str:
     edge = [y.place(np.clip(v, y.low, y.high)) for v in (s.high, s.low)]
     xs = x.place(s.x)
     outline = path(np.concatenate([xs, xs[::-1]]), np.concatenate([edge[0], edge[1][::-1]]))
-    return f'<path class="band {style(s.colour)}" d="{outline}Z"/>'
+    return f'<path class="band {style(s.colour)}" d="{outline}Z"{switch(s.of)}/>'
 
 
-def _mark(at: float, words: str, top: float) -> str:
-    """A thin line, and an unseen wide one beside it that is easier to point at."""
-    ends = f'x1="{at}" x2="{at}" y1="{top}" y2="{HEIGHT - BOTTOM}"'
-    return f'<g class="mark"><line {ends}/><title>{text(words)}</title><line class="near" {ends}/></g>'
+_TRIANGLES = {"join": "M{x},{y}l-4,7h8Z", "leave": "M{x},{z}l-4,-7h8Z", "both": "M{x},{y}l-4,4l4,4l4,-4Z"}
 
 
-def _mean_line(mean: float, y: Axis, unit: Unit) -> str:
-    at = float(y.place(mean))
-    line = f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-    return line + f'<text class="tick" x="{LEFT + 6}" y="{at - 5:.1f}">mean {show(mean, unit)}</text>'
+def _mark(mark: Mark, top: float) -> str:
+    """A thin line with an unseen wide one that is easier to point at, or a small triangle on the axis."""
+    if mark.kind in _TRIANGLES:
+        shape = _TRIANGLES[mark.kind].format(x=mark.x, y=HEIGHT - BOTTOM - 8, z=HEIGHT - BOTTOM)
+        return f'<path class="member {mark.kind}" d="{shape}"><title>{text(mark.words)}</title></path>'
+    ends = f'x1="{mark.x}" x2="{mark.x}" y1="{top}" y2="{HEIGHT - BOTTOM}"'
+    return f'<g class="mark"><line {ends}/><title>{text(mark.words)}</title><line class="near" {ends}/></g>'
 
 
 def _points(
@@ -207,7 +179,7 @@ def _points(
     x_label: str,
     unit: Unit,
     x_unit: Unit,
-    marks: Sequence[tuple[float, str]] = (),
+    marks: Sequence[Mark] = (),
 ) -> str:
     """What the script shows under the pointer."""
     rows = []
@@ -218,6 +190,7 @@ def _points(
             shown = [f"{w} ± {show(float(d), unit)}" for w, d in zip(shown, deviation[0], strict=True)]
         at = [show(float(v), x_unit) if x_unit not in ("number", "count") else f"{v:.0f}" for v in s.x]
         places = [np.round(axis.place(v), 1).tolist() for axis, v in ((x, s.x), (y, s.y))]
-        rows.append({"n": s.name, "c": style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at})
-    noted = {"marks": [[at, printable(words)] for at, words in marks]} if marks else {}
+        row = {"n": s.name, "c": style(s.colour), "x": places[0], "y": places[1], "t": shown, "l": at}
+        rows.append(row | ({"v": s.of} if s.of else {}))
+    noted = {"marks": [[mark.x, printable(mark.words)] for mark in marks]} if marks else {}
     return json.dumps({"label": x_label, "rows": rows, **noted}, separators=(",", ":"))

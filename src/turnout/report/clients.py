@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from markupsafe import Markup
 
 from turnout.report.axes import Floats
-from turnout.report.charts import bars, histogram
+from turnout.report.bars import Ends, bars, fullest, histogram
 from turnout.report.runs import Runs
-from turnout.report.templates import render, trusted
+from turnout.report.templates import Figure, render
 from turnout.report.units import show, title_of
 from turnout.task import MetricInfo
 
+FEW = 200  # bars that can be told apart
 _NOTE = "The last time each client was measured, all seeds together; the worst tenth is marked."
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What was last measured on each client of a variant, from worst to best, and who they are."""
+
+    label: str
+    metric: str
+    variant: int
+    values: Floats
+    names: list[str]
 
 
 def clients_sections(runs: Runs) -> list[Markup]:
@@ -20,33 +34,35 @@ def clients_sections(runs: Runs) -> list[Markup]:
     names = runs.glossary.in_order({name for run in runs.runs for name in run.client_values})
     variants = list(runs.variants)
     if len(variants) == 1:
-        return _section(runs, "Each client", [(title_of(name), variants[0], name) for name in names])
+        return _section(runs, "Each client", [_spread(runs, title_of(name), variants[0], name) for name in names])
     found = []
     for name in names:
         plain = title_of(name.removeprefix("client_"))
-        found += _section(runs, f"{plain} of each client", [(variant, variant, name) for variant in variants])
+        found += _section(runs, f"{plain} of each client", [_spread(runs, v, v, name) for v in variants])
     return found
 
 
-def _section(runs: Runs, title: str, shown: list[tuple[str, str, str]]) -> list[Markup]:
-    """A chart and a row of numbers for each (label, variant, metric); charts of one metric have the same axis."""
-    spreads = [(label, name, _values(runs, variant, name)) for label, variant, name in shown]
-    spreads = [item for item in spreads if len(item[2])]
+def _section(runs: Runs, title: str, spreads: list[Spread]) -> list[Markup]:
+    """A chart and a row of numbers for each; charts of one metric have the same axes."""
+    spreads = [spread for spread in spreads if len(spread.values)]
     charts, rows = [], []
-    for label, name, values in spreads:
-        alike = np.concatenate([v for _, other, v in spreads if other == name])
-        info = runs.glossary.info(name)
-        charts.append(_chart(values, label, info, (float(alike.min()), float(alike.max()))))
-        rows.append((label, _numbers(values, info)))
-    return [render("clients.html", title=title, note=_NOTE, charts=trusted(charts), rows=rows)] if rows else []
+    for spread in spreads:
+        alike = [other.values for other in spreads if other.metric == spread.metric]
+        info = runs.glossary.info(spread.metric)
+        of = str(spread.variant) if len(runs.variants) > 1 else ""
+        charts.append(Figure(Markup(_chart(spread, info, alike)), of))
+        rows.append((spread.label, _numbers(spread.values, info), of))
+    return [render("clients.html", title=title, note=_NOTE, charts=charts, rows=rows)] if rows else []
 
 
-def _values(runs: Runs, variant: str, name: str) -> Floats:
-    """What was last measured on each client, all seeds together, from worst to best."""
-    found = [run.client_values[name][1] for run in runs.variants[variant] if name in run.client_values]
-    values = np.concatenate([np.asarray(v, np.float64) for v in [[], *found]])
-    values = np.sort(values[np.isfinite(values)])
-    return values if runs.glossary.higher_is_better(name) else values[::-1]
+def _spread(runs: Runs, label: str, variant: str, metric: str) -> Spread:
+    found = [(run, *run.client_values[metric]) for run in runs.variants[variant] if metric in run.client_values]
+    several = len(found) > 1
+    names = [f"client {c}{f', seed {run.seed}' if several else ''}" for run, ids, _ in found for c in ids.tolist()]
+    values = np.concatenate([np.asarray(v, np.float64) for v in [[], *(v for _, _, v in found)]])
+    order = np.argsort(values if runs.glossary.higher_is_better(metric) else -values, kind="stable")
+    order = order[np.isfinite(values[order])]
+    return Spread(label, metric, list(runs.variants).index(variant), values[order], [names[i] for i in order])
 
 
 def _numbers(values: Floats, info: MetricInfo) -> list[str]:
@@ -56,8 +72,13 @@ def _numbers(values: Floats, info: MetricInfo) -> list[str]:
     return [f"{len(values):,}", *(show(float(v), info.unit) for v in numbers)]
 
 
-def _chart(values: Floats, title: str, info: MetricInfo, ends: tuple[float, float]) -> str:
-    if len(values) <= 200:
-        words = f"{len(values)} values, from worst to best"
-        return bars(values, title, max(1, len(values) // 10), info.unit, words)
-    return histogram(values, title, info.unit, f"{len(values):,} values", ends, info.higher_is_better)
+def _chart(spread: Spread, info: MetricInfo, alike: list[Floats]) -> str:
+    """Bars, or a histogram of many; `alike` are the values of all charts that are compared."""
+    values, count = spread.values, len(spread.values)
+    ends: Ends = (float(min(v.min() for v in alike)), float(max(v.max() for v in alike)))
+    if max(map(len, alike)) <= FEW:
+        words = f"{count} values, from worst to best"
+        return bars(values, spread.label, max(1, count // 10), info.unit, words, spread.names, ends)
+    most = max(fullest(v, ends) for v in alike)
+    better = info.higher_is_better
+    return histogram(values, spread.label, info.unit, f"{count:,} values", ends, better, spread.names, most)

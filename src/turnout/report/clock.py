@@ -201,11 +201,11 @@ def _key() -> str:
     return "".join(parts)
 
 
-def clock_section(runs: Runs, target: float | None) -> list[Markup]:
+def clock_section(runs: Runs) -> list[Markup]:
     """Simulated time: the main metrics against it, what was wasted, and the first rounds of the first variants."""
     if not has_clock(runs):
         return []
-    target = runs.target if target is None else target
+    target = runs.target
     shown = [metric_by_time(runs, metric) for metric in runs.metrics[:2]]
     shown += [gantt(found[0]) for found in list(runs.variants.values())[:4]]
     note = f"{spent(runs, target)} {fastest(runs, target)}".strip()

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from turnout import __version__
 from turnout.machine.files import write_whole
-from turnout.report.charts import Series, bars, histogram, line_chart
+from turnout.report.bars import bars, histogram
+from turnout.report.charts import Series, line_chart
 from turnout.report.fleet import facts, likeness_rows, sentences
 from turnout.report.heat import HeatMap
 from turnout.report.maps import turnout_map
 from turnout.report.sections import charts_section
-from turnout.report.svg import packaged, sheet
+from turnout.report.svg import sheet
 from turnout.report.templates import render, trusted
+from turnout.report.whole_page import whole_page
 from turnout.world.fleet.diagnosis import WEEKDAYS, Diagnosis
 from turnout.world.fleet.fleet import Fleet
 from turnout.world.fleet.groups import Groups
@@ -27,20 +28,14 @@ def write_fleet_page(
     path: Path, fleet: Fleet, found: Diagnosis, groups: Groups, parts: list[PartToTry], like: Likeness | None
 ) -> None:
     """The diagnosis as a page."""
-    page = render(
-        "page.html",
+    page = whole_page(
         title=f"The fleet of {Path(found.path).name}",
-        warnings=[],
         notes=[f"Assumed: {words}." for words in found.assumed],
-        kinds=[],
         facts=facts(found),
         sections=_sections(fleet, found, groups, parts, like),
-        version=__version__,
         source="a fleet's log",
-        style=Markup(packaged("charts.css") + packaged("page.css")),
-        script=Markup(packaged("page.js")),
     )
-    write_whole(path, page + "\n")
+    write_whole(path, page)
 
 
 def write_fleet_picture(path: Path, fleet: Fleet, found: Diagnosis, like: Likeness | None) -> None:
@@ -54,9 +49,7 @@ def _sections(
 ) -> list[Markup]:
     sections = [
         render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
-        render(
-            "maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)], charts=[], side_by_side=False
-        ),
+        render("maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)]),
         *charts_section("Turnout", _turnout_charts(found)),
         *charts_section("Clients", _client_charts(fleet, found)),
     ]
@@ -85,7 +78,7 @@ def _map(fleet: Fleet, groups: Groups) -> HeatMap:
         rank_M[client_N],
         np.concatenate([fleet.work_N, np.zeros(len(absent_A))]),
     )
-    return turnout_map(turnout, "Work done, by group and then by turnout")
+    return turnout_map(turnout, "Work done, by group and then by turnout", ids=np.argsort(rank_M))
 
 
 def _turnout_charts(found: Diagnosis) -> list[str]:

@@ -9,6 +9,7 @@ import base64
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,7 @@ from turnout.report.axes import Floats
 MOST_ROWS, MOST_COLUMNS = 360, 1000
 LEVELS = 64
 _NOTHING, _ZERO = 0, 1  # palette entries; LEVELS steps of the scale follow
-_LIGHT, _DARK, _ABSENT = (176, 212, 238), (8, 69, 148), (230, 126, 60)
-_MOST_CELLS_WITH_VALUES = 20_000
+_LIGHT, _DARK, _ABSENT = (176, 212, 238), (8, 69, 148), (230, 126, 60)  # page.css has them too, for the keys
 
 Bytes = NDArray[np.uint8]
 
@@ -104,10 +104,11 @@ class Words:
 class HeatMap:
     """A map as the page shows it: the picture, its axes and colours in words, and the cells for the script.
 
-    image  the picture as an address that holds it
-    cells  one byte a cell in base64, empty where they are too many to be worth their bytes
-    shape  columns, rows, columns and rows per cell, the first column, the largest value
-    names  the axes and the two special cells in words, as JSON
+    image    the picture as an address that holds it; the script reads the cells from it
+    shape    columns, rows, columns per cell, the first column, the largest value
+    names    the axes and the two special cells in words, as JSON
+    rows     who each row is, as JSON; `columns` likewise, empty where columns are counted
+    of       the numbers of the variants it belongs to, where it can be switched off
     """
 
     title: str
@@ -118,34 +119,40 @@ class HeatMap:
     image: str
     first: int
     last: int
-    cells: str
     shape: str
     names: str
-    zero_colour: str = f"rgb{_ABSENT}"
-    ramp: str = f"linear-gradient(90deg,rgb{_LIGHT},rgb{_DARK})"
+    rows: str
+    columns: str
+    of: str = ""
 
 
 def heat_map(
-    cells: Cells, title: str, words: Words, note: str = "", most: float = 1.0, square: bool = False
+    cells: Cells,
+    title: str,
+    words: Words,
+    rows: Sequence[str],
+    columns: Sequence[str] = (),
+    note: str = "",
+    most: float = 1.0,
+    square: bool = False,
+    of: str = "",
 ) -> HeatMap:
-    """Cells as a map; values are in [0, most]."""
+    """Cells as a map; values are in [0, most], `rows` and `columns` say who is where."""
     index_RK = indices(cells.value_RK, most)
     R, K = index_RK.shape
-    first, few = cells.first_column, index_RK.size <= _MOST_CELLS_WITH_VALUES
+    first = cells.first_column
     return HeatMap(
         title=title,
         words=words,
         note=note,
         square=square,
         height=min(max(R * (22 if R < 16 else 8), 60), 420),
-        image="data:image/png;base64," + _base64(png(index_RK, palette())),
+        image="data:image/png;base64," + base64.b64encode(png(index_RK, palette())).decode(),
         first=first,
         last=first + round(K * cells.columns_per_cell) - 1,
-        cells=_base64(index_RK.tobytes()) if few else "",
-        shape=f"{K},{R},{cells.columns_per_cell:g},{cells.rows_per_cell:g},{first},{most:g}",
+        shape=f"{K},{R},{cells.columns_per_cell:g},{first},{most:g}",
         names=json.dumps([words.row, words.column, words.nothing, words.zero]),
+        rows=json.dumps(list(rows), separators=(",", ":")),
+        columns=json.dumps(list(columns), separators=(",", ":")) if columns else "",
+        of=of,
     )
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from turnout.errors import Mistake, nearest
 from turnout.report.axes import Floats
 from turnout.report.charts import Mark, Series, line_chart
+from turnout.report.marks import marks_of
 from turnout.report.runs import Runs
 from turnout.report.units import title_of
 
 Line = tuple[Floats, Floats, Floats]  # x, mean, deviation (NaN for one seed)
-MOST_MARKS = 40  # more lines than that would hide the curves
 
 
 def metric_charts(runs: Runs) -> list[str]:
-    """One chart for each evaluated metric, and one of the training loss, with a line where the objective shifts."""
-    loss = column_chart(runs, "train_loss", "Training loss", marks=shift_marks(runs, -0.5))
-    return [*(metric_chart(runs, metric) for metric in runs.metrics), loss]
+    """One chart for each evaluated metric, and one of the training loss, with what happened marked.
+
+    Charts of one metric, measured of several things (the global model, personal ones), have the same scale.
+    """
+    loss = column_chart(runs, "train_loss", "Training loss", marks=marks_of(runs, -0.5))
+    return [*(metric_chart(runs, metric, alike(runs, metric)) for metric in runs.metrics), loss]
 
 
-def metric_chart(runs: Runs, metric: str) -> str:
-    """A chart of one evaluated metric, or of a column of the rounds, with a line where the objective shifts."""
+def alike(runs: Runs, metric: str) -> list[str]:
+    """The other names of what was measured, of something else: personal_accuracy beside global_accuracy."""
+    plain = runs.glossary.plain(metric)
+    return [other for other in runs.metrics if other != metric and runs.glossary.plain(other) == plain]
+
+
+def metric_chart(runs: Runs, metric: str, beside: Sequence[str] = ()) -> str:
+    """A chart of one evaluated metric, or of a column of the rounds, with what happened marked.
+
+    `beside`: metrics whose charts have the same scale.
+    """
     if metric not in runs.metrics:
-        return column_chart(runs, metric, title_of(metric), marks=shift_marks(runs, -0.5))
+        return column_chart(runs, metric, title_of(metric), marks=marks_of(runs, -0.5))
     lines, title = _joint(runs, series_of(runs, metric), title_of(metric))
-    marks = shift_marks(runs, 0.5)
-    return line_chart(lines, title, "rounds trained", runs.glossary.unit(metric), marks=marks)
+    others = [s for other in beside for s in series_of(runs, other)]
+    unit, marks = runs.glossary.unit(metric), marks_of(runs, 0.5)
+    return line_chart(lines, title, "rounds trained", unit, marks=marks, beside=others)
 
 
 def series_of(runs: Runs, metric: str) -> list[Series]:
@@ -47,25 +61,24 @@ def metric_named(runs: Runs, said: str) -> str:
     raise Mistake(f"nothing called {said!r} was measured here: {nearest(said, known)}")
 
 
-def shift_marks(runs: Runs, beside: float) -> list[Mark]:
-    """A line for each round in which the objective shifts: after what came before, and before what is new."""
-    if len(runs.shifts) > MOST_MARKS:
-        return []
-    return [Mark(t + beside, f"round {t}: {words}") for t, words in runs.shifts.items()]
+def column_chart(
+    runs: Runs, name: str, title: str, total: bool = False, marks: Sequence[Mark] = (), beside: str | None = None
+) -> str:
+    """A column of the rounds, or its running total; `beside`: another column whose chart has the same scale."""
+    series, others = _columns(runs, name, total), _columns(runs, beside, total) if beside else []
+    ends = [float(s.y[-1]) for s in [*series, *others]] or [1.0]
+    apart = total and min(ends) > 0 and max(ends) / min(ends) > 20
+    lines, title = _joint(runs, series, title)
+    unit, log_y = runs.glossary.unit(name), apart if total else None
+    return line_chart(lines, title, "round", unit, log_y=log_y, marks=marks, beside=others)
 
 
-def column_chart(runs: Runs, name: str, title: str, total: bool = False, marks: Sequence[Mark] = ()) -> str:
-    """A column of the rounds, or its running total."""
-
+def _columns(runs: Runs, name: str, total: bool) -> list[Series]:
     def line(variant: str) -> Line:
         x, mean, deviation = runs.column(variant, name)
         return (x, np.cumsum(mean), np.full_like(mean, np.nan)) if total else (x, mean, deviation)
 
-    series = [s for s in _series(runs, line) if np.any(s.y != 0)]
-    ends = [float(s.y[-1]) for s in series] or [1.0]
-    apart = total and min(ends) > 0 and max(ends) / min(ends) > 20
-    lines, title = _joint(runs, series, title)
-    return line_chart(lines, title, "round", runs.glossary.unit(name), log_y=apart if total else None, marks=marks)
+    return [s for s in _series(runs, line) if np.any(s.y != 0)]
 
 
 def metric_by_bytes(runs: Runs, metric: str) -> str:
@@ -92,7 +105,7 @@ def _series(runs: Runs, line: Callable[[str], Line]) -> list[Series]:
         x, mean, deviation = line(variant)
         band = np.isfinite(deviation).any()
         low, high = (mean - deviation, mean + deviation) if band else (None, None)
-        found.append(Series(variant, x, mean, i, low, high))
+        found.append(Series(variant, x, mean, i, low, high, str(i) if len(runs.variants) > 1 else ""))
     return found
 
 
@@ -110,5 +123,7 @@ def _merged(series: list[Series]) -> list[Series]:
     found: dict[tuple[bytes, bytes], list[Series]] = {}
     for s in series:
         found.setdefault((s.x.tobytes(), s.y.tobytes()), []).append(s)
-    joint = [(" = ".join(s.name for s in group), group[0]) for group in found.values()]
-    return [Series(name, s.x, s.y, s.colour, s.low, s.high) for name, s in joint]
+    return [
+        replace(group[0], name=" = ".join(s.name for s in group), of=" ".join(s.of for s in group))
+        for group in found.values()
+    ]

@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from turnout import __version__
 from turnout.machine.files import write_whole
 from turnout.report import sections
 from turnout.report.clients import clients_sections
 from turnout.report.clock import clock_section
 from turnout.report.finding import find_runs
+from turnout.report.history import history_section
 from turnout.report.lines import metric_charts
 from turnout.report.maps import friends_section, turnout_section
 from turnout.report.results import results
 from turnout.report.runs import Runs
-from turnout.report.svg import packaged, sheet
-from turnout.report.templates import render
+from turnout.report.svg import sample, sheet
 from turnout.report.units import show, size, spread, title_of
 from turnout.report.warnings import warnings_in
+from turnout.report.whole_page import whole_page
+
+# The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
+# a list, or an empty list where there is no data for it (`sections.charts_section` makes one of charts).
+SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
+    sections.results_section,
+    sections.curves_section,
+    turnout_section,
+    clients_sections,
+    history_section,
+    sections.bytes_section,
+    clock_section,
+    sections.weights_section,
+    friends_section,
+    sections.parts_section,
+    sections.events_section,
+    sections.settings_section,
+)
+
+
+class Variant(NamedTuple):
+    """A variant in the page's switches: its name, and a piece of its line."""
+
+    name: str
+    sample: Markup
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
     """Write `report.html` of a run folder, or of a folder of runs, from the records alone."""
+    return _write(Path(folder) / "report.html", report_page(folder, target))
+
+
+def report_page(folder: str | Path, target: float | None = None) -> str:
+    """The report of a run folder, or of a folder of runs, as one page."""
     runs = find_runs(folder)
-    page = render(
-        "page.html",
+    return whole_page(
         title=runs.title,
         warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
         notes=notes(runs),
         kinds=common_kinds(runs),
         facts=facts(runs),
-        sections=_sections(runs, target),
-        version=__version__,
-        style=Markup(packaged("charts.css") + packaged("page.css")),
-        script=Markup(packaged("page.js")),
+        variants=variants_of(runs),
+        sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
+        source="the records of the runs",
     )
-    return _write(Path(folder) / "report.html", page + "\n")
 
 
-def _sections(runs: Runs, target: float | None) -> list[Markup]:
-    return [
-        *sections.results_section(runs, target),
-        *sections.curves_section(runs),
-        *turnout_section(runs),
-        *clients_sections(runs),
-        *sections.bytes_section(runs),
-        *clock_section(runs, target),
-        *sections.weights_section(runs),
-        *friends_section(runs),
-        *sections.parts_section(runs),
-        *sections.events_section(runs),
-        *sections.settings_section(runs),
-    ]
+def variants_of(runs: Runs) -> list[Variant]:
+    """What the switches of a page are for."""
+    return [Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)]
 
 
 def write_picture(folder: str | Path) -> Path:

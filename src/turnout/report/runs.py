@@ -112,19 +112,20 @@ class RunRecords:
         weighed_T = self.rounds["weight_sum"].astype(np.float64)
         return weighed_T + np.nan_to_num(self.rounds.get("stale_weight", np.zeros(1)).astype(np.float64))
 
-    def turnout(self) -> tuple[Column, Column, Column]:
-        """(rounds, clients, work) of everyone asked."""
+    def turnout(self, after: int = -1) -> tuple[Column, Column, Column]:
+        """(rounds, clients, work) of everyone asked after a round."""
         kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
         with Records.read(self.path / FILE) as records:
-            rows = np.fromiter(records.turnout_rows(), dtype=kind)
+            rows = np.fromiter(records.turnout_rows(after), dtype=kind)
         return rows["round"], rows["client"], rows["work"]
 
     def friends(self) -> tuple[Column, Column]:
         """(clients, friends) of every time a friend stood in."""
         query = "SELECT client, friend FROM clients WHERE friend >= 0 AND friend != client"
         with Records.read(self.path / FILE) as records:
-            pairs = np.array(records.db.execute(query).fetchall(), dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+            kind = np.dtype([("client", np.int64), ("friend", np.int64)])
+            pairs = np.fromiter(records.db.execute(query), dtype=kind)
+        return pairs["client"], pairs["friend"]
 
     def text(self, name: str) -> str:
         """A text file of the run folder; empty if it is not there."""

@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from turnout.machine.sealed import KEY
 from turnout.report.charts import spark
-from turnout.report.lines import MOST_MARKS, column_chart, metric_by_bytes, metric_charts
+from turnout.report.lines import column_chart, metric_by_bytes, metric_charts
+from turnout.report.marks import marks_said
 from turnout.report.results import results, seeds_of
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.svg import COLOURS
+from turnout.report.svg import sample
 from turnout.report.templates import render, trusted
 from turnout.report.units import title_of
 from turnout.round_log import RoundRecord
@@ -26,12 +27,13 @@ Event = tuple[int, int, str, str]  # round, client, kind, detail
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A variant in the table of results; `colour` is None where there is only one."""
+    """A variant in the table of results, with a piece of its line; `of` is its number, "" where there is only one."""
 
     variant: str
     cells: list[str]
     curve: Markup
-    colour: int | None
+    sample: Markup
+    of: str
     leading: bool
 
 
@@ -59,15 +61,15 @@ def charts_section(title: str, charts: Iterable[str], note: str = "") -> list[Ma
     return [render("charts.html", title=title, note=note, charts=shown)] if shown else []
 
 
-def results_section(runs: Runs, target: float | None) -> list[Markup]:
+def results_section(runs: Runs) -> list[Markup]:
     """The results of each variant with its curve; one in bold only where all others are shown to be behind it."""
-    found = results(runs, target)
+    found = results(runs)
     main = runs.metrics[0] if runs.metrics else None
     rows = []
     for i, (variant, cells) in enumerate(zip(runs.variants, found.rows, strict=True)):
         curve = Markup(spark(runs.curve(variant, main)[1], i)) if main else Markup()
-        colour = i % COLOURS if len(found.rows) > 1 else None
-        rows.append(ResultRow(cells[0], cells[1:], curve, colour, i == found.leading))
+        of = str(i) if len(found.rows) > 1 else ""
+        rows.append(ResultRow(cells[0], cells[1:], curve, Markup(sample(i)), of, i == found.leading))
     note = f"Mean ± standard deviation over {seeds_of(runs)}, after the last round. " if _several(runs) else ""
     note += f"{found.said[:1].upper()}{found.said[1:]}. " if found.said else ""
     note += "Turnout is the share of the clients asked that answered"
@@ -78,15 +80,7 @@ def results_section(runs: Runs, target: float | None) -> list[Markup]:
 def curves_section(runs: Runs) -> list[Markup]:
     """Every evaluated metric and the training loss, over rounds."""
     note = "Lines are means over seeds, bands one standard deviation." if _several(runs) else ""
-    return charts_section("Curves", metric_charts(runs), f"{note} {_shifted(runs)}".strip())
-
-
-def _shifted(runs: Runs) -> str:
-    """What the thin lines mean."""
-    if len(runs.shifts) > MOST_MARKS:
-        return f"The objective shifted {len(runs.shifts)} times, too often to mark in the curves."
-    words = "A thin line marks a round in which the objective shifted: global metrics before and after it may be of "
-    return words + "other test samples." if runs.shifts else ""
+    return charts_section("Curves", metric_charts(runs), f"{note} {marks_said(runs)}".strip())
 
 
 def _several(runs: Runs) -> bool:
@@ -97,8 +91,8 @@ def _several(runs: Runs) -> bool:
 def bytes_section(runs: Runs) -> list[Markup]:
     """Bytes up and down, and the main metric against bytes spent."""
     shown = [
-        column_chart(runs, "bytes_up", "Sent up by clients, in total", total=True),
-        column_chart(runs, "bytes_down", "Sent down to clients, in total", total=True),
+        column_chart(runs, "bytes_up", "Sent up by clients, in total", total=True, beside="bytes_down"),
+        column_chart(runs, "bytes_down", "Sent down to clients, in total", total=True, beside="bytes_up"),
     ]
     if any(shown) and runs.metrics and len(runs.variants) > 1:
         shown.append(metric_by_bytes(runs, runs.metrics[0]))

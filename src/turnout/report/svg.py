@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from turnout.report.axes import Axis, Floats
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, BOTTOM = 58, 20, 42
 COLOURS = 8
+DASHES = 5  # with so many dashes a colour, 40 lines are told apart
 
 
 def printable(words: object) -> str:
@@ -36,7 +38,8 @@ def packaged(name: str) -> str:
 def frame(title: str, body: str, points: str = "") -> str:
     """A chart under its title; `points` are for the page's script."""
     data = f' data-chart="{html.escape(points)}"' if points else ""
-    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{data}'
+    reach = ' tabindex="0"' if points else ""  # the arrow keys go through its values
+    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{reach}{data}'
     return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'
 
 
@@ -48,7 +51,7 @@ def sheet(pictures: Sequence[str], css: str | None = None, attributes: str = "")
     for i, picture in enumerate(found):
         place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
         body += picture.replace("<svg ", f"<svg {place} ", 1)
-    body = re.sub(r' data-chart="[^"]*"', "", body)  # a picture has no script to read it
+    body = re.sub(r' (data-chart|data-v|tabindex)="[^"]*"', "", body)  # a picture has no script to read them
     head = f'xmlns="http://www.w3.org/2000/svg" {attributes}viewBox="0 0 {across * WIDTH} {down * HEIGHT}"'
     css = packaged("charts.css") if css is None else css
     paper = '<rect class="paper" width="100%" height="100%"/>'
@@ -71,19 +74,38 @@ def grid(x: Axis, y: Axis, x_label: str) -> str:
     return "".join(parts)
 
 
-def legend(names: Sequence[tuple[str, int]]) -> tuple[str, int]:
+class Named(NamedTuple):
+    """A line in a legend; `of` are the numbers of the variants it stands for, by which a page switches it."""
+
+    name: str
+    colour: int
+    of: str = ""
+
+
+def legend(names: Sequence[Named]) -> tuple[str, int]:
     """Names with their colours in rows, and the height they take."""
     parts, x, row = [], 8.0, 0
-    for name, colour in names:
+    for name, colour, of in names:
         short = name if len(name) <= 40 else name[:39] + "…"
-        width = 36 + 6.9 * len(short)
+        width = 44 + 6.9 * len(short)
         if x > 8 and x + width > WIDTH:
             x, row = 8.0, row + 1
         y = 38 + 17 * row
-        parts.append(f'<path class="line key {style(colour)}" d="M{x:.0f},{y}h16"/>')
-        parts.append(f'<text class="name" x="{x + 21:.0f}" y="{y + 4}">{text(short)}</text>')
+        line = f'<path class="line key {style(colour)}" d="M{x:.0f},{y}h24"/>'
+        parts.append(f'<g{switch(of)}>{line}<text class="name" x="{x + 29:.0f}" y="{y + 4}">{text(short)}</text></g>')
         x += width
     return "".join(parts), 17 * (row + 1) + 8
+
+
+def switch(of: str) -> str:
+    """The attribute by which a page's script shows and hides what belongs to variants; nothing for none."""
+    return f' data-v="{of}"' if of else ""
+
+
+def sample(colour: int) -> str:
+    """A short piece of a variant's line, as beside its name in a table."""
+    line = f'<path class="line key {style(colour)}" d="M2,6h22"/>'
+    return f'<svg class="sample" viewBox="0 0 26 12" aria-hidden="true">{line}</svg>'
 
 
 def path(xs: Floats, ys: Floats) -> str:
@@ -92,5 +114,10 @@ def path(xs: Floats, ys: Floats) -> str:
 
 
 def style(colour: int) -> str:
-    """A colour, and a dash once the colours are used up."""
-    return f"s{colour % COLOURS}" + (f" d{min(colour // COLOURS, 2)}" if colour >= COLOURS else "")
+    """A colour, and a dash once the colours are used up.
+
+    >>> style(3), style(8), style(40)
+    ('s3', 's0 d1', 's0')
+    """
+    dash = colour // COLOURS % DASHES
+    return f"s{colour % COLOURS}" + (f" d{dash}" if dash else "")

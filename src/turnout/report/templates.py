@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from turnout.report.svg import printable
@@ -17,18 +17,26 @@ from turnout.report.svg import printable
 
 def render(template: str, **values: Any) -> Markup:
     """A template filled in."""
-    return Markup(_environment().get_template(template).render(values))
+    return Markup(environment("turnout.report").get_template(template).render(values))
 
 
-def trusted(charts: Iterable[str]) -> list[Markup]:
+class Figure(NamedTuple):
+    """A chart for a template; `of` are the numbers of the variants it belongs to, where it can be switched off."""
+
+    chart: Markup
+    of: str = ""
+
+
+def trusted(charts: Iterable[str]) -> list[Figure]:
     """Charts as a template may show them; those without data are left out."""
-    return [Markup(chart) for chart in charts if chart]
+    return [Figure(Markup(chart)) for chart in charts if chart]
 
 
 @cache
-def _environment() -> Environment:
+def environment(*packages: str) -> Environment:
+    """Where templates are found, in this order, and how they are filled in."""
     return Environment(
-        loader=PackageLoader("turnout.report", "."),
+        loader=ChoiceLoader([PackageLoader(package, ".") for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),

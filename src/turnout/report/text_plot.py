@@ -53,8 +53,17 @@ def text_plot(
 
 def legend(names: Sequence[str]) -> Text:
     """Which mark is whose, in the order drawn."""
-    words = [Text(f"{MARKS[i % len(MARKS)]} {name}", style=COLOURS[i % len(COLOURS)]) for i, name in enumerate(names)]
+    words = [Text(f"{mark_of(i)} {name}", style=COLOURS[i % len(COLOURS)]) for i, name in enumerate(names)]
     return Text("   ").join(words)
+
+
+def mark_of(number: int) -> str:
+    """The mark of a line; once the colours are used up, another mark for each of them.
+
+    >>> "".join(map(mark_of, (0, 1, 8, 9)))
+    '●○○▲'
+    """
+    return MARKS[(number + number // len(COLOURS)) % len(MARKS)]
 
 
 def _known(s: Series) -> Series:
@@ -96,7 +105,7 @@ def _marked(lines: Sequence[Series], x: Axis, y: Axis, across: int, height: int)
     for row in cells.tolist():
         text = Text()
         for i in row:
-            text.append(" " if i < 0 else MARKS[i % len(MARKS)], style="" if i < 0 else COLOURS[i % len(COLOURS)])
+            text.append(" " if i < 0 else mark_of(i), style="" if i < 0 else COLOURS[i % len(COLOURS)])
         text.rstrip()
         rows.append(text)
     return rows

@@ -9,6 +9,7 @@ given.py       what `to.run` was given: experiments by name, seeds
 plan.py        which runs are made together, and where
 tracking.py    trackers and a callback that hear of finished rounds
 state.py       how a run folder is doing: running, finished, interrupted, failed
+stopping.py    asking the process that works in a folder to stop
 listing.py     which runs are in a folder, and how they are doing
 runs.py        `run` one experiment or several, `run_many` variants and seeds
 processes.py   runs as streams of messages, in this process or side by side

@@ -58,7 +58,8 @@ def refuse_full(folder: Path, resume: bool, begun: Collection[str] = ()) -> None
     there = contents(folder)
     if there and not resume:
         raise Mistake(
-            f"{folder} is not empty: choose another folder, or go on with what is in it: --resume (Python: resume=True)"
+            f"{folder} is not empty: choose another folder, go on with what is in it (--resume; Python: resume=True), "
+            "or delete it first (--overwrite; Python: overwrite=True)"
         )
     known = RUN_FILES & {name.removesuffix(".new") for name in there}  # it may have been killed while writing
     if not known and not {*there} <= {*begun}:

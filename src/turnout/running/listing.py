@@ -32,7 +32,7 @@ def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
     """The runs below a folder, the latest first; `each`: those of a folder of runs one by one."""
     if not folder.is_dir():
         raise Mistake(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
-    found = [run for path in _folders(folder) for run in _listed(path, each or path == folder)]
+    found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
     if not found:
         raise Mistake(f"{folder} holds no runs: turnout run makes one")
     return sorted(found, key=lambda run: -run.when)
@@ -48,14 +48,14 @@ def last_run(folder: Path = Path("runs")) -> Path:
     return listed_runs(folder)[0].path
 
 
-def _folders(folder: Path, depth: int = 0) -> Iterator[Path]:
+def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Folders that are a run or list runs; nothing inside them is looked at."""
     if any((folder / name).is_file() for name in ("runs.json", "experiment.toml", RECORDS)):
         yield folder
     elif depth < DEEPEST:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
-                yield from _folders(path, depth + 1)
+                yield from run_folders(path, depth + 1)
 
 
 def _listed(path: Path, each: bool) -> list[ListedRun]:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from turnout.config.read import check_same, to_toml
 from turnout.config.read_back import check_reads_back
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.at_work import Bell
 from turnout.machine.clock import stage
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
+from turnout.records.now import end_now, keep_now
 from turnout.records.records import Records, export_events, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import contents, refuse_full
@@ -69,6 +72,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         try:
             yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         finally:
+            end_now(records)
             export_turnout(records, folder / "turnout.csv", track.names)
             export_events(records, folder / "events.csv", track.names)
             track.data().write(folder)  # with those who have enrolled by now
@@ -82,10 +86,11 @@ def _rounds(
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
     stopped = reason_to_stop(experiment, progress) if first else None
+    bell = Bell(partial(keep_now, records))
     for t in range(first, experiment.rounds):
         if stopped:
             return
-        state, step = _one_round(track, state, t)
+        state, step = _one_round(track, state, t, bell)
         progress = progress.after(step.record, step.evaluation, experiment)
         stopped = reason_to_stop(experiment, progress)
         last = stopped is not None or t == experiment.rounds - 1
@@ -131,9 +136,9 @@ def pause_after(seconds: float) -> float:
     return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
 
 
-def _one_round(track: Track, state: Any, t: int) -> tuple[Any, FinishedRound]:
+def _one_round(track: Track, state: Any, t: int, bell: Bell) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
-    with stage("weights"):
+    with stage("weights"), bell.heard():
         state, record = track.round(state, t)
     step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
     due = (t + 1) % track.experiment.evaluate.every == 0

@@ -22,7 +22,7 @@ from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, pl
 from turnout.running.processes import Place, in_order, messages_of, side_by_side
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
-from turnout.running.used import delete_run, refuse_used
+from turnout.running.used import delete_run, refuse_to_delete, refuse_used
 from turnout.runtimes.keeping import KEPT
 from turnout.trackers.tracker import Tracker
 
@@ -93,11 +93,9 @@ def run(
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
-    if overwrite:
-        delete_run(plan.out)
     failed = run_planned(
-        plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=where, profile=profile, listeners=listeners,
-        other_engine=other_engine,
+        plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=where, profile=profile,
+        listeners=listeners, other_engine=other_engine,
     )  # fmt: skip
     if not quiet:
         say_warnings(plan.out)
@@ -197,21 +195,31 @@ def run_planned(
     *,
     jobs: int | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     data_dir: Path | None = None,
     profile: bool = False,
     listeners: Listeners = NOBODY,
     other_engine: bool = False,
 ) -> list[Failed]:
-    """Run them all, and say which failed; the folder can be resumed and reported on as a whole."""
-    _refuse(plan, resume)
+    """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
+
+    With `overwrite` what is in the folder is deleted, once the settings of all are known to be right.
+    """
+    if overwrite:
+        refuse_to_delete(plan.out)
+    else:
+        _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
     check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
     places = Place(
-        "", plan.out, data_dir, profile=profile, group=plan.title, listeners=listeners, other_engine=other_engine
-    )
+        "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
+        listeners=listeners, other_engine=other_engine,
+    )  # fmt: skip
     jobs = _side_by_side(plan, jobs, listeners)
+    if overwrite and len(plan.runs) > 1:
+        delete_run(plan.out)  # a single one is deleted when the new one is known to be able to begin (loop.begin)
     failed: list[Failed] = []
     display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
     with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:

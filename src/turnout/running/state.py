@@ -54,7 +54,11 @@ def state_of(folder: Path) -> RunState:
     if not (folder / RECORDS).is_file():
         state = "running" if running else ended.get("state", "waiting")
         return RunState(state, 0, rounds, ended.get("why"), when)
-    done, metric, value, unit = _measured(folder, settings)
+    try:
+        done, metric, value, unit = _measured(folder, settings)
+    except Mistake as mistake:  # a run that is just beginning has a file without tables
+        why = None if running else str(mistake)
+        return RunState("running" if running else "failed", 0, rounds, why, when)
     state = "running" if running else ended.get("state") or _guessed(done, rounds)
     why = ended.get("why") if state in ("failed", "finished") else None
     return RunState(state, done, rounds, why, when, metric, value, unit)

@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from turnout.machine import at_work
 from turnout.machine.clock import stage
 from turnout.parts.selection import chosen
 from turnout.round_log import RoundLog, RoundRecord
@@ -49,6 +50,7 @@ def run_round(
     if not len(client_C):
         return server, log.record(skipped="nobody was asked")
 
+    at_work.asked(t, client_C.tolist)
     with stage("client work"):
         answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
     examples_C = examples_of(answer, runtime.examples(client_C))

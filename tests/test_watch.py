@@ -1,0 +1,334 @@
+"""The live page's server: right pages, who may look and press buttons, what changes are told, runs that it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from starlette.applications import Starlette
+
+from asgi import Browser
+from turnout.errors import Mistake
+from turnout.records.now import end_now, keep_now, read_now
+from turnout.records.records import Records
+from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.folder import held
+from turnout.running.stopping import interrupt
+from turnout.studies.claims import Claim
+from turnout.studies.running import Findings
+from turnout.studies.study import Row
+from turnout.watch.acting import Actions
+from turnout.watch.app import make_app
+from turnout.watch.changes import Changes
+from turnout.watch.devices import devices_of
+from turnout.watch.guard import POLICY, Rules
+from turnout.watch.races import read_race
+from turnout.watch.serving import address, listening
+from turnout.watch.watched import Watched
+
+TOKEN = "a-token"
+NASTY = '<b id="x">&"\''
+HERE = Rules("127.0.0.1", 8811, TOKEN)
+OWN = {"origin": "http://127.0.0.1:8811"}
+
+
+def make_run(folder: Path, rounds: int = 3, clients: int = 4, wanted: int = 5) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "experiment.toml").write_text(f'title = "{folder.name}"\nrounds = {wanted}\n')
+    ids = torch.arange(clients)
+    with Records.open(folder / "records.sqlite") as records:
+        for t in range(rounds):
+            columns = {"client": ids, "work": ((ids + t) % 2).double(), "weight": torch.full((clients,), 0.25)}
+            record = RoundRecord(
+                round=t, members=clients, asked=clients, answered=clients // 2, work=0.5, clients=columns
+            )
+            per_client = {"personal_accuracy": (ids, ids / clients)}
+            records.add_round(record, Evaluation(t, {"global_accuracy": (t + 1) / 10}, per_client))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, one with a name that must be escaped, and a study."""
+    found = tmp_path_factory.mktemp("watched")
+    make_run(found / "first")
+    second = make_run(found / "second")
+    (second / "experiment.toml").write_text(f"title = {json.dumps(NASTY)}\nrounds = 3\n")
+    claims = [Claim("up " + NASTY, True, "mean +1"), Claim("down", False, "mean +1", True)]
+    findings = Findings("participation", "smoke", [Row("case", "metric", 1.0, None, 1, "2")], claims, 1.0)
+    (found / "study").mkdir()
+    (found / "study" / "study.json").write_text(findings.to_json())
+    return found
+
+
+@pytest.fixture
+def browser(folder: Path) -> Browser:
+    return client_of(make_app(folder, HERE))
+
+
+def client_of(app: Starlette, host: str = "127.0.0.1:8811") -> Browser:
+    return Browser(app, host)
+
+
+ADDRESSES = [
+    "/", "/run?name=first", "/run?name=second", "/clients?name=first&by=work", "/client?name=first&client=1",
+    "/compare?run=first&run=second", "/study?name=study", "/report?name=second",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ADDRESSES)
+def test_every_page_is_there_and_nothing_in_it_comes_from_outside(browser: Browser, where: str) -> None:
+    answer = browser.get(where)
+    assert answer.status == 200
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r'(?:src|href)="(?!/|#|data:)', answer.text)
+    assert '<b id="x">' not in answer.text, "a name became markup"
+    assert not re.search(r'<[^>]+ style="', answer.text), "the policy refuses style attributes"
+    assert not re.search(r"<script(?! src)", answer.text) or where.startswith("/report")
+    for file in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text):
+        assert browser.get(file).status == 200
+
+
+def test_pages_say_what_the_records_say(browser: Browser) -> None:
+    first = browser.get("/").text
+    assert "accuracy 30.0 %" in first
+    assert re.search(r'value="3" aria-label="rounds of first"', first)
+    assert "interrupted" in first  # 3 of 5 rounds, and no process
+    assert re.search(r"<td>smoke</td><td>1</td><td>1</td><td>0</td>", first)
+    clients = browser.get("/clients?name=first&by=client").text
+    assert re.search(r'client=1">1</a></th><td>3</td><td>2</td><td>66.7 %</td><td>round 2</td><td>25.0 %</td>', clients)
+    assert "Weight of its update" in browser.get("/client?name=first&client=1").text
+    assert "mean +1" in browser.get("/study?name=study").text
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["/run?name=third", "/run?name=../watched0/first", "/client?name=first&client=99", "/client?name=first&client=x",
+     "/compare", "/study?name=first", "/report?name=", "/static/guard.py", "/static/..%2fguard.py"],
+)  # fmt: skip
+def test_what_is_not_there_is_said(browser: Browser, where: str) -> None:
+    assert browser.get(where).status == 404
+
+
+def test_looking_is_free_on_this_machine_and_pressing_is_not(browser: Browser) -> None:
+    page = browser.get("/").text
+    assert re.search(r'<button[^>]*data-act="resume"[^>]* disabled', page)
+    assert browser.post("/act/stop", {"name": "first"}, **OWN).status == 401
+    entered = browser.get(f"/?token={TOKEN}&a=b")
+    assert (entered.status, entered.headers["location"]) == (303, "/?a=b")
+    cookie = entered.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert not re.search(r'<button[^>]*data-act="resume"[^>]* disabled', browser.get("/").text)
+    stopped = browser.post("/act/stop", {"name": "first"}, **OWN)
+    assert (stopped.status, "nothing is running" in stopped.json()["mistake"]) == (409, True)
+    assert browser.get("/?token=wrong").status == 200  # no more than without one
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:9999"}, 403),
+        ({"origin": "null"}, 403),
+        ({}, 403),
+        (OWN | {"sec_fetch_site": "cross-site"}, 403),
+        (OWN | {"host": "evil.example"}, 421),
+        (OWN | {"host": "evil.example:8811"}, 421),
+        (OWN | {"authorization": "Bearer wrong"}, 401),
+        (OWN | {"authorization": f"Bearer {TOKEN}"}, 409),  # let in: nothing is running
+    ],
+)
+def test_other_sites_cannot_press_a_button(folder: Path, headers: dict[str, str], status: int) -> None:
+    browser = client_of(make_app(folder, HERE))
+    if "authorization" not in headers:
+        browser.get(f"/?token={TOKEN}")
+    assert browser.post("/act/stop", {"name": "first"}, **headers).status == status
+
+
+def test_another_name_for_this_machine_cannot_look(browser: Browser) -> None:
+    assert browser.get("/", host="evil.example:8811").status == 421
+    assert browser.get("/", host="localhost:8811").status == 200
+
+
+def test_on_other_addresses_everything_needs_the_token(folder: Path) -> None:
+    rules = Rules("0.0.0.0", 8811, TOKEN)
+    browser = client_of(make_app(folder, rules), "10.1.2.3:8811")
+    for where in ("/", "/events", "/static/watch.js", "/report?name=first"):
+        assert browser.get(where).status == 401
+    browser.get(f"/?token={TOKEN}")
+    assert browser.get("/").status == 200
+    assert browser.get("/", host=f"{platform.node()}:8811").status == 200
+    assert browser.get("/", host="evil.example:8811").status == 421
+
+
+def test_a_form_is_small_and_json(folder: Path) -> None:
+    headers = OWN | {"authorization": f"Bearer {TOKEN}"}
+    browser = client_of(make_app(folder, HERE))
+    for content, status in ((b"x" * 30_000, 413), (b"no json", 400), (b"[1]", 409), (b'{"source": ["a"]}', 409)):
+        assert browser.post("/act/start", content, **headers).status == status
+    for form in ({"source": "--help"}, {"source": "digits", "name": "first"}, {"source": "digits", "seeds": "x"}):
+        assert browser.post("/act/start", form, **headers).status == 409
+    assert browser.post("/act/burn", {}, **headers).status == 409
+    assert browser.get("/act/start").status == 405
+
+
+def test_a_change_is_told(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    make_run(tmp_path / "first")
+
+    async def heard() -> list[str]:
+        changes = Changes(watched)
+        events = changes.answer().body_iterator
+        found = [str(await anext(events))]
+        await asyncio.sleep(0.2)  # the first look
+        with Records.open(tmp_path / "first" / "records.sqlite") as records:
+            records.add_round(RoundRecord(round=3))
+        found.append(str(await asyncio.wait_for(anext(events), 10)))
+        make_run(tmp_path / "second")
+        found.append(str(await asyncio.wait_for(anext(events), 10)))
+        changes.close()
+        return found
+
+    hello, first, second = asyncio.run(heard())
+    assert "event: hello" in hello
+    assert first == 'event: changed\ndata: ["first"]\n\n'
+    assert '"second"' in second
+
+
+def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    with Records.open(tmp_path / "run" / "records.sqlite") as records:
+        keep_now(records, 7, list(range(2000)))
+        with held(tmp_path / "run"):
+            browser = client_of(make_app(tmp_path, HERE))
+            assert "round 7: 2,000 asked: 0, 1, 2," in browser.get("/run?name=run").text
+        now = read_now(records)
+        assert now is not None
+        assert (now.round, now.asked, len(now.clients)) == (7, 2000, 1000)
+        end_now(records)
+        assert read_now(records) is None
+
+
+def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path)
+    with pytest.raises(Mistake, match="nothing is running"):
+        interrupt(tmp_path)
+
+
+def interrupted(folder: Path) -> None:
+    interrupt(folder)
+    time.sleep(5)  # until the signal has come
+
+
+def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
+    with held(tmp_path):
+        said = json.loads((tmp_path / ".lock").read_text())
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(Mistake, match="does not say which process"):
+            interrupt(tmp_path)
+        (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
+        with pytest.raises(Mistake, match="on elsewhere"):
+            interrupt(tmp_path)
+
+
+def test_devices_are_present_working_or_gone(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")  # odd clients answer in even rounds: 1 and 3 in the last
+    with Records.open(tmp_path / "run" / "records.sqlite") as records:
+        columns = {"client": torch.arange(4), "work": torch.tensor([0, 0, 1.0, 0])}
+        records.add_round(RoundRecord(round=3, clients=columns, events=[(3, "leave", "")]))
+        keep_now(records, 4, [0])
+        found = [(d.client, d.state, d.seen) for d in devices_of(tmp_path / "run", running=True)]
+        assert found == [
+            (0, "working", "round 1"),
+            (2, "present", "round 3"),
+            (1, "absent", "round 2"),
+            (3, "left", "round 2"),
+        ]
+        records.db.execute("CREATE TABLE devices (client INTEGER PRIMARY KEY, name TEXT, state TEXT, seen REAL)")
+        records.db.execute("INSERT INTO devices VALUES (5, 'phone', 'present', ?)", (time.time() - 120,))
+        assert devices_of(tmp_path / "run", running=True) == [(5, "phone", "present", "2 min ago")]
+
+
+def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -> None:
+    lines = [
+        {"trial": {"candidate": name, "seed": seed}, "outcome": {"values": {"global_accuracy": [0.1, value]}}}
+        for name, seed, value in (("FedAvg", 0, 0.5), ("FedAvg", 1, 0.7), ("scheme C", 0, 0.9))
+    ]
+    (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
+    race = read_race("advice", tmp_path)
+    assert race.said == "the race goes on: 3 runs have ended"
+    assert race.rows == [["FedAvg", "2", "0.6", ""], ["scheme C", "1", "0.9", ""]]
+    (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
+    assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]
+    (tmp_path / "advice.json").write_text("{}")
+    assert "cannot be read" in read_race("advice", tmp_path).said
+
+
+def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
+    actions = Actions(Watched(tmp_path))
+    settings = "rounds=100000\nworld.data.clients=5\nworld.participation=always"
+    name = actions.start({"source": "digits", "settings": settings, "name": "mine"})
+    assert name == "mine"
+    process = actions.started["mine"].process
+    try:
+        wait_until(
+            lambda: actions.watched.runs().get("mine") is not None and actions.watched.runs()["mine"].state.done > 1
+        )
+        with pytest.raises(Mistake, match="running already"):
+            actions.resume("mine")
+        actions.stop("mine")
+        assert process.wait(60) == 130
+        assert actions.watched.runs()["mine"].state.state == "interrupted"
+        assert actions.failures() == {}
+        actions.start({"source": "no-such-recipe", "name": "other"})
+        wait_until(lambda: actions.started["other"].process.poll() is not None)
+        assert "no-such-recipe" in actions.failures()["other"]
+    finally:
+        for started in actions.started.values():
+            started.process.kill()
+            started.process.wait()
+
+
+def wait_until(done: object, seconds: float = 90.0) -> None:
+    assert callable(done)
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def test_the_command_prints_an_address_with_a_token_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "turnout", "watch", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.search(r"on http://127\.0\.0\.1:\d+/\?token=\S{20,}$", line.strip())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with listening("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(Mistake, match="choose another --port"):
+            listening("127.0.0.1", taken.getsockname()[1])
+    assert address(Rules("0.0.0.0", 80, "t")) == "http://127.0.0.1:80/?token=t"
+    assert address(Rules("::1", 80, "t")) == "http://[::1]:80/?token=t"
+    assert "script-src 'self'" in POLICY
+    assert "token" not in str(asdict(HERE).keys() - {"token"})
+    assert TOKEN not in repr(HERE)
