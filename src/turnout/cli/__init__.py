@@ -4,6 +4,7 @@ running.py    `turnout run`; planning.py: from its arguments to a plan of runs; 
 seeing.py     `turnout runs`, `show`, `plot`
 comparing.py  `turnout compare`
 checking.py   `turnout check`
+advising.py   `turnout advise`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -33,6 +34,7 @@ import typer
 
 from turnout import __version__
 from turnout.cli import (
+    advising,
     checking,
     comparing,
     deploying,
@@ -59,6 +61,7 @@ Examples:
   turnout runs                                   the runs under runs/, and how they are doing
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
+  turnout advise checkins.csv --every 1h         which method suits a fleet, from its log
   turnout export runs/mine --model model.onnx    the trained model for other programs
   turnout deploy demo                            real devices through Flower: a server and five of them, here
   turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
@@ -78,6 +81,7 @@ app.command("runs")(seeing.runs)
 app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
 app.command("compare")(comparing.compare)
+app.command("advise")(advising.advise)
 app.command("report")(looking.report)
 app.command("check")(checking.check)
 app.command("predict")(predicting.predict)
