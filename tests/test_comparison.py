@@ -143,6 +143,9 @@ def test_files_are_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name, lr in (("slow", 1e-6), ("fast", 0.1)):
         (tmp_path / f"{name}.toml").write_text(to_toml(tiny.but(**{"algorithm.local.optimizer.lr": lr})))
     files = [str(tmp_path / f"{name}.toml") for name in ("slow", "fast")]
-    assert main(["compare", *files, "--seeds", "2", "--out", str(tmp_path / "out"), "-q", "--json", "-"]) == 0
+    assert (
+        main(["compare", *files, "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "out"), "-q", "--json", "-"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert {v["variant"]: v["seeds"] for v in found["variants"]} == {"slow": 2, "fast": 2}

@@ -34,6 +34,7 @@ STUDIES = ROOT / "docs" / "studies.md"
 BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
+    "advise.md": ["it takes minutes", "it takes minutes"],
     "deploy.md": [
         "it takes two minutes, and make test-slow runs it",
         "a server runs until its last round, and make test-slow starts it",

@@ -5,6 +5,7 @@ from types import ModuleType
 import turnout.data as data
 import turnout.models as models
 from turnout import __version__
+from turnout.advising import Advice, advise
 from turnout.config.kinds import KINDS
 from turnout.data import partition
 from turnout.errors import Mistake
@@ -47,6 +48,7 @@ __all__ = [
     "SGD",
     "VRLSGD",
     "Adam",
+    "Advice",
     "Algorithm",
     "Apply",
     "Buffered",
@@ -118,6 +120,7 @@ __all__ = [
     "Weighting",
     "World",
     "__version__",
+    "advise",
     "compare",
     "data",
     "devices",

@@ -6,6 +6,7 @@ seeing.py     `turnout runs`, `show`, `plot`
 comparing.py  `turnout compare`
 checking.py   `turnout check`
 watching.py   `turnout watch`
+advising.py   `turnout advise`
 predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
@@ -36,6 +37,7 @@ import typer
 
 from turnout import __version__
 from turnout.cli import (
+    advising,
     checking,
     comparing,
     deploying,
@@ -65,6 +67,7 @@ Examples:
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout watch                                  all of them in the browser, as they go on
+  turnout advise checkins.csv --every 1h         which method suits a fleet, from its log
   turnout export runs/mine --model model.onnx    the trained model for other programs
   turnout deploy demo                            real devices through Flower: a server and five of them, here
   turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
@@ -85,6 +88,7 @@ app.command("show")(seeing.show)
 app.command("plot")(seeing.plot)
 app.command("watch")(watching.watch)
 app.command("compare")(comparing.compare)
+app.command("advise")(advising.advise)
 app.command("report")(looking.report)
 app.command("check")(checking.check)
 app.command("predict")(predicting.predict)

@@ -20,6 +20,7 @@ Target = Annotated[
 ]
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help="What to compare by. [default: the main metric]")]
 Seeds = Annotated[int, typer.Option(help="With how many seeds files are run.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs side by side. [default: one a core]")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are run. [default: a new one under runs/]")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Json = Annotated[
@@ -33,6 +34,7 @@ def compare(
     target: Target = None,
     metric: Metric = None,
     seeds: Seeds = 5,
+    jobs: Jobs = None,
     out: Out = None,
     quiet: Quiet = False,
     json_to: Json = None,
@@ -57,7 +59,7 @@ def compare(
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     files = [source for source in sources if not Path(source).is_dir()]
     if files:
-        folders.append(_run(files, seeds, out, quiet))
+        folders.append(_run(files, seeds, jobs, out, quiet))
     found = comparison(gathered(folders), wanted, metric)
     if json_to != "-":
         console().print(found.table())
@@ -78,7 +80,7 @@ def share(said: str) -> float:
         raise Mistake(f"--target {said}: write it as 80% or 0.8") from None
 
 
-def _run(sources: list[str], seeds: int, out: Path | None, quiet: bool) -> Path:
+def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, quiet: bool) -> Path:
     """Run what the files say, each with as many seeds; the folder they are in."""
     from turnout.cli.outcome import say_failures
     from turnout.cli.planning import check_numbers, read_source
@@ -100,7 +102,7 @@ def _run(sources: list[str], seeds: int, out: Path | None, quiet: bool) -> Path:
     plan = RunPlan("compare", planned_runs(variants, range(seeds)), out or new_folder("compare"))
     if not quiet:
         say(plan.text())
-    failed = run_planned(plan, resume=out is not None, quiet=quiet)
+    failed = run_planned(plan, jobs=jobs, resume=out is not None, quiet=quiet)
     if failed:
         say_failures(failed, len(plan.runs))
     return plan.out

@@ -202,7 +202,7 @@ def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
 def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterator[Message]:
     """Several runs, `jobs` at a time, each in its own process; no process outlives this generator, however it ends."""
     waiting, active = deque(work), dict[Connection, tuple[Place, BaseProcess]]()
-    context = _context()
+    context = worker_context()
     try:
         while waiting or active:
             while waiting and len(active) < jobs:
@@ -253,7 +253,7 @@ def _received(connection: Connection, active: dict[Connection, tuple[Place, Base
     yield message
 
 
-def _context() -> Any:
+def worker_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -22,6 +22,7 @@ from turnout.statistics.paired import BySeed, interval
 
 BEST, LEADS, ALIKE, BEHIND = "best", "leads", "not distinguishable", "behind"
 ONE_SEED, NO_NUMBER = "one seed", "no number"
+MOST_NAMED = 6  # in a sentence
 OPEN = (LEADS, ALIKE)  # which of these is best was not decided
 
 
@@ -95,9 +96,11 @@ class Ranking:
 def words_of(names: Sequence[str]) -> str:
     """A list as one says it.
 
-    >>> words_of(["a", "b", "c"])
-    'a, b and c'
+    >>> words_of(["a", "b", "c"]), words_of(list("abcdefgh"))
+    ('a, b and c', 'a, b, c, d and 4 others')
     """
+    if len(names) > MOST_NAMED:
+        names = [*names[: MOST_NAMED - 2], f"{len(names) - MOST_NAMED + 2} others"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

@@ -1,0 +1,105 @@
+"""How often `turnout advise` names a wrong winner: on candidates that are all alike, and on fleets with a known answer.
+
+    python benchmarks/advise_errors.py noise --repeats 400 --processes 16
+    python benchmarks/advise_errors.py known --repeats 40 --processes 16
+    python benchmarks/advise_errors.py all-candidates --repeats 4 --processes 16
+
+`noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), tuned and raced
+like any others, the whole advice repeated with other seeds and another log each time; any winner is a wrong one.
+`known`: the fleets of turnout.advising.known with the candidates each is about; `all-candidates`: with all of ours, so
+that what wins may be something else: who it was is counted. One line of JSON for each fleet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import turnout as to
+from turnout.advising.known import KNOWN, KnownFleet, Shaken, half_there
+from turnout.data.partition import Dirichlet
+
+APART = 100_000  # seeds between repeats
+Found = tuple[str, bool, bool, int]  # what is recommended, whether one is best, whether that is wrong, seeds raced
+
+
+def noise(repeat: int, candidates: int, seeds: int) -> Found:
+    """One advice on candidates that are alike."""
+    fleet = KnownFleet("noise", to.data.Digits(clients=20, partition=Dirichlet(0.5)), half_there, [], [], rounds=10)
+    alike = {f"alike {i}": {"algorithm.weighting": Shaken(i)} for i in range(candidates)}
+    with tempfile.TemporaryDirectory() as folder:
+        advice = to.advise(
+            fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), out=Path(folder) / "out", jobs=1,
+            candidates=alike, only=list(alike), seeds=seeds, budget=1e9, hinges=False, quiet=True,
+            first_seed=APART * repeat,
+        )  # fmt: skip
+        named = advice.best is not None
+        return advice.best or "undecided", not named, named, advice.race.seeds
+
+
+def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
+    """One advice on a fleet with a known answer."""
+    fleet = KNOWN[number]
+    with tempfile.TemporaryDirectory() as folder:
+        advice = to.advise(
+            fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), aim=fleet.aim, jobs=1,
+            out=Path(folder) / "out", only=() if every else fleet.candidates, seeds=seeds, budget=1e9, hinges=False,
+            quiet=True, first_seed=APART * repeat,
+        )  # fmt: skip
+        named = advice.best or f"undecided between {', '.join(advice.undecided)}"
+        return named, fleet.is_right(advice), fleet.names_a_wrong_winner(advice), advice.race.seeds
+
+
+def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: int) -> None:
+    """Repeat every fleet's advice, count, print."""
+    start = time.perf_counter()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        tasks = {name: [pool.submit(one, repeat) for repeat in range(repeats)] for name, one in fleets.items()}
+        for name, futures in tasks.items():
+            print(json.dumps(summary(name, [future.result() for future in futures])), flush=True)
+    print(f"{time.perf_counter() - start:.0f} s with {processes} processes")
+
+
+def summary(name: str, found: list[Found]) -> dict[str, object]:
+    n, wrong = len(found), sum(f[2] for f in found)
+    return {
+        "fleet": name,
+        "repeats": n,
+        "wrong winners": wrong,
+        "share": round(wrong / n, 4),
+        "standard error": round(math.sqrt(max(wrong, 1) * max(n - wrong, 1) / n**3), 4),
+        "right recommendations": sum(f[1] for f in found),
+        "mean seeds": round(sum(f[3] for f in found) / n, 1),
+        "answers": dict(Counter(f[0] for f in found).most_common(8)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["noise", "known", "all-candidates"])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--candidates", type=int, default=5, help="of noise")
+    parser.add_argument("--seeds", type=int, default=16, help="the most that are raced")
+    given = parser.parse_args()
+    fleets: dict[str, Callable[[int], Found]]
+    if given.what == "noise":
+        one = partial(noise, candidates=given.candidates, seeds=given.seeds)
+        fleets = {f"{given.candidates} candidates alike": one}
+    else:
+        every = given.what == "all-candidates"
+        fleets = {k.name: partial(known, number=i, every=every, seeds=given.seeds) for i, k in enumerate(KNOWN)}
+    counted(fleets, given.repeats, given.processes)
+
+
+if __name__ == "__main__":
+    main()

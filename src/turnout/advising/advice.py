@@ -1,0 +1,304 @@
+"""An advice: what was found, in words, as a table, as data, and as files; page.py has the page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from turnout.advising.aims import NEARLY, Judge
+from turnout.advising.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
+from turnout.advising.cases import Case
+from turnout.advising.fleet import FleetFacts, percent
+from turnout.advising.plan import Plan
+from turnout.advising.race import BOUND, Race, Scores, mean
+from turnout.advising.trial import Outcome
+from turnout.config.read import to_toml
+from turnout.experiment import Experiment
+from turnout.machine.files import write_whole
+from turnout.report.units import duration, show, size
+from turnout.statistics.comparison import Ranking, compare, words_of
+
+PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """The contenders in a world that differs in one thing, compared over some seeds."""
+
+    what: str
+    ranking: Ranking
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate in the ranking: its score, the difference to the leader (or to whom it was behind) in words and as a
+    number with its interval, what became of it."""
+
+    name: str
+    score: float
+    seeds: int
+    gap: str
+    state: str
+    number: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the recommended method costs: bytes of a run both ways; rounds and bytes until it is nearly as good as plain
+    FedAvg gets (None: it did not get there); seconds of a simulated run on this machine."""
+
+    up: float
+    down: float
+    rounds: int
+    near_rounds: float | None
+    near_bytes: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Which method suits a fleet, how sure that is, and what it hinges on."""
+
+    folder: Path
+    facts: FleetFacts
+    judge: Judge
+    plan: Plan
+    cases: Sequence[Case]
+    candidates: Mapping[str, Candidate]
+    settings: Mapping[str, str]
+    refused: Mapping[str, str]
+    race: Race
+    scores: Scores
+    by_case: Mapping[str, Scores]
+    hinges: Sequence[Hinge]
+    outcomes: Mapping[str, Mapping[tuple[str, int], Outcome]]
+    spent: float
+    budget: float
+
+    @property
+    def best(self) -> str | None:
+        """The candidate that all others are behind; None where that is undecided."""
+        return self.race.running[0] if self.race.decided and self.race.seeds else None
+
+    @property
+    def undecided(self) -> list[str]:
+        """Those between which it was not decided, the simplest first."""
+        return [] if self.best else list(self.race.running)
+
+    @property
+    def recommended(self) -> str:
+        """The best, or the simplest of those that cannot be told from it."""
+        return self.race.running[0]
+
+    @property
+    def leader(self) -> str:
+        return self.race.leader(self.scores) if self.race.seeds else self.recommended
+
+    def sentence(self) -> str:
+        """The answer."""
+        aim = f"for {self.judge.aim.name}"
+        if not self.race.seeds:
+            return f"undecided {aim}: the budget was spent before the first look at the race; give it more"
+        if self.best:
+            same = words_of([name for name, other in self.race.same.items() if other == self.best])
+            others = f" ({same} would do the very same here)" if same else ""
+            return f"{self.best} {aim}{others}: all other candidates are behind with 95 % confidence"
+        words = f"undecided between {words_of(self.undecided)} {aim} after {self.race.seeds} seeds"
+        if self.race.level(self.scores, self.judge.margin):
+            words = f"{words_of(self.undecided)} are as good as each other {aim} (less than {self._margin()} apart)"
+        return f"{words}; {self.recommended} is the simplest of them"
+
+    def _margin(self) -> str:
+        return "a twentieth of the bytes" if self.judge.aim.name == "bytes" else "half a point"
+
+    def rows(self) -> list[Row]:
+        """The ranking: still in by their mean, then those dropped, the last first, then those set aside."""
+        leader, means = self.leader, {n: mean(s) for n, s in self.scores.items()}
+        against = self.race.against(leader, self.scores) if self.race.seeds else {}
+        running = sorted(self.race.running, key=lambda n: -means[n] if means[n] == means[n] else math.inf)
+        found = []
+        for name in running:
+            s = against.get(name)
+            gap = "–" if s is None or s.gap is None else self._gap(s.gap, s.low, s.high)
+            state = "best" if name == self.best else "leads" if name == leader else "not distinguishable"
+            state = state if self.race.seeds else "no look yet"
+            ends = (None, None, None) if s is None else (s.gap, s.low, s.high)
+            found.append(Row(name, means[name], len(self.scores[name]), gap, state, *ends))
+        for d in sorted(self.race.dropped, key=lambda d: (-d.after, -d.gap)):
+            gap = self._gap(d.gap, d.low, d.high)
+            state = f"behind {d.by} after {d.after} seeds"
+            found.append(Row(d.name, means[d.name], d.after, gap, state, d.gap, d.low, d.high))
+        for name, other in self.race.same.items():
+            found.append(Row(name, means[name], len(self.scores[name]), "0", f"the same as {other} here"))
+        return found
+
+    def _gap(self, gap: float, low: float | None, high: float | None) -> str:
+        ends = sorted(((low or 0.0), (high or 0.0)), reverse=self.judge.aim.name == "bytes")
+        return f"{self.judge.shown(gap)} ({self.judge.shown(ends[0])} to {self.judge.shown(ends[1])})"
+
+    def score_text(self, score: float) -> str:
+        """A score as people say it."""
+        if math.isnan(score):
+            return "–"
+        if self.judge.aim.name == "bytes":
+            return size(2**-score)
+        return show(score if self.judge.higher else -score, self.judge.unit)
+
+    def table(self) -> Table:
+        """The ranking for a terminal."""
+        aim = "bytes to target" if self.judge.aim.name == "bytes" else self.judge.metric.replace("_", " ")
+        table = Table(title=Text(f"{self.judge.aim.name}: {self.judge.aim.about}"), title_justify="left")
+        for name, side in (
+            ("candidate", "left"),
+            (aim, "right"),
+            ("seeds", "right"),
+            ("difference", "right"),
+            ("", "left"),
+        ):
+            table.add_column(name, justify=side)  # type: ignore[arg-type]
+        for row in self.rows():
+            bold = "bold" if row.name == self.best else None
+            table.add_row(row.name, self.score_text(row.score), str(row.seeds), row.gap, row.state, style=bold)
+        return table
+
+    def worlds(self) -> dict[str, Ranking]:
+        """By world: those still in and plain FedAvg (over the seeds that all of them ran), compared."""
+        found = {}
+        for case, scores in self.by_case.items():
+            names = [n for n in self.race.names if scores[n] and (n in self.race.running or n == PLAIN)]
+            seeds = set.intersection(*(set(scores[n]) for n in names)) if names else set()
+            found[case] = compare({n: {s: scores[n][s] for s in seeds} for n in names})
+        return found
+
+    def hinge_sentences(self) -> list[str]:
+        """What the answer hinges on."""
+        found = [f"in the {name} world: {ranking.sentence()}" for name, ranking in self.worlds().items()
+                 if len(self.cases) > 1 and ranking.sentence()]  # fmt: skip
+        for hinge in self.hinges:
+            best = hinge.ranking.best
+            stays = " (as here)" if best is not None and best == self.best else ""
+            found.append(f"{hinge.what}: {hinge.ranking.sentence()}{stays}")
+        missing = {"turnout halved", "data more skewed"} - {h.what for h in self.hinges}
+        return found + [f"{what}: not tried" for what in sorted(missing)]
+
+    def cost(self) -> Cost | None:
+        """What the recommended method costs in the worlds of the race, a mean over runs."""
+        found = self.outcomes.get(self.recommended, {})
+        if not found:
+            return None
+        reached = [self._near(o, case) for (case, _), o in found.items()]
+        known = [r for r in reached if r is not None]
+        all_there = len(known) == len(reached) and known
+        runs = list(found.values())
+        return Cost(
+            up=_mean([o.up for o in runs]),
+            down=_mean([o.down for o in runs]),
+            rounds=self.plan.rounds,
+            near_rounds=_mean([r for r, _ in known]) if all_there else None,
+            near_bytes=_mean([b for _, b in known]) if all_there else None,
+            seconds=_mean([o.seconds for o in runs]),
+        )
+
+    def _near(self, outcome: Outcome, case: str) -> tuple[float, float] | None:
+        """Rounds and bytes until a run was nearly as good as plain FedAvg ends up in that world."""
+        plain = [o.final(self.judge.metric) for (c, _), o in self.outcomes.get(PLAIN, {}).items() if c == case]
+        if not plain:
+            return None
+        target = _mean(plain) * NEARLY if self.judge.higher else _mean(plain) / NEARLY
+        for t, value, sent in zip(
+            outcome.rounds, outcome.values.get(self.judge.metric, ()), outcome.sent, strict=False
+        ):
+            if value >= target if self.judge.higher else value <= target:
+                return float(t), sent
+        return None
+
+    def cost_sentences(self) -> list[str]:
+        cost = self.cost()
+        if cost is None:
+            return []
+        found = [f"{cost.rounds} rounds send {size(cost.up)} up and {size(cost.down)} down, all clients together"]
+        if cost.near_rounds is not None and cost.near_bytes is not None:
+            took = f"{cost.near_rounds:.0f} rounds and {size(cost.near_bytes)}"
+            when = f", {duration(cost.near_rounds * self.facts.every)} at the log's pace" if self.facts.every else ""
+            found.append(f"{percent(NEARLY)} of what plain FedAvg ends up with after {took}{when}")
+        return [
+            *found,
+            f"a simulated run takes {duration(cost.seconds)} here; devices' own time is not known from a log",
+        ]
+
+    def not_tried(self) -> list[str]:
+        """What the advice does not know."""
+        found = [f"{name}: {why}" for name, why in self.refused.items()]
+        if not self.judge.aim.own_models:
+            found.append("personal layers: they are for clients' own models (--for personal, --for worst-tenth)")
+        if len(self.cases) > 1:
+            found.append("your data and model: digits stood in for them; give an experiment file to race on yours")
+        return [*found, *self.plan.notes(), *NOT_TRIED]
+
+    def recommended_experiment(self) -> Experiment:
+        """The recommended method with its tuned settings, ready to run."""
+        case = self.cases[min(1, len(self.cases) - 1)]
+        made = self.candidates[self.recommended].on(case.experiment.but(rounds=self.plan.asked))
+        every = max(1, self.plan.asked // 20)
+        made = with_rate(made, self.plan.rate(self.settings[self.recommended])).but(title=self.recommended)
+        return made.but(**{"evaluate.every": every})
+
+    def data(self) -> dict[str, Any]:
+        """Everything for programs: only what JSON can write."""
+        rows = [
+            {"candidate": row.name, "score": _number(row.score), "seeds": row.seeds, "difference": row.gap,
+             "state": row.state, "settings": self.settings[row.name],
+             "by_seed": {str(s): _number(v) for s, v in self.scores[row.name].items()}}
+            for row in self.rows()
+        ]  # fmt: skip
+        return {
+            "answer": self.sentence(),
+            "best": self.best,
+            "undecided": self.undecided,
+            "recommended": self.recommended,
+            "aim": self.judge.aim.name,
+            "bound": BOUND,
+            "ranking": rows,
+            "worlds": {name: ranking.sentence() for name, ranking in self.worlds().items()},
+            "hinges": {
+                h.what: {"said": h.ranking.sentence(), "best": h.ranking.best, "seeds": h.seeds} for h in self.hinges
+            },
+            "cost": None if (cost := self.cost()) is None else cost.__dict__,
+            "not_tried": self.not_tried(),
+            "seconds": round(self.spent, 1),
+            "budget": self.budget,
+        }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from turnout.advising.page import short_html
+
+        return short_html(self)
+
+
+def write(advice: Advice) -> None:
+    """The page, the recommended experiment and the numbers, into the advice's folder."""
+    from turnout.advising.page import page
+
+    heading = f"# {advice.sentence()}\n# turnout run {advice.folder / RECOMMENDED}\n\n"
+    write_whole(advice.folder / RECOMMENDED, heading + to_toml(advice.recommended_experiment()))
+    write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
+    write_whole(advice.folder / PAGE, page(advice))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

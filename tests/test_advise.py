@@ -1,0 +1,170 @@
+"""Advice: the race names a wrong winner rarely, fleets with a known answer get it, and it can be stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import turnout as to
+from turnout.advising.aims import AIMS, Judge
+from turnout.advising.known import KNOWN, KnownFleet
+from turnout.advising.plan import fitting
+from turnout.advising.race import LOOKS, Race
+from turnout.advising.trial import Outcome
+from turnout.cli import main
+from turnout.config.read import load, to_toml
+from turnout.world.fleet import Reading
+from turnout.world.fleet.example import ExampleFleet
+from turnout.world.turnout_csv import write_turnout
+
+Draw = Callable[[random.Random], float]
+NOISES: dict[str, Draw] = {
+    "normal": lambda draw: draw.gauss(0, 1),
+    "skewed": lambda draw: draw.expovariate(1.0),
+    "coarse": lambda draw: float(draw.randrange(4)),
+}
+
+
+def raced(draw: random.Random, noise: Draw, gains: list[float], looks: int) -> Race:
+    """A race of candidates with these true gains; a seed does the same to all of them, and something to each."""
+    names = [f"c{i}" for i in range(len(gains))]
+    scores: dict[str, dict[int, float]] = {name: {} for name in names}
+    for seed in range(LOOKS[looks - 1]):
+        shared = 5 * draw.gauss(0, 1)
+        for name, gain in zip(names, gains, strict=True):
+            scores[name][seed] = shared + gain + noise(draw)
+    race = Race.of(names)
+    for look in LOOKS[:looks]:
+        if not race.decided:
+            race = race.looked_at(scores, look)
+    return race
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_candidates_that_are_alike_rarely_have_a_winner(noise: str) -> None:
+    draw, races = random.Random(1), 150
+    found = [raced(draw, NOISES[noise], [0.0] * 4, looks=5) for _ in range(races)]
+    most = 0.05 + 2 * math.sqrt(0.05 * 0.95 / races)
+    assert sum(race.decided for race in found) / races <= most
+    assert sum("c0" not in race.running for race in found) / races <= most  # any one candidate is dropped in 2.5 %
+
+
+def test_the_best_is_found_and_the_race_says_who_was_behind_whom() -> None:
+    race = raced(random.Random(2), NOISES["normal"], [0.0, 3.0, 0.5], looks=7)
+    assert race.running == ("c1",)
+    assert {d.name: d.by for d in race.dropped} == {"c0": "c1", "c2": "c1"}
+    assert all(d.high < 0 and d.after in LOOKS for d in race.dropped)
+
+
+def test_candidates_with_the_very_same_scores_are_set_aside() -> None:
+    scores = {name: {seed: 0.1 * seed for seed in range(4)} for name in ("plain", "twin")}
+    scores["other"] = {seed: 0.1 * seed + 0.01 * (-1) ** seed for seed in range(4)}
+    race = Race.of(["plain", "twin", "other"]).looked_at(scores, 4)
+    assert (race.running, dict(race.same)) == (("plain", "other"), {"twin": "plain"})
+
+
+def test_what_is_closer_than_a_margin_is_as_good() -> None:
+    draw = random.Random(3)
+    scores = {name: {s: draw.gauss(0, 0.0002) for s in range(12)} for name in ("a", "b")}
+    race = Race.of(["a", "b"]).looked_at(scores, 12)
+    assert race.level(scores, 0.005)
+    assert not race.level(scores, 0.00001)
+
+
+def test_bytes_are_counted_until_the_target_is_reached() -> None:
+    plain = Outcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
+    judge = Judge.of(AIMS["bytes"], to.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
+    assert judge.targets == {"w": 0.9}
+    quick = Outcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
+    assert judge.score(quick, "w") - judge.score(plain, "w") == 3.0  # an eighth of the bytes
+    assert judge.score(Outcome((10,), {"global_accuracy": (0.1,)}, (1.0,)), "w") == -math.log2(10 * 200.0)
+    assert judge.shown(3.0) == "0.12×"
+
+
+def test_a_small_budget_tunes_less_and_then_runs_fewer_rounds() -> None:
+    plans = [fitting([0.1], [0.01], 60, candidates=10, budget=b, jobs=2) for b in (600, 60, 20, 5)]  # seconds
+    assert [(len(p.rates), p.tuning_seeds, p.rounds) for p in plans] == [(3, 2, 60), (3, 1, 60), (1, 0, 25), (1, 0, 15)]
+    assert len(plans[-1].notes()) == 2
+
+
+def made_log(path: Path, work: Callable[[int, int], float], clients: int, rounds: int = 60) -> Path:
+    write_turnout(path, [(t, c, work(t, c)) for t in range(rounds) for c in range(clients)])
+    return path
+
+
+def digits(partition: to.partition.Partition, clients: int = 10, rounds: int = 20) -> to.Experiment:
+    data = to.data.Digits(clients=clients, partition=partition)
+    local = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10)
+    runtime = to.InProcess(device="cpu", threads=1)
+    return to.Experiment(to.World(data), to.models.MLP(16), to.Algorithm(local), rounds=rounds, runtime=runtime)
+
+
+def test_a_fleet_that_always_finishes_needs_nothing_but_fedavg(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = made_log(tmp_path / "log.csv", lambda t, c: 1.0, clients=10)
+    (tmp_path / "mine.toml").write_text(to_toml(digits(to.partition.IID(), rounds=4)))
+    only = [word for name in ("FedAvg", "scheme C", "friends") for word in ("--only", name)]
+    out = tmp_path / "out"
+    asked = ["advise", str(log), str(tmp_path / "mine.toml"), "--seeds", "4", "--no-tune", *only, "--jobs", "1", "-q"]
+    assert main([*asked, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "FedAvg for accuracy (scheme C and friends would do the very same here)" in said
+    runs = (out / "trials.jsonl").read_text()
+    (out / "trials.jsonl").write_text(runs[:-30])  # killed while it was writing
+    assert main([*asked, "--out", str(out), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["recommended"] == "FedAvg"
+    again = (out / "trials.jsonl").read_text()
+    assert again.count("\n") == runs.count("\n") + 1, "only what was lost is run again"
+    assert main([*asked, "--out", str(out), "--for", "bytes"]) == 2
+    assert "another question (aim differ)" in capsys.readouterr().err
+
+
+def test_clients_with_labels_of_their_own_want_personal_layers(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    log = made_log(tmp_path / "log.csv", lambda t, c: float(draw.random() < 0.7), clients=10)
+    experiment = digits(to.partition.Classes(per_client=2), rounds=12)
+    mine = {"mine": {"algorithm.weighting": to.ByShare(), "algorithm.local.epochs": 1}}
+    advice = to.advise(
+        log, experiment, aim="personal", out=tmp_path / "out", candidates=mine, seeds=6, hinges=False, quiet=True,
+        only=["FedAvg", "personal last layer", "mine"], jobs=1,
+    )  # fmt: skip
+    assert advice.best == "personal last layer"
+    assert {d.name for d in advice.race.dropped} == {"FedAvg", "mine"}
+    assert json.loads((tmp_path / "out" / "advice.json").read_text())["best"] == advice.best
+    recommended = load(tmp_path / "out" / "recommended.toml")
+    assert isinstance(recommended.algorithm, to.Algorithm)
+    assert recommended.algorithm.personal == to.personal.Named("output.*")
+    page = (tmp_path / "out" / "advice.html").read_text()
+    for heading in ("Ranking", "What the answer hinges on", "What was not tried", "recommended.toml"):
+        assert f"<h2>{heading}" in page
+    assert "all other candidates are behind" in advice._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fleet", KNOWN, ids=lambda fleet: fleet.name)
+def test_fleets_with_a_known_answer_get_it(fleet: KnownFleet, tmp_path: Path) -> None:
+    log = fleet.write_log(tmp_path / "log.csv")
+    advice = to.advise(
+        log, fleet.experiment(), aim=fleet.aim, only=fleet.candidates, out=tmp_path / "out", seeds=12, budget=1e9,
+        hinges=False, quiet=True,
+    )  # fmt: skip
+    assert fleet.is_right(advice), advice.sentence()
+
+
+@pytest.mark.slow
+def test_stand_ins_give_an_answer_with_everything_it_hinges_on(tmp_path: Path) -> None:
+    ExampleFleet(devices=20, days=7).write(tmp_path / "checkins.csv")
+    advice = to.advise(
+        tmp_path / "checkins.csv", reading=Reading(every="1h"), out=tmp_path / "out", seeds=6, budget=1e9, rounds=20,
+        only=["FedAvg", "scheme C", "friends", "SCAFFOLD"],
+    )  # fmt: skip
+    assert {case.name for case in advice.cases} == {"mild", "skewed", "harsh"}
+    assert {hinge.what for hinge in advice.hinges} == {"turnout halved", "data more skewed"}
+    assert advice.cost() is not None
+    assert to.run(load(tmp_path / "out" / "recommended.toml"), tmp_path / "run", quiet=True).rounds() == 20
