@@ -5,7 +5,9 @@ Shape letters: C clients of the cohort, c of the chunk, P parameters (all column
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +16,10 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
+from turnout.engine.gpu.graphs import GraphCache
+from turnout.engine.gpu.optimizer_steps import optimizer_step
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained
+from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeSteps, StepRule
 from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
@@ -53,11 +57,49 @@ class Chunk:
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
+        self.down = job.down
         self.progress_c = job.optimizer.progress(self.steps_c).to(self.flat_cP) if job.terms else self.steps_c
-        self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused and native is None else None
+        self.examples_c = job.samples.count_C[rows].to(self.flat_cP.device) if job.terms else self.steps_c
+        self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
+        if self.graphs is not None:
+            self._hold(self.graphs)
+        self.grad_cP = self._gradient_room() if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
+
+    def _hold(self, graphs: GraphCache) -> None:
+        """Work on copies whose addresses are the same in every round, as captured steps need."""
+        self.states = {name: graphs.hold(f"state {name}", value) for name, value in self.states.items()}
+        if self.job.fused:
+            return
+        self.start_cP = graphs.hold("start", self.start_cP)
+        self.progress_c, self.examples_c = (
+            graphs.hold("steps", self.progress_c),
+            graphs.hold("examples", self.examples_c),
+        )
+        self.slots = {name: graphs.hold(f"slot {name}", value) for name, value in self.slots.items()}
+        for term in self.job.terms:
+            own, sent = self.mine.get(term.name, {}), self.job.down.get(term.name, {})
+            self.mine[term.name] = {n: graphs.hold(f"mine {term.name} {n}", v) for n, v in own.items()}
+            held = {n: graphs.hold(f"down {term.name} {n}", v[None])[0] for n, v in sent.items()}
+            self.down = {**self.down, term.name: held}
+
+    def _put_back(self) -> None:
+        """What was held becomes the cohort's result."""
+        for name, value in self.states.items():
+            self.result.states[name][self.rows] = value
+        if self.job.fused:
+            return
+        for name, value in self.slots.items():
+            self.result.slots[name][self.rows] = value
+        for term, own in self.mine.items():
+            for name, value in own.items():
+                self.result.mine[term][name][self.rows] = value
+
+    def _gradient_room(self) -> Tensor:
+        empty = torch.empty_like(self.flat_cP)
+        return empty if self.graphs is None else self.graphs.hold("gradient", empty)
 
     def _own_weights(self) -> ChunkWeights | None:
         """A copy of the weights outside the cohort's matrix, for plain SGD on engines that are faster on one."""
@@ -88,6 +130,8 @@ class Chunk:
             sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish_terms()
+        if self.graphs is not None:
+            self._put_back()
         self._write_update()
 
     def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
@@ -128,8 +172,16 @@ class Chunk:
                 return
             while steps[active - 1] <= step:
                 active -= 1
-            for rows in self._groups(step, active):
-                self._step(step, rows)
+            for rows in self._groups(step, self._together(active)):
+                self._step(step, rows, active)
+
+    def _together(self, active: int) -> int:
+        """How many clients take a step together. Where clients have very different numbers of steps, on a GPU some who
+        have finished take part with empty batches: so few sizes occur, and each is captured once."""
+        plain = self.job.fused and plain_sgd(self.job.optimizer) and not getattr(self.job.optimizer, "weight_decay", 0)
+        if self.graphs is None or not plain or self.states:
+            return active
+        return min(1 << (active - 1).bit_length(), len(self.client_c))
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
         """Clients that take this step together: all active ones, or those of equal batch size where padding matters."""
@@ -138,13 +190,14 @@ class Chunk:
         size_c = self.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
-    def _batch(self, step: int, rows: slice | Tensor) -> Batch:
-        x, y, mask_cB = self.loader.at(step, rows)
+    def _batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
+        idle = active is not None and isinstance(rows, slice) and rows.stop > active
+        x, y, mask_cB = self.loader.at(step, rows, idle)
         keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
         return Batch(x, y, mask_cB, keys_ck)
 
-    def _step(self, step: int, rows: slice | Tensor) -> None:
-        batch = self._batch(step, rows)
+    def _step(self, step: int, rows: slice | Tensor, active: int) -> None:
+        batch = self._batch(step, rows, active)
         if self.weights is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
             self._step_on_copy(self.gradients, self.weights, rows, batch)
             return
@@ -172,26 +225,42 @@ class Chunk:
     def _general_step(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> Tensor:
         """Gradient, then the terms' corrections (shared columns only), then the optimizer."""
         assert self.grad_cP is not None
+        count_c = self.result.count_C[self.rows][rows] + step + 1
+        if self.graphs is None or isinstance(rows, Tensor) or not captures(self.job):
+            return self._corrected_step(step, rows, flat, states, batch, count_c, self.job.lr)
+
+        def corrected(lr: Tensor, count_c: Tensor, *tensors: Tensor) -> Tensor:
+            return self._corrected_step(step, rows, flat, states, batch.with_tensors(tensors), count_c, lr)
+
+        beside = [*states.values(), self.start_cP, self.grad_cP, *(value[rows] for value in self.slots.values())]
+        for kept in (*self.mine.values(), *self.down.values()):
+            beside += kept.values()
+        lr = torch.full((), self.job.lr, device=flat.device, dtype=flat.dtype)
+        also = (self.job.optimizer, tuple(self.job.terms), batch.mask_cB is None, batch.keys_ck is None)
+        return self.graphs.run(corrected, [flat, *beside], [lr, count_c, *batch.tensors()], also)
+
+    def _corrected_step(
+        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch, count_c: Tensor, lr: Any
+    ) -> Tensor:  # fmt: skip
+        assert self.grad_cP is not None
         grad = self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
-        shared = self.network.layout.shared
+        shared, at = self.network.layout.shared, replace(self._at(step, rows, flat, states, batch), lr=lr)
         for slot in self.network.layout.slots if self.job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            at = self._at(step, rows, flat, states, batch)
-            corrected = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
+            corrected = term.correct(grad[:, :shared], at, self.down.get(term.name, {}), mine)
             if corrected.data_ptr() != grad.data_ptr():
                 grad[:, :shared] = corrected
             _write_back(rows, self.mine.get(term.name, {}), mine)
         slots = {name: value[rows] for name, value in self.slots.items()}
-        count = self.result.count_C[self.rows][rows] + step + 1
-        self.job.optimizer.step(flat, grad, slots, count, self.job.lr)
+        optimizer_step(self.job.optimizer, flat, grad, slots, count_c, lr)
         _write_back(rows, self.slots, slots)
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            term.settle(self._at(step, rows, flat, states, batch), self.job.down.get(term.name, {}), mine)
+            term.settle(at, self.down.get(term.name, {}), mine)
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
@@ -223,7 +292,7 @@ class Chunk:
             lr=self.job.lr,
             step=step,
             steps_c=self.progress_c[rows],
-            examples_c=self.job.samples.count_C[self.rows][rows].to(flat.device),
+            examples_c=self.examples_c[rows],
             gradient=gradient,
             squared_gradients=squared_gradients,
             full_gradient=full_gradient,
@@ -239,7 +308,7 @@ class Chunk:
         everyone = slice(0, len(self.client_c))
         for term in self.job.terms:
             at = self._at(0, everyone, self.flat_cP, self.states)
-            up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
+            up, mine = term.after(at, self.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)
             for name, value in up.items():

@@ -324,7 +324,8 @@ def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
     x, y = clients.federation.train(first, 0).of(0)
     size, place = clients.algorithm.local.batch_size, clients.place
     x = x[:size].to(place.dtype) if x.is_floating_point() else x[:size]
-    return make_trainer(settings.compute, clients.network, loss_by_hand(clients.task), x, y[:size])
+    loss, optimizer = loss_by_hand(clients.task), clients.algorithm.local.optimizer
+    return make_trainer(settings.compute, clients.network, loss, x, y[:size], optimizer)
 
 
 def data_bytes(federation: Federation) -> int:

@@ -14,6 +14,7 @@ Shape letters: c clients of a chunk, C replies, I clients who left, P shared par
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class Scaffold(Stateless):
     >>> Scaffold().after(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
     {'c': tensor([[1.7500]])}
     """
+
+    captures: ClassVar[bool] = True
 
     option: int = 2
     name: str = "scaffold"
@@ -102,6 +105,8 @@ class VRLSGD(Stateless):
     >>> VRLSGD().after(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when told
     {'delta': tensor([[2.2500]])}
     """
+
+    captures: ClassVar[bool] = True
 
     name: str = "vrl-sgd"
 
