@@ -1,5 +1,5 @@
-"""Own modules on a GPU beside the natural limit: milliseconds a round of 5 steps of 10 samples a client, and the ratio to
-`central`, one model trained on the same samples in one large batch (eager, PyTorch's own kernels).
+"""Own modules on a GPU beside the natural limit: milliseconds a round of 5 steps of 10 samples a client, and the ratio
+to `central`, one model trained on the same samples in one large batch (eager, PyTorch's own kernels).
 
     python benchmarks/gpu_models.py [--cases d,e,f,h] [--clients 10,50,200,1000] [--loop] [--tails] [--evaluate]
 
@@ -52,6 +52,7 @@ def experiment(case: Case, clients: int, args: argparse.Namespace, engine: str =
     classes = CHARACTERS if case.everywhere else CLASSES
     share = 0.2 if args.evaluate else 0.0
     data = to.data.Own(x, y, torch.arange(clients).repeat_interleave(sizes), tested, test_share=share, classes=classes)
+    precision = "tf32" if args.device == "cuda" else "float32"
     work: dict[str, Any] = {"epochs": 1} if args.tails else {"steps": case.steps}
     return to.Experiment(
         to.World(data, to.participation.Always()),
@@ -59,9 +60,7 @@ def experiment(case: Case, clients: int, args: argparse.Namespace, engine: str =
         to.Algorithm(to.Local(to.SGD(case.lr), batch_size=case.batch, **work)),
         task=to.NextCharacter() if case.everywhere else to.Classification(),
         rounds=1000,
-        runtime=to.InProcess(
-            device=args.device, precision="tf32" if args.device == "cuda" else "float32", engine=engine
-        ),
+        runtime=to.InProcess(device=args.device, precision=precision, engine=engine),
     )
 
 
@@ -136,7 +135,8 @@ def main() -> None:
             times, one = turnout_times(case, clients, args)
             own = statistics.median(times[args.warm_up :])
             early = " ".join(f"{value:.0f}" for value in times[: args.warm_up])
-            line = f"{name} {clients:5} clients {own:9.1f} ms  {own / central:5.2f} x central ({central:.1f})  first {early}"
+            line = f"{name} {clients:5} clients {own:9.1f} ms  {own / central:5.2f} x central ({central:.1f})"
+            line += f"  first {early}"
             if args.loop and clients == 50:
                 line += f"  loop {turnout_times(case, clients, args, 'loop')[0][-1]:.0f}"
             print(f"{line}  {own / clients:.3f} ms a client", flush=True)

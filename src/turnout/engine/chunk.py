@@ -62,6 +62,7 @@ class Chunk:
         self.examples_c = job.samples.count_C[rows].to(self.flat_cP.device) if job.terms else self.steps_c
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         if self.graphs is not None:
+            self.graphs.keep("matrix", result.flat_CP)
             self._hold(self.graphs)
         self.grad_cP = self._gradient_room() if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
@@ -278,7 +279,8 @@ class Chunk:
 
         def squared_gradients(samples: int) -> Tensor:
             own = self._samples_of(rows, key(self.job.seed, "samples", self.job.t), samples)
-            return fisher(self.gradients, flat, states, own, self.job.batch_size)[:, :shared]
+            size = max(self.job.batch_size, 32) if flat.is_cuda else self.job.batch_size
+            return fisher(self.gradients, flat, states, own, size)[:, :shared]
 
         def full_gradient(x_cP: Tensor) -> Tensor:
             full = flat.clone()

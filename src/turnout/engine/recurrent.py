@@ -105,7 +105,7 @@ class Recurrence(Stacked):
             hs.append(h)
             cs.append(c.view(clients, B, -1))
             kept.append(saved.view(clients, B, -1))
-        return torch.stack(hs, 2), torch.stack(cs, 2), torch.stack(kept, 2)
+        return _by_position(hs), _by_position(cs), _by_position(kept)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -152,8 +152,7 @@ class RecurrenceBackward(Stacked):
             dh = dh if direct.shape[1] == 0 else dh + direct.view(clients, B, H)
             das.append(da.view(clients, B, -1))
             dus.append(du.view(clients, B, -1))
-        da, du = torch.stack(das[::-1], 2), torch.stack(dus[::-1], 2)
-        return da, du, dh, dc.view(clients, B, -1)
+        return _by_position(das[::-1]), _by_position(dus[::-1]), dh, dc.view(clients, B, -1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -162,6 +161,11 @@ class RecurrenceBackward(Stacked):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[None, ...]:
         return (None,) * 7
+
+
+def _by_position(values: list[Tensor]) -> Tensor:
+    """[c, B, T, ...] in which what belongs to a position is in one piece."""
+    return torch.stack(values).movedim(0, 2)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from turnout.engine.job import plain_sgd
 from turnout.engine.losses import Loss
 from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
+from turnout.engine.own_kernels import ForClients
 from turnout.engine.train import Trainer
 from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
 from turnout.engine.workers import WorkerPool
@@ -218,7 +219,7 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
         total += saved.numel() * saved.element_size()
         return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(count, count):
+    with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
         network.loss(network.module(x), y).mean()
     return total + network.layout.width * x.element_size()

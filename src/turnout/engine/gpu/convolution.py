@@ -97,11 +97,12 @@ def _weight_gradient(
     x_at = x_ptr + c * xs_c + (k // (KH * KW) * xs_i + down * xs_h + right * xs_w)[:, None]
     d_at = d_ptr + c * ds_c + (o * ds_o)[:, None]
     total = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
-    for start in range(first, tl.minimum(first + stretch, N), BLOCK_N):
+    last = tl.minimum(first + stretch, N)
+    for start in range(first, last, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         place = n % (OH * OW)
         row, column = place // OW * SH - PH, place % OW * SW - PW
-        real = (k < K)[:, None] & (n < N)[None, :]
+        real = (k < K)[:, None] & (n < last)[None, :]
         if PAD:
             r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
             real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
@@ -109,7 +110,7 @@ def _weight_gradient(
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
         d = tl.load(
-            d_at + (n // (OH * OW) * ds_b + place)[None, :], mask=(o < O)[:, None] & (n < N)[None, :], other=0.0
+            d_at + (n // (OH * OW) * ds_b + place)[None, :], mask=(o < O)[:, None] & (n < last)[None, :], other=0.0
         )
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
@@ -163,8 +164,13 @@ def _convolve(
     return y
 
 
-def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: bool, stride: Pair = (1, 1)) -> Tensor:
-    """Gradient of `convolve`'s weights [c, o, K] (with the bias [c, o, K + 1]) from the gradient of its output."""
+def weight_gradient(
+    x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: bool, stride: Pair = (1, 1), by_sample: bool = False
+) -> Tensor:
+    """Gradient of `convolve`'s weights [c, o, K] (with the bias [c, o, K + 1]) from the gradient of its output.
+
+    With `by_sample` each sample's own [B, c, o, K].
+    """
     (c, i, B, h, w), o, t = x.shape, d.shape[1], GRADIENT
     N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
     block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)
@@ -172,6 +178,8 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: boo
     parts = splits(tiles * c, N, SPLIT_FROM)
     stretch = pieces(pieces(N, parts), t.positions) * t.positions
     parts = pieces(N, stretch)
+    if by_sample:
+        parts, stretch = B, N // B
     d = d if d.stride(4) == 1 and d.stride(3) == d.shape[4] else d.contiguous()
     g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
     _weight_gradient[tiles, parts, c](
@@ -179,4 +187,4 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: boo
         i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,
         int(bias), precision(), block_o, block_k, t.positions, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return g[0] if parts == 1 else g.sum(0)
+    return g if by_sample else g[0] if parts == 1 else g.sum(0)

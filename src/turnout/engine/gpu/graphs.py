@@ -48,6 +48,7 @@ class GraphCache:
         self._seen: dict[Hashable, int] = {}
         self._graphs: OrderedDict[Hashable, CapturedStep | None] = OrderedDict()
         self._held: dict[Hashable, Tensor] = {}
+        self._kept: dict[str, Tensor] = {}
         self._pool: Any = None
 
     def hold(self, name: str, value: Tensor) -> Tensor:
@@ -57,11 +58,19 @@ class GraphCache:
             self._held[key] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         return self._held[key][: len(value)].copy_(value)
 
+    def keep(self, name: str, value: Tensor) -> None:
+        """Say that `value` has the same address in every round already."""
+        self._kept[name] = value
+
     def run(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor], also: Hashable = ()) -> Tensor:
         """One step, which reads and changes `fixed`; returns the loss of each client.
 
-        `also`: whatever else the step depends on, apart from the numbers in its inputs.
+        Captured only if everything in `fixed` was held or kept. `also`: whatever else the step depends on, apart from
+        the numbers in its inputs.
         """
+        lasting = {_storage(value) for value in (*self._held.values(), *self._kept.values())}
+        if not lasting.issuperset(_storage(value) for value in fixed if value.numel()):
+            return step(*inputs)
         places = tuple((value.data_ptr(), tuple(value.shape), value.stride()) for value in fixed)
         key = (places, tuple((tuple(value.shape), value.dtype) for value in inputs), also)
         if key not in self._graphs:
@@ -88,3 +97,7 @@ class GraphCache:
             torch.cuda.synchronize(own[0].device)
             return None
         return CapturedStep(graph, own, loss_c, list(fixed))
+
+
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
