@@ -61,11 +61,11 @@ class StreamedDense(Dense):
         if not dense.pays(saved, W):
             return super().backward(d, saved, weights, sink, first)
         if isinstance(sink, SquaredGradientSink):  # of a sample the gradient is d xᵀ, its square d² x²ᵀ
-            dx = d if first else torch.bmm(d, W)
+            lower = d if first else torch.bmm(d, W)
             dense.backward(d.square(), saved.square(), W, target, 1.0, 1.0, need_input=False)
             if self.bias is not None:
                 sink.summed(self.bias, d)
-            return dx
+            return lower
         dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, need_input=not first)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))
