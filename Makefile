@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow test-gpu bench format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -18,6 +18,12 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -n 2 -m slow
+
+# The whole suite with every run on the GPU (`runtime.device` is "auto"), in the environment of $(PYTHON), whose torch
+# has to know the GPU.
+test-gpu:
+	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
+	PYTHONPATH=src $(PYTHON) -m pytest -n 8
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.func import functional_call, grad, vmap
 
@@ -37,6 +37,9 @@ class Vmapped:
     def __init__(self, network: Network):
         self.network, self.graphs = network, GraphCache()
         self._grad = vmap(grad(self._losses, has_aux=True))
+        for module in network.module.modules():
+            if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights that are none under vmap
+                module.flatten_parameters = _as_they_are  # type: ignore[method-assign]
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
         self._cudnn = not network.has_batch_statistics(channels=1)  # under vmap cuDNN refuses BatchNorm of one channel
 
@@ -106,6 +109,10 @@ class Vmapped:
 
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
+
+
+def _as_they_are() -> None:
+    """Instead of moving recurrent weights into one piece for cuDNN."""
 
 
 @contextmanager
