@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import turnout as to
 from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
+from turnout.engine import dropout
 from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches, order_with_torch
@@ -275,3 +276,14 @@ def test_orders_in_c_are_those_of_torch(counts, steps, size, drop_single, seed):
     expected = order_with_torch(held, key_c, steps_c, per_epoch_c, size, int(steps_c.max()))
     assert torch.equal(found.row_cJB, expected.row_cJB)
     assert torch.equal(found.size_cJ, expected.size_cJ)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("whole_channels", [False, True])
+def test_dropout_masks_in_c_are_those_of_torch(p, whole_channels, monkeypatch):
+    address = torch.tensor([3, -5, 2**62])
+    given = (torch.Size((4, 3, 5, 2)), p, whole_channels, torch.float64, torch.device("cpu"))
+    found = dropout.keep_mask(address, *given)
+    monkeypatch.setattr(dropout, "mask_in_c", lambda *_: None)
+    assert torch.equal(found, dropout.keep_mask(address, *given))
+    assert torch.equal(found[1], dropout.keep_mask(address[1], *given))

@@ -76,6 +76,25 @@ def test_modules_train_alike_with_stacked_convolutions(monkeypatch):
     agree(trained(Pictures(), Vmapped), trained(Pictures(), Looped))
 
 
+class Attending(nn.Module):
+    """Six positions that look at one another, with and without looking ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(6, 24), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.squeeze(1)).view(-1, 6, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        one = nn.functional.scaled_dot_product_attention(q, k, v)
+        two = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+        return self.out((one + two).transpose(1, 2).flatten(2).mean(1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_of_clients_is_each_client_s_own(device):
+    agree(trained(Attending(), Vmapped, device=device), trained(Attending(), Looped))
+
+
 @pytest.mark.parametrize("make", [dense, lambda: image(0.3), Residual])
 @pytest.mark.parametrize("kind", [None, Vmapped])
 def test_a_client_without_samples_stays_as_it_is(make, kind):

@@ -3,6 +3,7 @@ each client has weights of its own. A user's module needs no change.
 
     torch.lstm, torch.gru    engine/recurrent.py: without a batching rule of their own
     torch.conv2d             engine/stacked_convolution.py, on a GPU: under `vmap` torch makes one of many groups of it
+    attention                engine/stacked_attention.py: under `vmap` torch's backward goes from client to client
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from turnout.engine.recurrent import gru, lstm
+from turnout.engine.stacked_attention import attention
 from turnout.engine.stacked_convolution import conv2d
 
 # An operation that returns NotImplemented leaves the call to torch.
-OWN: dict[Any, Callable[..., Any]] = {torch.lstm: lstm, torch.gru: gru, torch.conv2d: conv2d}
+OWN: dict[Any, Callable[..., Any]] = {
+    torch.lstm: lstm,
+    torch.gru: gru,
+    torch.conv2d: conv2d,
+    torch.nn.functional.scaled_dot_product_attention: attention,
+}
 
 
 class ForClients(TorchFunctionMode):
