@@ -20,7 +20,7 @@ from turnout.engine.gpu.graphs import GraphCache
 from turnout.engine.gpu.optimizer_steps import optimizer_step
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
-from turnout.engine.native.steps import NativeSteps, StepRule
+from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
 from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.exchange import Limit
@@ -139,8 +139,9 @@ class Chunk:
         if self.job.limit is not None:
             return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
+        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk)
         self.loss_c += native.train(
-            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, self.flat_cP, shared
+            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, shared
         )
         return None
 

@@ -56,7 +56,8 @@ def keep_mask(
         return mask.view(key.shape + drawn)
     position = torch.arange(count, device=device).view(drawn)
     bits = (keys(key.to(device).reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
-    return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1: all zeros, no division by 0
+    least, gain = hashed(p)
+    return (bits >= least).to(dtype) * gain
 
 
 def mask_in_c(key: Tensor, count: int, p: float, dtype: torch.dtype, device: torch.device) -> Tensor | None:
@@ -66,8 +67,13 @@ def mask_in_c(key: Tensor, count: int, p: float, dtype: torch.dtype, device: tor
     if write is None:
         return None
     key_c, found = key.reshape(-1).contiguous(), torch.empty(key.numel(), count, dtype=dtype)
-    write(at(key_c), len(key_c), count, int(p * 2**_BITS), 1 / max(1 - p, 2.0**-_BITS), at(found))
+    write(at(key_c), len(key_c), count, *hashed(p), at(found))
     return found
+
+
+def hashed(p: float) -> tuple[int, float]:
+    """The least hash of an entry that is kept, and what it is multiplied by (p = 1: never kept, no division by 0)."""
+    return int(p * 2**_BITS), 1 / max(1 - p, 2.0**-_BITS)
 
 
 def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import plain_sgd
 from turnout.engine.losses import Loss
 from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
@@ -33,7 +32,8 @@ from turnout.types import State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
-    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
+    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU, Dropout and Flatten layers under the classification task; use "
+    "'auto'"
 )
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
@@ -63,15 +63,24 @@ def make_trainer(
     if settings.engine == "native" and trainer.native is None:
         raise Mistake(NOT_IN_C)
     decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
-    if optimizer is None or decided or (trainer.native is not None and plain_sgd(optimizer)):
+    if optimizer is None or decided:
         return trainer
-    layouts = (False, True) if has_convolutions(network) else (False,)
-    others: list[Gradients] = [Looped(network.twin(), channels_last) for channels_last in layouts]
-    if not isinstance(gradients, Vmapped | Looped):
-        others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
-    trainers = {trainer.gradients.title: trainer}
-    trainers |= {other.title: trainer_of(settings, other, cost, x) for other in others}
+    trainers = rivals(settings, trainer, optimizer, x, y)
     return trainers[quickest(trainers, x, y, optimizer)]
+
+
+def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tensor, y: Tensor) -> dict[str, Trainer]:
+    """Every trainer that can do the same work on a CPU, by the name of its engine."""
+    network, cost = trainer.network, trainer.cost
+    found = {trainer.title(optimizer): trainer}
+    others: list[Gradients] = [Looped(network.twin())]
+    if has_convolutions(network):
+        others.append(Looped(network.twin(), channels_last=True))
+    if isinstance(trainer.gradients, ByHand):
+        others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
+        others.append(trainer.gradients.twin())
+    without_c = replace(settings, engine="by-hand")
+    return {other.title: trainer_of(without_c, other, cost, x) for other in others} | found
 
 
 def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) -> Trainer:
@@ -86,7 +95,9 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
         most = min(CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"] // cost, 256)
     chunk = settings.chunk or max(1, most)
     asked = settings.engine in ("auto", "native")
-    native = NativeSteps.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
+    native = None
+    if asked and isinstance(gradients, ByHand):
+        native = NativeSteps.of(gradients.stack, network.layout, x, network.dropout_keys)
     return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 

@@ -21,6 +21,7 @@ from turnout.clients.calibration import Calibration
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
+from turnout.engine.job import plain_sgd
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer, order_bytes
@@ -247,7 +248,8 @@ class Clients:
         rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
         start_cP = start_P.expand(rows, -1)
         springs = all(term.spring(start_cP, term.down(start_P)) is not None for term in algorithm.terms)
-        engine = trainer.title(algorithm.local.optimizer, springs)
+        optimizer = algorithm.local.optimizer
+        engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
         return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:

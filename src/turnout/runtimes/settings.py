@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 from turnout.errors import Mistake, nearest
 
 ENGINES = ("auto", "native", "by-hand", "vmap", "loop", "channels-last")
-TRIED = {"by hand": "by-hand", "vmap": "vmap", "loop": "loop", "channels-last": "channels-last"}  # as records name them
+TRIED = {"by hand": "by-hand", **{name: name for name in ("native", "vmap", "loop", "channels-last")}}  # by record
 PRECISIONS = ("float32", "float64", "tf32")
 
 
