@@ -16,17 +16,14 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
-from turnout.engine.gpu.graphs import GraphCache
 from turnout.engine.gpu.optimizer_steps import optimizer_step
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
 from turnout.engine.network import Network
-from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
+from turnout.engine.standing import hold_rows, put_rows_back, standing
 from turnout.exchange import Limit
 from turnout.parts.optimizers import SGD
-from turnout.parts.terms.base import At
-from turnout.rng import key
 from turnout.types import Tensors
 
 NATIVE_STEPS = 16  # between two looks at a job's limit
@@ -63,40 +60,11 @@ class Chunk:
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         if self.graphs is not None:
             self.graphs.keep("matrix", result.flat_CP)
-            self._hold(self.graphs)
+            hold_rows(self, self.graphs)
         self.grad_cP = self._gradient_room() if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
-
-    def _hold(self, graphs: GraphCache) -> None:
-        """Work on copies whose addresses are the same in every round, as captured steps need."""
-        self.states = {name: graphs.hold(f"state {name}", value) for name, value in self.states.items()}
-        if self.job.fused:
-            return
-        self.start_cP = graphs.hold("start", self.start_cP)
-        self.progress_c, self.examples_c = (
-            graphs.hold("steps", self.progress_c),
-            graphs.hold("examples", self.examples_c),
-        )
-        self.slots = {name: graphs.hold(f"slot {name}", value) for name, value in self.slots.items()}
-        for term in self.job.terms:
-            own, sent = self.mine.get(term.name, {}), self.job.down.get(term.name, {})
-            self.mine[term.name] = {n: graphs.hold(f"mine {term.name} {n}", v) for n, v in own.items()}
-            held = {n: graphs.hold(f"down {term.name} {n}", v[None])[0] for n, v in sent.items()}
-            self.down = {**self.down, term.name: held}
-
-    def _put_back(self) -> None:
-        """What was held becomes the cohort's result."""
-        for name, value in self.states.items():
-            self.result.states[name][self.rows] = value
-        if self.job.fused:
-            return
-        for name, value in self.slots.items():
-            self.result.slots[name][self.rows] = value
-        for term, own in self.mine.items():
-            for name, value in own.items():
-                self.result.mine[term][name][self.rows] = value
 
     def _gradient_room(self) -> Tensor:
         empty = torch.empty_like(self.flat_cP)
@@ -132,7 +100,7 @@ class Chunk:
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish_terms()
         if self.graphs is not None:
-            self._put_back()
+            put_rows_back(self)
         self._write_update()
 
     def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
@@ -155,7 +123,9 @@ class Chunk:
             batches = Batches(self.batches.row_cJB[:, some], self.batches.size_cJ[:, some])
             left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
             start_cP = self.flat_cP.clone()
-            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, self.flat_cP, 0)
+            keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
+            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk)
+            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, 0)
         return None
 
     def _stopped(self, steps: int) -> None:
@@ -192,14 +162,14 @@ class Chunk:
         size_c = self.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
-    def _batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
+    def batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
         idle = active is not None and isinstance(rows, slice) and rows.stop > active
         x, y, mask_cB = self.loader.at(step, rows, idle)
         keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
         return Batch(x, y, mask_cB, keys_ck)
 
     def _step(self, step: int, rows: slice | Tensor, active: int) -> None:
-        batch = self._batch(step, rows, active)
+        batch = self.batch(step, rows, active)
         if self.weights is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
             self._step_on_copy(self.gradients, self.weights, rows, batch)
             return
@@ -247,7 +217,7 @@ class Chunk:
         assert self.grad_cP is not None
         grad = self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
-        shared, at = self.network.layout.shared, replace(self._at(step, rows, flat, states, batch), lr=lr)
+        shared, at = self.network.layout.shared, replace(standing(self, step, rows, flat, states, batch), lr=lr)
         for slot in self.network.layout.slots if self.job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
@@ -266,51 +236,11 @@ class Chunk:
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
-    def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None) -> At:
-        """What terms may see of some clients at a step."""
-        shared = self.network.layout.shared
-        start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
-
-        def gradient(x_cP: Tensor) -> Tensor:
-            full, out = flat.clone(), torch.empty_like(flat)
-            full[:, :shared] = x_cP
-            given = batch or self._batch(step, rows)
-            self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, given, out)
-            return out[:, :shared]
-
-        def squared_gradients(samples: int) -> Tensor:
-            own = self._samples_of(rows, key(self.job.seed, "samples", self.job.t), samples)
-            size = max(self.job.batch_size, 32) if flat.is_cuda else self.job.batch_size
-            return fisher(self.gradients, flat, states, own, size)[:, :shared]
-
-        def full_gradient(x_cP: Tensor) -> Tensor:
-            full = flat.clone()
-            full[:, :shared] = x_cP
-            own = self._samples_of(rows, address=0)
-            return mean_gradient(self.gradients, full, states, own, self.job.batch_size)[:, :shared]
-
-        return At(
-            x_cP=flat[:, :shared],
-            start_cP=start[:, :shared],
-            lr=self.job.lr,
-            step=step,
-            steps_c=self.progress_c[rows],
-            examples_c=self.examples_c[rows],
-            gradient=gradient,
-            squared_gradients=squared_gradients,
-            full_gradient=full_gradient,
-            t=self.job.t,
-        )
-
-    def _samples_of(self, rows: slice | Tensor, address: int, most: int | None = None) -> OwnSamples:
-        place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
-        return OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, most)
-
     def _finish_terms(self) -> None:
         """What each term sends and keeps when training has ended."""
         everyone = slice(0, len(self.client_c))
         for term in self.job.terms:
-            at = self._at(0, everyone, self.flat_cP, self.states)
+            at = standing(self, 0, everyone, self.flat_cP, self.states)
             up, mine = term.after(at, self.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)

@@ -95,11 +95,17 @@ class InProcess:
         The engine may have been chosen by a trial (engine/trial.py), which need not end the same way twice.
         """
         begun = self.on_threads(threads)
-        if self.engine == "auto":
+        if self.engine == "auto" and not (engine == "native" and _no_compiler()):
             begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
+
+
+def _no_compiler() -> bool:
+    from turnout.machine.compiler import trouble
+
+    return bool(trouble())
 
 
 def has_gpu() -> bool:

@@ -620,12 +620,13 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
 static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, const REAL *second) {
     if (h->kind > CONVOLUTION || rule->kind == PLAIN) return;
     memset(r->T, 0, r->weights * sizeof(REAL)), memset(r->tb, 0, r->biases * sizeof(REAL));
+    if (rule->kind == MOMENTUM) take(h, r->width, first, r->T, r->tb);
     if (rule->kind == ADAM) take(h, r->width, first, r->m, r->mb), take(h, r->width, second, r->v, r->vb);
 }
 
 /* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. Plain SGD makes
  * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Adam reads and writes its
- * moments; momentum writes -lr times its own. `factors` has Adam's scale and small for every client and step, `keys` those
+ * moments, momentum -lr times its own. `factors` has Adam's scale and small for every client and step, `keys` those
  * of dropout. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,

@@ -223,6 +223,8 @@ class NativeSteps:
         keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         moments = [*beside.slots.values(), *[None] * 2][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
+        if "momentum" in beside.slots:  # C keeps -lr times it
+            beside.slots["momentum"].mul_(-rule.lr)
         wrong = run(
             *(at(self.layers), len(self.layers)),
             *(at(samples.x), prod(self.shape), at(samples.y)),
