@@ -103,9 +103,9 @@ class InProcess:
 
 
 def _no_compiler() -> bool:
-    from turnout.machine.compiler import trouble
+    from turnout.machine.compiler import compiler  # imports torch, which is slow to load
 
-    return bool(trouble())
+    return compiler() is None
 
 
 def has_gpu() -> bool:
