@@ -50,8 +50,8 @@ class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
 
     device     "cpu", "cuda", "cuda:1"; "auto" takes a GPU where there is one
-    engine     how gradients are computed: "native" (SGD and Adam in C, the rest by hand), "by-hand", "vmap", "loop" (one
-               client at a time; the oracle), "channels-last" (the same with pictures laid out pixel by pixel), or
+    engine     how gradients are computed: "native" (SGD and Adam in C, the rest by hand), "by-hand", "vmap", "loop"
+               (one client at a time; the oracle), "channels-last" (the same with pictures laid out pixel by pixel), or
                "auto" for the fastest that fits: on a CPU large models are tried with each, and a resumed run keeps it
     precision  "float32"; "float64" for parity tests; "tf32" lets a GPU round matrix products to 10 bits
     threads    CPU threads, each with clients of its own (default: the cores)
