@@ -67,8 +67,9 @@ class Chunk:
         self.keys_cJk = self._dropout_keys()
 
     def _gradient_room(self) -> Tensor:
-        empty = torch.empty_like(self.flat_cP)
-        return empty if self.graphs is None else self.graphs.hold("gradient", empty)
+        if self.graphs is None:
+            return torch.empty_like(self.flat_cP)
+        return self.graphs.hold("gradient", self.flat_cP, copy=False)
 
     def _own_weights(self) -> ChunkWeights | None:
         """A copy of the weights outside the cohort's matrix, for plain SGD on engines that are faster on one."""

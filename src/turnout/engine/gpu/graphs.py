@@ -51,12 +51,13 @@ class GraphCache:
         self._kept: dict[str, Tensor] = {}
         self._pool: Any = None
 
-    def hold(self, name: str, value: Tensor) -> Tensor:
-        """A copy of the rows `value` that has the same address in every round."""
+    def hold(self, name: str, value: Tensor, copy: bool = True) -> Tensor:
+        """A copy of the rows `value` (or only room for them) that has the same address in every round."""
         key = (name, value.shape[1:], value.dtype, value.device)
         if key not in self._held or len(self._held[key]) < len(value):
             self._held[key] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        return self._held[key][: len(value)].copy_(value)
+        held = self._held[key][: len(value)]
+        return held.copy_(value) if copy else held
 
     def keep(self, name: str, value: Tensor) -> None:
         """Say that `value` has the same address in every round already."""
