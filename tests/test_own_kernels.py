@@ -12,7 +12,13 @@ from torch.func import grad, vmap
 from test_engine import DEVICES, Residual, agree, dense, image, prepared, samples, trained
 from turnout.engine import own_kernels
 from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.job import captures
 from turnout.engine.stacked_convolution import Convolution
+from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.terms.apfl import APFL
+from turnout.parts.terms.control_variates import FedGATE, Scaffold
+from turnout.parts.terms.elastic import Elastic
+from turnout.parts.terms.proximal import Proximal
 
 SHAPES = {  # clients, batch, inputs, outputs, size, kernel, stride, padding
     "plain": (3, 2, 2, 5, (6, 7), (3, 3), (1, 1), (0, 0)),
@@ -123,3 +129,17 @@ def test_one_client_with_very_many_steps(device):
         agree(trainer.train(job), oracle)
     shares = dataclasses.replace(job, steps_C=torch.tensor([7, 7, 7, 7, 7]))
     agree(trainer.train(shares), trained(dense(), Looped, steps_C=torch.tensor([7, 7, 7, 7, 7])))
+
+
+def test_what_is_captured_says_so_itself():
+    """A subclass of SGD, or a term of one's own, may depend on more than tensors."""
+
+    class Mine(SGD):
+        """Takes steps of its own."""
+
+    _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE()])
+    assert captures(job)
+    assert captures(dataclasses.replace(job, optimizer=Adam(0.1)))
+    assert not captures(dataclasses.replace(job, optimizer=Mine(0.1)))
+    assert not captures(dataclasses.replace(job, terms=[APFL()]))
+    assert not captures(dataclasses.replace(job, magnitudes=True))

@@ -22,9 +22,12 @@ def plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def captures(job: Job) -> bool:
-    """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone."""
+    """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone.
+
+    A subclass has to say so itself: it may take steps of its own.
+    """
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(getattr(part, "captures", False) for part in parts)
+    return not job.magnitudes and all(vars(type(part)).get("captures", False) for part in parts)
 
 
 @dataclass(frozen=True)

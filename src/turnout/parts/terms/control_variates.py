@@ -157,6 +157,8 @@ class FedGATE(VRLSGD):
     """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
     makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
 
+    captures: ClassVar[bool] = True
+
     name: str = "fedgate"
 
     def beside(self, arrived: Arrived) -> Tensor | float:
