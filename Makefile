@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow campaign bench format clean
+.PHONY: demo test test-slow test-gpu campaign bench format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -25,6 +25,12 @@ test-slow: $(READY)
 CAMPAIGN ?= --kills 1000 --messages 1000000
 campaign: $(READY)
 	$(BIN)/python tests/campaign/run.py $(CAMPAIGN) --out campaign.json
+
+# The whole suite with every run on the GPU (`runtime.device` is "auto"), in the environment of $(PYTHON), whose torch
+# has to know the GPU.
+test-gpu:
+	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
+	PYTHONPATH=src $(PYTHON) -m pytest -n 8
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from own_models import ResNet20, TextModel, VisionTransformer
 from torch import Tensor, nn
 
 CLASSES = 10
+CHARACTERS = 90
 State = dict[str, Tensor]
 
 
@@ -32,6 +34,16 @@ class Case:
     steps: int
     batch: int
     lr: float
+
+    @property
+    def text(self) -> bool:
+        """Whether samples are characters."""
+        return len(self.input_shape) == 1 and self.name in "ghi"
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every position has a label of its own."""
+        return self.name in "hi"
 
     @property
     def samples(self) -> int:
@@ -54,11 +66,16 @@ CASES = {
         Case("b", "MNIST MLP 784-200-200-10", (784,), 100, 100, 10, 10, 0.1),
         Case("c", "FDMS MNIST CNN", (1, 28, 28), 20, 20, 10, 5, 0.1),
         Case("d", "CIFAR-10 CNN of pfl's benchmark", (3, 32, 32), 1000, 50, 5, 10, 0.1),
+        Case("e", "ResNet-20 with GroupNorm", (3, 32, 32), 100, 20, 5, 10, 0.1),
+        Case("f", "small vision transformer", (3, 32, 32), 100, 20, 5, 10, 0.1),
+        Case("g", "nn.LSTM, 2 layers of 100, last of 80 characters", (80,), 100, 20, 5, 10, 0.1),
+        Case("h", "nn.LSTM, 2 layers of 256, all of 80 characters", (80,), 100, 20, 5, 10, 0.1),
+        Case("i", "CharacterLSTM of that size", (80,), 100, 20, 5, 10, 0.1),
     )
 }
 
 
-def layers(case: Case) -> nn.Sequential:
+def layers(case: Case) -> nn.Module:
     """The architecture, with torch's own initial weights."""
     match case.name:
         case "a":
@@ -74,10 +91,22 @@ def layers(case: Case) -> nn.Sequential:
             convolutions = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
             head = [nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, CLASSES)]
             return nn.Sequential(*convolutions, nn.Dropout(0.25), nn.Flatten(), *head)
+        case "e":
+            return ResNet20(CLASSES)
+        case "f":
+            return VisionTransformer(CLASSES)
+        case "g":
+            return TextModel(CHARACTERS, 100, CLASSES, last=True)
+        case "h":
+            return TextModel(CHARACTERS, 256, CHARACTERS, last=False)
+        case "i":
+            from turnout.models import CharacterLSTM  # the peers' environments need not have Turnout
+
+            return CharacterLSTM().build(case.input_shape, CHARACTERS)
     raise ValueError(f"no case {case.name!r}: choose one of {', '.join(CASES)}")
 
 
-def build_model(case: Case, dropout: bool = True) -> nn.Sequential:
+def build_model(case: Case, dropout: bool = True) -> nn.Module:
     """The case's model with the weights every side starts from, uniform in ±1/sqrt(inputs of a unit).
 
     `dropout=False` turns the dropout layers off, for comparing results: no two libraries draw the same masks.
@@ -86,7 +115,9 @@ def build_model(case: Case, dropout: bool = True) -> nn.Sequential:
     draw = np.random.default_rng(zlib.crc32(f"weights {case.name}".encode()))
     bound = 1.0
     with torch.no_grad():
-        for parameter in model.parameters():  # a weight comes before its bias, which shares its bound
+        for name, parameter in model.named_parameters():  # a weight comes before its bias, which shares its bound
+            if "norm" in name:
+                continue  # torch's own ones and zeros
             if parameter.dim() > 1:
                 bound = float(parameter[0].numel()) ** -0.5
             values = draw.uniform(-bound, bound, tuple(parameter.shape)).astype(np.float32)
@@ -101,6 +132,9 @@ def make_data(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Random samples x [N, S, *input_shape] float32 and labels y [N, S] int64; only the shape matters for speed."""
     draw = np.random.default_rng(zlib.crc32(f"samples {case.name}".encode()))
     shape = (case.population, case.samples)
+    if case.text:
+        x_NS = draw.integers(0, CHARACTERS, (*shape, *case.input_shape))
+        return x_NS, draw.integers(0, CHARACTERS, x_NS.shape) if case.everywhere else draw.integers(0, CLASSES, shape)
     x_NS = draw.standard_normal((*shape, *case.input_shape), dtype=np.float32)
     return x_NS, draw.integers(0, CLASSES, shape)
 
@@ -116,8 +150,13 @@ def train_client(model: nn.Module, x_S: Tensor, y_S: Tensor, case: Case) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=case.lr)
     for x_B, y_B in zip(x_S.split(case.batch), y_S.split(case.batch), strict=True):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x_B), y_B).backward()
+        mean_loss(model(x_B), y_B).backward()
         optimizer.step()
+
+
+def mean_loss(output: Tensor, y: Tensor) -> Tensor:
+    """The mean cross-entropy, over samples and, where each has a label, over positions."""
+    return nn.functional.cross_entropy(output.flatten(0, -2), y.flatten())
 
 
 def reference_round(model: nn.Module, x_NS: Tensor, y_NS: Tensor, case: Case, t: int) -> None:

@@ -35,6 +35,12 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "independent": lambda: {"personal": to.personal.everything},
     "momentum": lambda: {"local": local(to.SGD(0.05, momentum=0.9))},
     "adam": lambda: {"local": local(to.Adam(0.001))},
+    "together": lambda: {
+        "terms": [to.Elastic(0.01, reduce="mean")],
+        "personal": to.personal.Named("output.*"),
+        "compression": to.SparseTernary(0.01),
+        "substitution": to.Friends(),
+    },
 }
 
 

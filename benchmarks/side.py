@@ -26,6 +26,7 @@ class Options:
     threads: int
     processes: int
     check: bool
+    engine: str = "auto"
 
 
 def read_options(description: str) -> Options:
@@ -37,6 +38,7 @@ def read_options(description: str) -> Options:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of each process")
     parser.add_argument("--processes", type=int, default=1, help="worker processes, where the side has a choice")
+    parser.add_argument("--engine", default="auto", help="Turnout's engine")
     parser.add_argument("--check", action="store_true", help="compare one round with the plain loop, time nothing")
     given = vars(parser.parse_args())
     return Options(case=CASES[given.pop("case")], **given)

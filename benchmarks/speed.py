@@ -1,6 +1,6 @@
 """How many times faster is Turnout? One command that runs it and its peers in turn and prints a table of ratios.
 
-    python benchmarks/speed.py [--case a b c] [--repeats 5] [--peers flower,pfl,pfl-processes]
+    python benchmarks/speed.py [--case a b c d e f g h] [--repeats 5] [--peers flower,pfl,loop,loops,central]
 
 Each repeat runs every side once, as a fresh process that warms up and then times several rounds; so a machine that
 slows down for a while slows everybody. A side's time in a repeat is the median over its rounds, its ratio is taken
@@ -44,6 +44,8 @@ SIDES = {
     for side in (
         Side("turnout", "turnout_side.py", settings=("",), rounds=20, warmup=5),
         Side("loop", "peers/loop_peer.py"),
+        Side("loops", "peers/loops_peer.py", settings=("--processes=2",)),
+        Side("central", "peers/central_peer.py"),
         Side("flower", "peers/flower_peer.py", FLOWER, ".venv-flower"),
         Side("pfl", "peers/pfl_peer.py", PFL, ".venv-pfl"),
         Side("pfl-processes", "peers/pfl_peer.py", PFL, ".venv-pfl", settings=("--threads=1 --processes=2",)),
@@ -155,9 +157,9 @@ def table(results: dict[str, dict[str, list[float]]], base: str) -> str:
 def read_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", nargs="+", choices=CASES, default=["a", "b", "c"])
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list("abcdefgh"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--peers", default="flower,pfl,pfl-processes", help="of " + ", ".join(SIDES))
+    parser.add_argument("--peers", default="pfl,pfl-processes,loop,loops,central", help="of " + ", ".join(SIDES))
     parser.add_argument("--base", choices=SIDES, default="turnout", help="the side that the ratios compare with")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--cores", type=int, default=2, help="CPU cores that everybody gets")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from cases import Case, build_model, make_tensors
+from cases import CHARACTERS, CLASSES, Case, build_model, make_tensors
 from side import Clock, Options, State, read_options, report_check, report_times
 from torch import Tensor
 
@@ -43,9 +43,11 @@ def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:
         world=to.World(data),
         model=build_model(case, dropout=not options.check),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device=options.device, precision=precision(options)),
+        task=to.NextCharacter() if case.everywhere else to.Classification(),
+        runtime=to.InProcess(device=options.device, precision=precision(options), engine=options.engine),
     )
     prepared = prepare(experiment)
+    print(prepared.runtime.describe(), flush=True)
     server, clock = prepared.server, Clock(options.device)
     clock.start()
     for t in range(rounds):
@@ -62,7 +64,8 @@ def precision(options: Options) -> str:
 def held_by_clients(case: Case, x_NS: Tensor, y_NS: Tensor) -> to.data.Own:
     """The samples as a data set of Turnout's."""
     owner = torch.arange(case.population).repeat_interleave(case.samples)
-    return to.data.Own(x_NS.flatten(0, 1), y_NS.flatten(), owner, test_share=0.0, classes=10)
+    classes = CHARACTERS if case.everywhere else CLASSES
+    return to.data.Own(x_NS.flatten(0, 1), y_NS.flatten(0, 1), owner, test_share=0.0, classes=classes)
 
 
 def in_turnouts_order(case: Case, data: to.data.Own) -> tuple[Tensor, Tensor]:
@@ -74,7 +77,7 @@ def in_turnouts_order(case: Case, data: to.data.Own) -> tuple[Tensor, Tensor]:
     x, y = torch.empty_like(data.x), torch.empty_like(data.y)
     x[order_R], y[order_R] = data.x, data.y
     shape = (case.population, case.samples)
-    return x.view(*shape, *case.input_shape), y.view(shape)
+    return x.view(*shape, *case.input_shape), y.view(*shape, *y.shape[1:])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch import Tensor
 from turnout.engine.dropout import keep_mask
 from turnout.engine.gpu import dense, triton_tools
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
-from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 
 
@@ -157,3 +157,39 @@ def test_the_kernels_are_for_float32_on_a_gpu():
     for plain, swapped in zip(layers, for_gpu(layers), strict=True):
         assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)
+
+
+@everywhere
+@pytest.mark.parametrize("padding", [0, 1])
+def test_squares_of_each_sample_s_gradient(place, padding):
+    """For the Fisher information: a convolution and a large dense layer, against autograd sample by sample."""
+    c, i, B, o = 2, 3, 3, 5
+    x, W, b = drawn(c, i, B, 7, 7), drawn(c, o, i, 3, 3, seed=1), drawn(c, o, seed=2)
+    d = drawn(c, o, B, 5 + 2 * padding, 5 + 2 * padding, seed=3)
+    layer = Convolution("W", "b", (3, 3), (padding, padding))
+    found = squares(place, layer, x, d, {"W": W, "b": b})
+    for k in range(c):
+        total = {"W": torch.zeros_like(W[k]), "b": torch.zeros_like(b[k])}
+        for s in range(B):
+            w, bias = W[k].clone().requires_grad_(), b[k].clone().requires_grad_()
+            F.conv2d(x[k, :, s][None], w, bias, padding=padding).backward(d[k, :, s][None])
+            total = {"W": total["W"] + w.grad**2, "b": total["b"] + bias.grad**2}
+        for name, value in total.items():
+            close(found[name][k], value, atol=1e-3)
+
+
+@everywhere
+def test_squares_of_a_large_dense_layer(place):
+    x, W, d = drawn(2, 4, 300), drawn(2, 260, 300, seed=1), drawn(2, 4, 260, seed=2)
+    found = squares(place, Dense("W", None), x, d, {"W": W})
+    close(found["W"], torch.einsum("cso,csi->coi", d**2, x**2))
+
+
+def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> dict:
+    """What a layer adds to the sums of squares, on the CPU."""
+    views = flat_views(place.device, **weights)
+    targets = {name: torch.zeros_like(value) for name, value in views.items()}
+    own = place.layer(layer)
+    saved = own.forward(x.to(place.device), views)[1]
+    own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, 1.0, 1.0, 1.0), first=False)
+    return {name: value.cpu() for name, value in targets.items()}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import turnout as to
 from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
+from turnout.engine import dropout
 from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches, order_with_torch
@@ -29,7 +30,7 @@ from turnout.layout import Predicate, lay_out
 from turnout.machine.compiler import compiled, function
 from turnout.machine.sealed import seal
 from turnout.parts.local import steps_per_epoch
-from turnout.parts.optimizers import SGD
+from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.proximal import Proximal
 from turnout.rng import key, keys
 from turnout.types import Samples
@@ -39,7 +40,9 @@ from worlds import blobs, play, ready
 def in_c(model: nn.Module, threads: int = 1, **changes: object) -> tuple[Trainer, Job]:
     trainer, job = prepared(model, None, 5, threads, "cpu", **changes)
     assert isinstance(trainer.gradients, ByHand)
-    made = NativeSteps.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
+    made = NativeSteps.of(
+        trainer.gradients.stack, trainer.network.layout, job.samples.x[:4], trainer.network.dropout_keys
+    )
     assert (made is None) == (native.train_function(torch.float64) is None)
     again = Trainer(trainer.network, trainer.workers, 5, native=made)
     assert (again._native(job) is None) == (made is None)
@@ -191,12 +194,11 @@ def test_a_label_without_a_score_is_an_error_and_no_crash():
 def test_what_is_not_plain_is_left_to_others():
     trainer, job = in_c(dense())
     assert None is trainer._native(dataclasses.replace(job, terms=[to.Scaffold()]))
-    assert None is trainer._native(dataclasses.replace(job, optimizer=SGD(0.1, momentum=0.9)))
+    assert None is trainer._native(dataclasses.replace(job, magnitudes=True))
     x = torch.zeros(4, 1, 6, 6)
     for model, loss in [
         (normed(), cross_entropy),
         (squashed(), cross_entropy),
-        (image(0.2), cross_entropy),
         (dense(), soft_cross_entropy),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 8000), nn.ReLU(), nn.Linear(8000, 3)), cross_entropy),  # too large
     ]:
@@ -223,8 +225,7 @@ def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: 
     experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
     there = ready(experiment)
     assert there.about()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
-    momentum = to.Local(to.SGD(0.1, momentum=0.9), epochs=1, batch_size=5)
-    assert ready(experiment, **{"algorithm.local": momentum}).about()["engine"] == "by hand"
+    assert ready(experiment, **{"algorithm.terms": [to.Scaffold()]}).about()["engine"] == "by hand"
     with_c, _ = play(there, 2)
     function.cache_clear()
     monkeypatch.setenv("PATH", "")
@@ -275,3 +276,47 @@ def test_orders_in_c_are_those_of_torch(counts, steps, size, drop_single, seed):
     expected = order_with_torch(held, key_c, steps_c, per_epoch_c, size, int(steps_c.max()))
     assert torch.equal(found.row_cJB, expected.row_cJB)
     assert torch.equal(found.size_cJ, expected.size_cJ)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("whole_channels", [False, True])
+def test_dropout_masks_in_c_are_those_of_torch(p, whole_channels, monkeypatch):
+    address = torch.tensor([3, -5, 2**62])
+    given = (torch.Size((4, 3, 5, 2)), p, whole_channels, torch.float64, torch.device("cpu"))
+    found = dropout.keep_mask(address, *given)
+    monkeypatch.setattr(dropout, "mask_in_c", lambda *_: None)
+    assert torch.equal(found, dropout.keep_mask(address, *given))
+    assert torch.equal(found[1], dropout.keep_mask(address[1], *given))
+
+
+OPTIMIZERS = {
+    "momentum": SGD(0.1, momentum=0.9, weight_decay=0.1),
+    "adam": Adam(0.01, eps=1e-3),
+    "uncorrected": Adam(0.01, eps=1e-3, count="none"),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("make", [dense, lambda: image(0.4), odd], ids=["dense", "dropout", "odd"])
+def test_momentum_adam_and_dropout_in_c_equal_the_loop(make, optimizer):
+    """Moments go on from an earlier round, and come back as the loop's."""
+    trainer, job = in_c(make(), 2, optimizer=optimizer)
+    g = torch.Generator().manual_seed(1)
+    if optimizer.carries_count or isinstance(optimizer, Adam):
+        rows = (5, trainer.network.layout.width)
+        slots = {name: torch.rand(rows, generator=g, dtype=torch.float64) for name in optimizer.slots}
+        job = dataclasses.replace(job, slots=slots, count_C=torch.tensor([3, 0, 1, 7, 2]))
+    looped, _ = prepared(make(), Looped, 5, 1, "cpu", optimizer=optimizer)
+    same = dataclasses.replace(job, slots={name: value.clone() for name, value in job.slots.items()})
+    found, oracle = trainer.train(job), looped.train(same)
+    agree(found, oracle)
+    assert found.slots.keys() == oracle.slots.keys()
+    for name, value in oracle.slots.items():
+        torch.testing.assert_close(found.slots[name], value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.count_C, oracle.count_C)
+
+
+def test_springs_with_momentum_are_not_in_c():
+    trainer, job = prepared(dense(), None, 5, 1, "cpu", optimizer=SGD(0.1, momentum=0.5), terms=[Proximal(0.7)])
+    made = NativeSteps.of(trainer.gradients.stack, trainer.network.layout, job.samples.x[:4])
+    assert Trainer(trainer.network, trainer.workers, 5, native=made)._native(job) is None

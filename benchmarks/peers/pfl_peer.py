@@ -27,7 +27,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from cases import Case, build_model, make_tensors
+from cases import Case, build_model, make_tensors, mean_loss
 from side import Clock, Options, read_options, report_check, report_times, settle
 
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
         self.net = net
 
     def loss(self, x_B: Tensor, y_B: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self.net(x_B), y_B)
+        return mean_loss(self.net(x_B), y_B)
 
     @torch.no_grad()
     def metrics(self, x_B: Tensor, y_B: Tensor) -> dict[str, Weighted]:

@@ -138,13 +138,18 @@ class Turnout:
 
 @dataclass(frozen=True)
 class Message:
-    """Encoded updates of several clients, one row each in every tensor, and the exact bytes of each."""
+    """Encoded updates of several clients, one row each in every tensor, and the exact bytes of each.
+
+    `decoded` is what a decoder makes of them, where the encoder is in the same process and knows; it never travels.
+    """
 
     tensors: Tensors
     bytes_C: Tensor
+    decoded: Tensor | None = None
 
     def take(self, rows: Tensor) -> Message:
-        return Message(_rows(self.tensors, rows), self.bytes_C[rows])
+        decoded = None if self.decoded is None else self.decoded[rows.to(self.decoded.device)]
+        return Message(_rows(self.tensors, rows), self.bytes_C[rows], decoded)
 
     @staticmethod
     def join(messages: Sequence[Message]) -> Message:

@@ -43,10 +43,11 @@ class Stack:
 
     def add_squares(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, targets: Tensors) -> None:
         """Add the squares of each (real) sample's own gradient to the targets."""
-        output, saved = _forward(self.layers, x, weights)
+        layers = _for_device(self.layers, x)
+        output, saved = _forward(layers, x, weights)
         _, d = self.loss(output, y, None, x.shape[1])
         d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
-        _backward(self.layers, d, saved, weights, SquaredGradientSink(targets, 1.0, 1.0, 1.0))
+        _backward(layers, d, saved, weights, SquaredGradientSink(targets, 1.0, 1.0, 1.0))
 
     def in_evaluation(self) -> Stack:
         """The same model in evaluation mode: no dropout, BatchNorm uses its running statistics."""

@@ -9,6 +9,7 @@ Shape letters: c clients of a block, J steps, B batch size, R rows, k dropout la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,6 +92,13 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         return [t for t in (self.x, self.y, self.mask_cB, self.keys_ck) if t is not None]
 
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
+        """The same with other tensors for those that `tensors` gives."""
+        rest = iter(tensors)
+        x, y = next(rest), next(rest)
+        mask_cB = None if self.mask_cB is None else next(rest)
+        return Batch(x, y, mask_cB, None if self.keys_ck is None else next(rest), self.training)
+
 
 class BatchLoader:
     """Gives the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
@@ -108,17 +116,21 @@ class BatchLoader:
         self.x: tuple[Tensor, ...] = ()
         self.y: tuple[Tensor, ...] = ()
 
-    def at(self, step: int, rows: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples, targets and mask of one step for some of the clients; the mask is None if no batch is short."""
+    def at(self, step: int, rows: slice | Tensor, idle: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Samples, targets and mask of one step for some of the clients; the mask is None if no batch is short.
+
+        `idle`: some of them have no samples left in this step, and their mask is 0.
+        """
         if not self.first <= step < self.first + self.window:
             self._gather(step)
         x_cB, y_cB, width = self.x[step - self.first], self.y[step - self.first], self.width_J[step]
-        if isinstance(rows, slice) and not self.short_J[step] and width == x_cB.shape[1] and rows.stop == len(x_cB):
+        masked = idle or self.short_J[step]
+        if isinstance(rows, slice) and not masked and width == x_cB.shape[1] and rows.stop == len(x_cB):
             return x_cB, y_cB, None
         mask_cB = None
         if isinstance(rows, Tensor):  # clients of one batch size
             width = int(self.batches.size_cJ[rows[0], step])
-        elif self.short_J[step]:
+        elif masked:
             mask_cB = (self.batches.row_cJB[rows, step, :width] >= 0).to(self.dtype)
         return x_cB[rows, :width], y_cB[rows, :width], mask_cB
 
@@ -128,8 +140,11 @@ class BatchLoader:
         step_dim = 1
         if not x.is_cuda:  # each step contiguous, so that products over all clients need no copy
             rows, step_dim = rows.transpose(0, 1), 0
-        # Pad a short batch with its own first sample: 0 times another client's NaN would still be NaN.
-        flat = torch.where(rows < 0, rows[..., :1], rows).reshape(-1).clamp(min=0)
+        # Pad a short batch with its own first sample (and a step after a client's last with that of its first step): 0
+        # times another client's NaN would still be NaN.
+        own = self.batches.row_cJB[:, :1, :1] if step_dim else self.batches.row_cJB[:, :1, :1].transpose(0, 1)
+        first = torch.where(rows[..., :1] < 0, own, rows[..., :1])
+        flat = torch.where(rows < 0, first, rows).reshape(-1).clamp(min=0)
         self.x = x.index_select(0, flat).view(*rows.shape, *x.shape[1:]).unbind(step_dim)
         self.y = y.index_select(0, flat).view(*rows.shape, *y.shape[1:]).unbind(step_dim)
         self.first = step

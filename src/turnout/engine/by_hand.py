@@ -13,6 +13,7 @@ from turnout.engine.backprop import Stack
 from turnout.engine.batch_norm import REAL
 from turnout.engine.batches import Batch
 from turnout.engine.factored import ChunkWeights, factored_bytes
+from turnout.engine.gpu.captured import descend_captured
 from turnout.engine.gpu.graphs import GraphCache
 from turnout.engine.gradient_sinks import GradientSink
 from turnout.engine.network import Network
@@ -26,7 +27,7 @@ class ByHand:
     sees_padding = False
 
     def __init__(self, network: Network, stack: Stack):
-        self.network, self.stack, self._graphs = network, stack, GraphCache()
+        self.network, self.stack, self.graphs = network, stack, GraphCache()
         self._evaluation = stack.in_evaluation()
 
     def _run(
@@ -75,12 +76,13 @@ class ByHand:
         return own.stack.descend(batch.x, batch.y, batch.mask_cB, weights, sink)
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        if flat_cP.is_cuda and not states:  # a captured graph would keep writing to the statistics of an earlier round
-            return self._graphs.run(self._fused, flat_cP, batch, lr, decay)
-        return self._run(flat_cP, states, batch, flat_cP, 1 - lr * decay, scale=-1.0, gain=lr)
+        keep = 1 - lr * decay
+        if flat_cP.is_cuda:
+            return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, keep)
+        return self._fused(flat_cP, states, batch, lr, keep)
 
-    def _fused(self, flat_cP: Tensor, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
-        return self._run(flat_cP, {}, batch, flat_cP, keep, scale=-1.0, gain=gain)
+    def _fused(self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
+        return self._run(flat_cP, states, batch, flat_cP, keep, scale=-1.0, gain=gain)
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         return self._evaluation.outputs(x, {**self.network.layout.views(flat_cP), **states})

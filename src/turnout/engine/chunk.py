@@ -5,7 +5,9 @@ Shape letters: C clients of the cohort, c of the chunk, P parameters (all column
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +16,14 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
+from turnout.engine.gpu.optimizer_steps import optimizer_step
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained
-from turnout.engine.native.steps import NativeSteps, StepRule
+from turnout.engine.job import Job, Trained, captures, plain_sgd
+from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
 from turnout.engine.network import Network
-from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
+from turnout.engine.standing import hold_rows, put_rows_back, standing
 from turnout.exchange import Limit
 from turnout.parts.optimizers import SGD
-from turnout.parts.terms.base import At
-from turnout.rng import key
 from turnout.types import Tensors
 
 NATIVE_STEPS = 16  # between two looks at a job's limit
@@ -53,11 +54,22 @@ class Chunk:
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
+        self.down = job.down
         self.progress_c = job.optimizer.progress(self.steps_c).to(self.flat_cP) if job.terms else self.steps_c
-        self.grad_cP = torch.empty_like(self.flat_cP) if not job.fused and native is None else None
+        self.examples_c = job.samples.count_C[rows].to(self.flat_cP.device) if job.terms else self.steps_c
+        self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
+        if self.graphs is not None:
+            self.graphs.keep("matrix", result.flat_CP)
+            hold_rows(self, self.graphs)
+        self.grad_cP = self._gradient_room() if not job.fused and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
+
+    def _gradient_room(self) -> Tensor:
+        if self.graphs is None:
+            return torch.empty_like(self.flat_cP)
+        return self.graphs.hold("gradient", self.flat_cP, copy=False)
 
     def _own_weights(self) -> ChunkWeights | None:
         """A copy of the weights outside the cohort's matrix, for plain SGD on engines that are faster on one."""
@@ -88,14 +100,17 @@ class Chunk:
             sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
         self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
         self._finish_terms()
+        if self.graphs is not None:
+            put_rows_back(self)
         self._write_update()
 
     def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
         if self.job.limit is not None:
             return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
+        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk)
         self.loss_c += native.train(
-            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, self.flat_cP, shared
+            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, shared
         )
         return None
 
@@ -109,7 +124,9 @@ class Chunk:
             batches = Batches(self.batches.row_cJB[:, some], self.batches.size_cJ[:, some])
             left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
             start_cP = self.flat_cP.clone()
-            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, self.flat_cP, 0)
+            keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
+            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk)
+            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, 0)
         return None
 
     def _stopped(self, steps: int) -> None:
@@ -128,8 +145,16 @@ class Chunk:
                 return
             while steps[active - 1] <= step:
                 active -= 1
-            for rows in self._groups(step, active):
-                self._step(step, rows)
+            for rows in self._groups(step, self._together(active)):
+                self._step(step, rows, active)
+
+    def _together(self, active: int) -> int:
+        """How many clients take a step together. Where clients have very different numbers of steps, on a GPU some who
+        have finished take part with empty batches: so few sizes occur, and each is captured once."""
+        plain = self.job.fused and plain_sgd(self.job.optimizer) and not getattr(self.job.optimizer, "weight_decay", 0)
+        if self.graphs is None or not plain or self.states:
+            return active
+        return min(1 << (active - 1).bit_length(), len(self.client_c))
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
         """Clients that take this step together: all active ones, or those of equal batch size where padding matters."""
@@ -138,13 +163,14 @@ class Chunk:
         size_c = self.batches.size_cJ[:active, step]
         return [(size_c == size).nonzero().squeeze(1) for size in size_c.unique().tolist()]
 
-    def _batch(self, step: int, rows: slice | Tensor) -> Batch:
-        x, y, mask_cB = self.loader.at(step, rows)
+    def batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
+        idle = active is not None and isinstance(rows, slice) and rows.stop > active
+        x, y, mask_cB = self.loader.at(step, rows, idle)
         keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
         return Batch(x, y, mask_cB, keys_ck)
 
-    def _step(self, step: int, rows: slice | Tensor) -> None:
-        batch = self._batch(step, rows)
+    def _step(self, step: int, rows: slice | Tensor, active: int) -> None:
+        batch = self.batch(step, rows, active)
         if self.weights is not None and isinstance(rows, slice) and isinstance(self.gradients, ByHand):
             self._step_on_copy(self.gradients, self.weights, rows, batch)
             return
@@ -172,74 +198,51 @@ class Chunk:
     def _general_step(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch) -> Tensor:
         """Gradient, then the terms' corrections (shared columns only), then the optimizer."""
         assert self.grad_cP is not None
+        count_c = self.result.count_C[self.rows][rows] + step + 1
+        if self.graphs is None or isinstance(rows, Tensor) or not captures(self.job):
+            return self._corrected_step(step, rows, flat, states, batch, count_c, self.job.lr)
+
+        def corrected(lr: Tensor, count_c: Tensor, *tensors: Tensor) -> Tensor:
+            return self._corrected_step(step, rows, flat, states, batch.with_tensors(tensors), count_c, lr)
+
+        beside = [*states.values(), self.start_cP, self.grad_cP, *(value[rows] for value in self.slots.values())]
+        for kept in (*self.mine.values(), *self.down.values()):
+            beside += kept.values()
+        lr = torch.full((), self.job.lr, device=flat.device, dtype=flat.dtype)
+        also = (self.job.optimizer, tuple(self.job.terms), batch.mask_cB is None, batch.keys_ck is None)
+        return self.graphs.run(corrected, [flat, *beside], [lr, count_c, *batch.tensors()], also)
+
+    def _corrected_step(
+        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch, count_c: Tensor, lr: Any
+    ) -> Tensor:  # fmt: skip
+        assert self.grad_cP is not None
         grad = self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
-        shared = self.network.layout.shared
+        shared, at = self.network.layout.shared, replace(standing(self, step, rows, flat, states, batch), lr=lr)
         for slot in self.network.layout.slots if self.job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            at = self._at(step, rows, flat, states, batch)
-            corrected = term.correct(grad[:, :shared], at, self.job.down.get(term.name, {}), mine)
+            corrected = term.correct(grad[:, :shared], at, self.down.get(term.name, {}), mine)
             if corrected.data_ptr() != grad.data_ptr():
                 grad[:, :shared] = corrected
             _write_back(rows, self.mine.get(term.name, {}), mine)
         slots = {name: value[rows] for name, value in self.slots.items()}
-        count = self.result.count_C[self.rows][rows] + step + 1
-        self.job.optimizer.step(flat, grad, slots, count, self.job.lr)
+        optimizer_step(self.job.optimizer, flat, grad, slots, count_c, lr)
         _write_back(rows, self.slots, slots)
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            term.settle(self._at(step, rows, flat, states, batch), self.job.down.get(term.name, {}), mine)
+            term.settle(at, self.down.get(term.name, {}), mine)
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
-
-    def _at(self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None) -> At:
-        """What terms may see of some clients at a step."""
-        shared = self.network.layout.shared
-        start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
-
-        def gradient(x_cP: Tensor) -> Tensor:
-            full, out = flat.clone(), torch.empty_like(flat)
-            full[:, :shared] = x_cP
-            given = batch or self._batch(step, rows)
-            self.gradients.gradient(full, {n: v.clone() for n, v in states.items()}, given, out)
-            return out[:, :shared]
-
-        def squared_gradients(samples: int) -> Tensor:
-            own = self._samples_of(rows, key(self.job.seed, "samples", self.job.t), samples)
-            return fisher(self.gradients, flat, states, own, self.job.batch_size)[:, :shared]
-
-        def full_gradient(x_cP: Tensor) -> Tensor:
-            full = flat.clone()
-            full[:, :shared] = x_cP
-            own = self._samples_of(rows, address=0)
-            return mean_gradient(self.gradients, full, states, own, self.job.batch_size)[:, :shared]
-
-        return At(
-            x_cP=flat[:, :shared],
-            start_cP=start[:, :shared],
-            lr=self.job.lr,
-            step=step,
-            steps_c=self.progress_c[rows],
-            examples_c=self.job.samples.count_C[self.rows][rows].to(flat.device),
-            gradient=gradient,
-            squared_gradients=squared_gradients,
-            full_gradient=full_gradient,
-            t=self.job.t,
-        )
-
-    def _samples_of(self, rows: slice | Tensor, address: int, most: int | None = None) -> OwnSamples:
-        place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
-        return OwnSamples.of(self.job.samples, place_c, self.client_c[rows], address, most)
 
     def _finish_terms(self) -> None:
         """What each term sends and keeps when training has ended."""
         everyone = slice(0, len(self.client_c))
         for term in self.job.terms:
-            at = self._at(0, everyone, self.flat_cP, self.states)
-            up, mine = term.after(at, self.job.down.get(term.name, {}), self.mine.get(term.name, {}))
+            at = standing(self, 0, everyone, self.flat_cP, self.states)
+            up, mine = term.after(at, self.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)
             for name, value in up.items():

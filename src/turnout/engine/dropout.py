@@ -11,14 +11,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
+from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.rng import key, keys
 
 _BITS = 31
+SOURCE = Path(__file__).with_name("dropout.c")
+ARGUMENTS = (pointer, whole, whole, whole, real, pointer)
+NUMBERS = {torch.float32: ("REAL=float",), torch.float64: ("REAL=double",)}
 _GENERATOR = Lock()  # torch's own generator belongs to the whole process: one thread at a time
 
 
@@ -46,9 +51,29 @@ def keep_mask(
     count = 1
     for n in drawn:
         count *= n
+    mask = mask_in_c(key, count, p, dtype, device)
+    if mask is not None:
+        return mask.view(key.shape + drawn)
     position = torch.arange(count, device=device).view(drawn)
     bits = (keys(key.to(device).reshape(key.shape + (1,) * len(drawn)), position) >> 20) & (2**_BITS - 1)
-    return (bits >= int(p * 2**_BITS)).to(dtype) / max(1 - p, 2.0**-_BITS)  # p = 1: all zeros, no division by 0
+    least, gain = hashed(p)
+    return (bits >= least).to(dtype) * gain
+
+
+def mask_in_c(key: Tensor, count: int, p: float, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """The same in C, on a CPU; None without a compiler, or under `vmap`."""
+    plain = device.type == "cpu" and dtype in NUMBERS and not torch._C._functorch.is_functorch_wrapped_tensor(key)
+    write = function(SOURCE, "mask", ARGUMENTS, NUMBERS[dtype]) if plain else None
+    if write is None:
+        return None
+    key_c, found = key.reshape(-1).contiguous(), torch.empty(key.numel(), count, dtype=dtype)
+    write(at(key_c), len(key_c), count, *hashed(p), at(found))
+    return found
+
+
+def hashed(p: float) -> tuple[int, float]:
+    """The least hash of an entry that is kept, and what it is multiplied by (p = 1: never kept, no division by 0)."""
+    return int(p * 2**_BITS), 1 / max(1 - p, 2.0**-_BITS)
 
 
 def with_addressed_dropout(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:

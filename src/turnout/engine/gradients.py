@@ -17,6 +17,7 @@ from torch import Tensor
 
 from turnout.engine.batches import Batch
 from turnout.engine.factored import ChunkWeights
+from turnout.engine.gpu.graphs import GraphCache
 from turnout.engine.network import Network
 from turnout.types import Tensors
 
@@ -27,6 +28,11 @@ class Gradients(Protocol):
     network: Network
     title: str
     sees_padding: bool  # whether the samples that pad a short batch would enter BatchNorm's statistics
+
+    @property
+    def graphs(self) -> GraphCache | None:
+        """Where its steps are captured; None if they cannot be."""
+        ...
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         """Write the gradients into `out_cP`; returns the mean loss of each client."""

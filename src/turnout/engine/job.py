@@ -21,6 +21,15 @@ def plain_sgd(optimizer: Optimizer) -> bool:
     return type(optimizer) is SGD and not optimizer.momentum
 
 
+def captures(job: Job) -> bool:
+    """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone.
+
+    A subclass has to say so itself: it may take steps of its own.
+    """
+    parts = (job.optimizer, *job.terms)
+    return not job.magnitudes and all(vars(type(part)).get("captures", False) for part in parts)
+
+
 @dataclass(frozen=True)
 class Job:
     """One round's local work for the clients that turned up, sorted by steps, most first."""

@@ -18,6 +18,17 @@ from turnout.task import Classification, InOwnUnit, Regression, TaskSpec
 Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, Tensor]]
 
 
+def shares(mask_cB: Tensor) -> Tensor:
+    """Each real sample's weight in its client's mean; 0 throughout for a client without any.
+
+    >>> shares(torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
+    tensor([[0.5000, 0.5000],
+            [1.0000, 0.0000],
+            [0.0000, 0.0000]])
+    """
+    return mask_cB / mask_cB.sum(1, keepdim=True).clamp(min=1)
+
+
 def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy of scores [c, B, classes] with labels [c, B].
 
@@ -32,7 +43,7 @@ def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
     d = e.div_(total).scatter_add_(2, index, torch.full_like(total, -1.0))
     if mask_cB is None:
         return loss_cB.mean(1), d.mul_(gain / y.shape[1])
-    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
+    share_cB = shares(mask_cB)
     return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
 
 
@@ -45,7 +56,7 @@ def soft_cross_entropy(
     d = log_q.exp_().sub_(y)
     if mask_cB is None:
         return loss_cB.mean(1), d.mul_(gain / y.shape[1])
-    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
+    share_cB = shares(mask_cB)
     return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
 
 
@@ -61,7 +72,7 @@ def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
     d = error.mul_(2 / output.shape[2])
     if mask_cB is None:
         return loss_cB.mean(1), d.mul_(gain / output.shape[1])
-    share_cB = mask_cB / mask_cB.sum(1, keepdim=True)
+    share_cB = shares(mask_cB)
     return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
 
 

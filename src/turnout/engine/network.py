@@ -6,11 +6,14 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from turnout.engine.dropout import with_addressed_dropout
+from turnout.engine.own_kernels import ForClients
 from turnout.layout import Layout
 from turnout.task import PerSample
 from turnout.types import Tensors
@@ -34,6 +37,14 @@ class Network:
     def twin(self) -> Network:
         """A copy for another thread (modules are not thread-safe)."""
         return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys, self.draws)
+
+    def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        """What the module makes of samples with these parameters and states.
+
+        On a GPU with the operations that take weights as they lie: torch's recurrent layers want theirs in one piece.
+        """
+        with ForClients() if x.is_cuda else nullcontext():
+            return functional_call(self.module, {**self.layout.unpack(flat_P), **states}, (x,))
 
     @property
     def keys(self) -> int:

@@ -18,14 +18,14 @@ from torch import Tensor
 from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained, plain_sgd
-from turnout.engine.native.steps import NativeSteps, StepRule
+from turnout.engine.job import Job, Trained
+from turnout.engine.native.steps import NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
 from turnout.machine.clock import stage
 from turnout.parts.local import Local, steps_per_epoch
-from turnout.parts.optimizers import SGD, Optimizer
+from turnout.parts.optimizers import Optimizer
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batches are laid out at once
@@ -64,7 +64,7 @@ class Trainer:
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
-        return "native" if self.native and plain_sgd(optimizer) and springs else self.gradients.title
+        return "native" if self.native and in_c(optimizer) and springs else self.gradients.title
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
@@ -78,20 +78,18 @@ class Trainer:
         return result
 
     def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
-        """The steps in C if they support this job, else None: plain SGD, and every term a spring (adds k w - f)."""
-        shared, plain = self.network.layout.shared, plain_sgd(job.optimizer) and not job.magnitudes
-        if self.native is None or not plain or not self.native.takes(job.samples, job.start_P):
+        """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
+        k w - f)."""
+        shared = self.network.layout.shared
+        if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
             return None
-        assert isinstance(job.optimizer, SGD)
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
-        if len(known) < len(springs):
-            return None
-        keep = 1 - job.lr * job.optimizer.weight_decay
-        return self.native, StepRule.of(job.lr, keep, known, job.start_P)
+        rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
+        return None if rule is None else (self.native, rule)
 
     def _native_chunk(self, job: Job) -> int:
         """Clients per chunk in C: about 8 chunks a thread, because the first clients have the most steps; all clients

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.backprop import stack_of
@@ -18,43 +18,91 @@ from turnout.engine.gradients import Gradients
 from turnout.engine.losses import Loss
 from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
+from turnout.engine.own_kernels import ForClients
 from turnout.engine.train import Trainer
+from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
 from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
+from turnout.models.recurrent import LSTMLayer
+from turnout.parts.optimizers import Optimizer
 from turnout.runtimes.settings import InProcess
 from turnout.types import State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
-    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU and Flatten layers under the classification task; use 'auto'"
+    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU, Dropout and Flatten layers under the classification task; use "
+    "'auto'"
 )
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
 
-def make_trainer(settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor) -> Trainer:
-    """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y."""
-    gradients = pick_gradients(settings.engine, network, loss)
+def make_trainer(
+    settings: InProcess,
+    network: Network,
+    loss: Loss | None,
+    x: Tensor,
+    y: Tensor,
+    optimizer: Optimizer | None = None,
+) -> Trainer:
+    """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y.
+
+    With an `optimizer`, the engines that can train a large model are compared in a short trial (engine/trial.py).
+    """
+    if not x.is_cuda:
+        torch.set_num_threads(1)  # a pool of one worker works in this thread
+    cost = client_bytes(network, x, y)
+    gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
     if not isinstance(gradients, ByHand):  # layers written by hand draw nothing that is not addressed
         gradients = addressed_gradients(gradients, network, x)
     if not isinstance(gradients, Looped):
         gradients = checked_gradients(gradients, network, x, y)
-    cost = client_bytes(network, x, y)
-    on_gpu = x.device.type == "cuda"
+    trainer = trainer_of(settings, gradients, cost, x)
+    if settings.engine == "native" and trainer.native is None:
+        raise Mistake(NOT_IN_C)
+    decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
+    if optimizer is None or decided:
+        return trainer
+    trainers = rivals(settings, trainer, optimizer, x, y)
+    return trainers[quickest(trainers, x, y, optimizer)]
+
+
+def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tensor, y: Tensor) -> dict[str, Trainer]:
+    """Every trainer that can do the same work on a CPU, by the name of its engine."""
+    network, cost = trainer.network, trainer.cost
+    found = {trainer.title(optimizer): trainer}
+    others: list[Gradients] = [Looped(network.twin())]
+    if has_convolutions(network):
+        others.append(Looped(network.twin(), channels_last=True))
+    if isinstance(trainer.gradients, ByHand):
+        others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
+        others.append(trainer.gradients.twin())
+    without_c = replace(settings, engine="by-hand")
+    return {other.title: trainer_of(without_c, other, cost, x) for other in others} | found
+
+
+def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) -> Trainer:
+    """The trainer with these gradients, its chunks and threads as set or by rules of thumb."""
+    on_gpu, network = x.is_cuda, gradients.network
     threads = 1 if on_gpu else settings.threads or cores()
     if on_gpu:
-        room = torch.cuda.mem_get_info(x.device)[0] // 2
+        most = min(torch.cuda.mem_get_info(x.device)[0] // 2 // cost, 1024)
+    elif isinstance(gradients, Looped):
+        most = 1  # a client does all of its steps while its weights are in the cache
     else:
-        torch.set_num_threads(1)  # a pool of one worker works in this thread
-        room = CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"]
-    chunk = settings.chunk or max(1, min(room // cost, 1024 if on_gpu else 256))
+        most = min(CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"] // cost, 256)
+    chunk = settings.chunk or max(1, most)
     asked = settings.engine in ("auto", "native")
-    native = NativeSteps.of(gradients.stack, network.layout, x) if asked and isinstance(gradients, ByHand) else None
-    if settings.engine == "native" and native is None:
-        raise Mistake(NOT_IN_C)
+    native = None
+    if asked and isinstance(gradients, ByHand):
+        native = NativeSteps.of(gradients.stack, network.layout, x, network.dropout_keys)
     return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
+
+
+def has_convolutions(network: Network) -> bool:
+    return any(isinstance(module, nn.Conv2d) for module in network.module.modules())
 
 
 @dataclass(frozen=True)
@@ -113,10 +161,10 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradients:
+def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: bool) -> Gradients:
     """The gradients for `runtime.engine`."""
-    if engine == "loop":
-        return Looped(network)
+    if engine in ("loop", "channels-last"):
+        return Looped(network, channels_last=engine == "channels-last")
     if engine == "vmap":
         return Vmapped(network)
     gradients = fastest(network, loss)
@@ -125,6 +173,9 @@ def pick_gradients(engine: str, network: Network, loss: Loss | None) -> Gradient
             "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
             "Flatten and Dropout layers under the classification or regression task: use 'auto'"
         )
+    recurrent = any(isinstance(module, nn.RNNBase | LSTMLayer) for module in network.module.modules())
+    if recurrent and not on_gpu:
+        return Looped(network)  # torch's recurrent kernels, one client a core
     return gradients
 
 
@@ -155,8 +206,8 @@ def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gr
 
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
     """The same gradients, or the plain loop (with a warning) if the model cannot be vectorised."""
-    flat_cP = network.layout.pack(dict(network.module.named_parameters())).expand(2, -1).clone()
-    states = {n: b.expand(2, *b.shape).clone() for n, b in network.module.named_buffers() if n in network.layout.states}
+    flat_cP = first_weights(network).expand(2, -1).clone()
+    states = {name: value.expand(2, *value.shape).clone() for name, value in buffers(network).items()}
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
     try:
@@ -179,7 +230,7 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
         total += saved.numel() * saved.element_size()
         return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(count, count):
+    with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
         network.loss(network.module(x), y).mean()
     return total + network.layout.width * x.element_size()

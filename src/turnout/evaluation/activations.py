@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from turnout.engine.gradients import Gradients
 from turnout.engine.network import Network
@@ -70,7 +69,8 @@ def _entering(network: Network, flat_P: Tensor, states: Tensors, x: Tensor) -> T
     layers = [m for m in network.module.named_modules() if isinstance(m[1], _BATCH_NORM)]
     handles = [m.register_forward_pre_hook(keep(name)) for name, m in layers]
     try:
-        functional_call(network.module.eval(), {**network.layout.unpack(flat_P), **states}, (x,))
+        network.module.eval()
+        network.output(flat_P, states, x)
     finally:
         for handle in handles:
             handle.remove()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from turnout.engine.gradients import Gradients
 from turnout.engine.workers import WorkerPool
@@ -19,6 +18,7 @@ from turnout.types import Samples, Tensors
 
 BATCH = 512
 ROOM = 32 << 20  # bytes of models and samples that are measured together
+ON_GPU = 16  # so many times as many samples and bytes there: a launch takes as long as the work of many samples
 
 Models = Callable[[Tensor], tuple[Tensor, Tensors]]  # places in the list of clients -> their models [c, P] and states
 
@@ -31,11 +31,12 @@ def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tens
         network = gradients.network
         network.module.eval()
         features = x[rows].to(flat_P.dtype) if x.is_floating_point() else x[rows]
-        output = functional_call(network.module, {**network.layout.unpack(flat_P), **states}, (features,))
+        output = network.output(flat_P, states, features)
         values = {"loss": task.loss(output, y[rows])}
         return values | {name: metric(output, y[rows]).to(flat_P.dtype) for name, metric in task.metrics.items()}
 
-    parts = workers.map(part, [slice(i, i + BATCH) for i in range(0, len(x), BATCH)])
+    size = BATCH * ON_GPU if x.is_cuda else BATCH
+    parts = workers.map(part, [slice(i, i + size) for i in range(0, len(x), size)])
     return {name: torch.cat([values[name] for values in parts]) for name in (parts[0] if parts else {})}
 
 
@@ -76,7 +77,7 @@ def objective_gradient(
             row_B, weight_B = row_B.to(samples.x.device), weight_B.to(flat_P)
             features = samples.x[row_B].to(flat_P.dtype) if samples.x.is_floating_point() else samples.x[row_B]
             point_P = flat_P.detach().clone().requires_grad_()
-            output = functional_call(network.module, {**network.layout.unpack(point_P), **states}, (features,))
+            output = network.output(point_P, states, features)
             loss = (network.loss(output, samples.y[row_B]) * weight_B).sum()
             total_P += torch.autograd.grad(loss, point_P)[0]
         return total_P
@@ -113,8 +114,8 @@ def chunks(count_C: Tensor, width: int, x: Tensor) -> list[Tensor]:
     have = count_C.argsort(stable=True)[int((count_C == 0).sum()) :]
     if not len(have):
         return []
-    most = int(count_C.max()) * x[:1].numel()
-    return list(have.split(max(1, min(256, ROOM // (4 * (2 * width + 8 * most))))))
+    most, room = int(count_C.max()) * x[:1].numel(), ROOM * ON_GPU if x.is_cuda else ROOM
+    return list(have.split(max(1, min(256, room // (4 * (2 * width + 8 * most))))))
 
 
 def gathered(samples: Samples, place_c: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -63,13 +63,20 @@ class Unavailable(Exception):
     """There is no compiled library, and why."""
 
 
+def compiler() -> str | None:
+    """The C compiler of this machine."""
+    if os.name != "posix":
+        return None
+    return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
+
+
 def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     """The path of the library for this machine, compiled now unless it is cached; Unavailable where it cannot be."""
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or os.name != "posix":
+    program = compiler()
+    if program is None:
         raise Unavailable("no C compiler: cc, gcc, clang or $CC")
     flags = [*FLAGS, *(f"-D{define}" for define in defines)]
-    about = repr((source.read_bytes(), compiler, flags, _processor())).encode()
+    about = repr((source.read_bytes(), program, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +84,7 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
             _refuse_foreign(path)
             if is_whole(path):
                 return path
-        _compile([compiler, *flags, str(source), "-lm"], path)
+        _compile([program, *flags, str(source), "-lm"], path)
         _refuse_foreign(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
         raise Unavailable(f"the cache folder cannot be used: {error}") from error

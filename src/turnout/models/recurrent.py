@@ -1,7 +1,6 @@
 """Recurrent models for text (paper 001): next character (Shakespeare), one label per sentence (Sentiment140).
 
-The LSTM is a cell written in plain operations, because `nn.LSTM` cannot be vectorised over clients. It has one bias per
-gate; `nn.LSTM` has two, of which only the sum matters.
+The LSTM has one bias per gate; `nn.LSTM` has two, of which only the sum matters.
 
 Shape letters: B samples, T positions, I inputs of a layer, H its hidden size, K scores.
 """
@@ -33,20 +32,21 @@ class LSTMLayer(nn.Module):
 
     def forward(self, x_BTI: Tensor, real_BT: Tensor | None = None) -> Tensor:
         """The hidden state after every position; where `real_BT` is false (padding) it is carried over."""
-        gate_BTG = self.input(x_BTI)  # all positions at once; only the recurrent product needs a loop
-        hidden_BH = cell_BH = gate_BTG.new_zeros(gate_BTG.shape[0], self.hidden)
-        states = []
-        for t, gate_BG in enumerate(gate_BTG.unbind(1)):
-            i, f, g, o = (gate_BG + self.recurrent(hidden_BH)).chunk(4, dim=1)
-            next_cell_BH = f.sigmoid() * cell_BH + i.sigmoid() * g.tanh()
-            next_hidden_BH = o.sigmoid() * next_cell_BH.tanh()
-            if real_BT is not None:
-                real_B1 = real_BT[:, t, None]
-                next_cell_BH = torch.where(real_B1, next_cell_BH, cell_BH)
-                next_hidden_BH = torch.where(real_B1, next_hidden_BH, hidden_BH)
-            hidden_BH, cell_BH = next_hidden_BH, next_cell_BH
-            states.append(hidden_BH)
-        return torch.stack(states, dim=1)
+        if real_BT is None:
+            return self._states(x_BTI)
+        # Real positions first, then each position's state is that after the last real one so far.
+        order_BT1 = torch.argsort((~real_BT).long(), dim=1, stable=True).unsqueeze(2)
+        state_BTH = self._states(x_BTI.gather(1, order_BT1.expand_as(x_BTI)))
+        last_BT1 = real_BT.cumsum(1).unsqueeze(2) - 1
+        found_BTH = state_BTH.gather(1, last_BT1.clamp(min=0).expand_as(state_BTH))
+        return torch.where(last_BT1 >= 0, found_BTH, torch.zeros_like(found_BTH))
+
+    def _states(self, x_BTI: Tensor) -> Tensor:
+        """By torch's own kernel."""
+        start_1BH = torch.zeros_like(x_BTI[None, :, 0, :1]).expand(1, -1, self.hidden)
+        weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
+        given = (True, 1, 0.0, self.training, False, True)  # biases, one layer, no dropout, one way, samples first
+        return torch.lstm(x_BTI, [start_1BH, start_1BH], weights, *given)[0]
 
 
 class TextScores(nn.Module):

@@ -62,6 +62,7 @@ class SGD:
     """
 
     linear: ClassVar[bool] = True
+    captures: ClassVar[bool] = True  # a step depends on tensors alone, so a GPU may record it once and repeat it
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -87,7 +88,10 @@ class SGD:
             grad_cP.add_(x_cP, alpha=self.weight_decay)
         if self.momentum:
             grad_cP = slots["momentum"].mul_(self.momentum).add_(grad_cP)
-        x_cP.add_(grad_cP, alpha=-lr)
+        if isinstance(lr, Tensor):  # in a captured step
+            x_cP.addcmul_(grad_cP, lr, value=-1)
+        else:
+            x_cP.add_(grad_cP, alpha=-lr)
 
     def progress(self, steps_C: Tensor) -> Tensor:
         """With momentum ρ the s gradients' coefficients sum to (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
@@ -119,6 +123,7 @@ class Adam:
     """
 
     linear: ClassVar[bool] = False
+    captures: ClassVar[bool] = True
 
     lr: float = 0.01
     beta1: float = 0.99
@@ -146,17 +151,20 @@ class Adam:
         m_cP, v_cP = slots["first"], slots["second"]
         m_cP.lerp_(grad_cP, 1 - self.beta1)
         v_cP.mul_(self.beta2).addcmul_(grad_cP, grad_cP, value=1 - self.beta2)
-        # α/(1 - β1^n) · m / (√v / √(1 - β2^n) + ε) = m / (√v · r + ε · q), one number a client; the gradient is done
-        # with, so its memory takes the denominator.
-        q_c, root_c = self._corrections(count_c.to(torch.float64), lr)
-        denominator_cP = torch.sqrt(v_cP, out=grad_cP).mul_((q_c / root_c).to(x_cP)[:, None])
-        denominator_cP.add_((q_c * self.eps).to(x_cP)[:, None])
+        # The gradient is done with, so its memory takes the denominator.
+        r_c, small_c = self.factors(count_c, lr)
+        denominator_cP = torch.sqrt(v_cP, out=grad_cP).mul_(r_c.to(x_cP)[:, None]).add_(small_c.to(x_cP)[:, None])
         x_cP.addcdiv_(m_cP, denominator_cP, value=-1)
+
+    def factors(self, count_c: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+        """α/(1 - β1^n) · m / (√v / √(1 - β2^n) + ε) = m / (√v · r + s): r and s, one number a client each."""
+        q_c, root_c = self._corrections(count_c.to(torch.float64), lr)
+        return q_c / root_c, q_c * self.eps
 
     def _corrections(self, count_c: Tensor, lr: float) -> tuple[Tensor, Tensor]:
         """(1 - β1^n) / α and √(1 - β2^n), both without their correction where it is off."""
         if self.count == "none":
-            return torch.full_like(count_c, 1 / lr), torch.ones_like(count_c)
+            return torch.ones_like(count_c) / lr, torch.ones_like(count_c)
         return (1 - self.beta1**count_c) / lr, (1 - self.beta2**count_c).sqrt()
 
     def progress(self, steps_C: Tensor) -> Tensor:

@@ -46,7 +46,13 @@ from turnout.running.tracking import NOBODY, Listeners, check_trackers, tracked
 from turnout.trackers.tracker import TrackedRun
 from turnout.tracks.track import Track
 
-ENGINE_NAMES = {"native": "native engine", "by hand": "by-hand engine", "vmap": "vmap engine", "loop": "plain loop"}
+ENGINE_NAMES = {
+    "native": "native engine",
+    "by hand": "by-hand engine",
+    "vmap": "vmap engine",
+    "loop": "plain loop",
+    "channels-last": "plain loop (channels last)",
+}
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 LINE_SECONDS = 0.05  # at least, between two lines of one run
 

@@ -21,6 +21,7 @@ from turnout.clients.calibration import Calibration
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
+from turnout.engine.job import plain_sgd
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer, order_bytes
@@ -248,7 +249,8 @@ class Clients:
         rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
         start_cP = start_P.expand(rows, -1)
         springs = all(term.spring(start_cP, term.down(start_P)) is not None for term in algorithm.terms)
-        engine = trainer.title(algorithm.local.optimizer, springs)
+        optimizer = algorithm.local.optimizer
+        engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
         return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
@@ -350,7 +352,8 @@ def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
     x, y = clients.federation.train(first, 0).of(0)
     size, place = clients.algorithm.local.batch_size, clients.place
     x = x[:size].to(place.dtype) if x.is_floating_point() else x[:size]
-    return make_trainer(settings.compute, clients.network, loss_by_hand(clients.task), x, y[:size])
+    loss, optimizer = loss_by_hand(clients.task), clients.algorithm.local.optimizer
+    return make_trainer(settings.compute, clients.network, loss, x, y[:size], optimizer)
 
 
 def data_bytes(federation: Federation) -> int:

@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol
 
 from turnout.errors import Mistake, nearest
 
-ENGINES = ("auto", "native", "by-hand", "vmap", "loop")
-TRIED = {"by hand": "by-hand", "vmap": "vmap", "loop": "loop"}  # as records name them
+ENGINES = ("auto", "native", "by-hand", "vmap", "loop", "channels-last")
+TRIED = {"by hand": "by-hand", **{name: name for name in ("native", "vmap", "loop", "channels-last")}}  # by record
 PRECISIONS = ("float32", "float64", "tf32")
 
 
@@ -50,8 +50,9 @@ class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
 
     device     "cpu", "cuda", "cuda:1"; "auto" takes a GPU where there is one
-    engine     how gradients are computed: "native" (plain SGD in C, the rest by hand), "by-hand", "vmap", "loop" (the
-               oracle), or "auto" for the fastest that fits
+    engine     how gradients are computed: "native" (SGD and Adam in C, the rest by hand), "by-hand", "vmap", "loop"
+               (one client at a time; the oracle), "channels-last" (the same with pictures laid out pixel by pixel), or
+               "auto" for the fastest that fits: on a CPU large models are tried with each, and a resumed run keeps it
     precision  "float32"; "float64" for parity tests; "tf32" lets a GPU round matrix products to 10 bits
     threads    CPU threads, each with clients of its own (default: the cores)
     chunk      clients advanced together (default: as many as fit the cache)
@@ -91,13 +92,20 @@ class InProcess:
         """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then.
 
         A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
+        The engine may have been chosen by a trial (engine/trial.py), which need not end the same way twice.
         """
         begun = self.on_threads(threads)
-        if self.engine == "auto":
+        if self.engine == "auto" and not (engine == "native" and _no_compiler()):
             begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
+
+
+def _no_compiler() -> bool:
+    from turnout.machine.compiler import compiler  # imports torch, which is slow to load
+
+    return compiler() is None
 
 
 @dataclass(frozen=True)

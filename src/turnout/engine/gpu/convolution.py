@@ -39,9 +39,10 @@ BIAS_IN_PRODUCT = False  # whether the gradient of the bias is one more column o
 
 @jit
 def _product(
-    x_ptr, w_ptr, b_ptr, y_ptr, N, xs_c, xs_i, xs_b, xs_h, xs_w, ws_c, ws_o, ws_i, bs_c,
+    x_ptr, w_ptr, b_ptr, y_ptr, N, xs_c, xs_i, xs_b, xs_h, xs_w, ws_c, ws_o, ws_i, bs_c, ys_c, ys_o, ys_b,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
-    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, PAD: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PAD: tl.constexpr,
     TURNED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, SWAP: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -49,7 +50,7 @@ def _product(
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     c = tl.program_id(2).to(tl.int64)
     place = n % (OH * OW)
-    row, column = place // OW - PH, place % OW - PW
+    row, column = place // OW * SH - PH, place % OW * SW - PW
     x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :]
     w_at = w_ptr + c * ws_c + (o * ws_o)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_O), tl.float32) if SWAP else tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
@@ -73,15 +74,16 @@ def _product(
         total = tl.trans(total)
     if BIAS:
         total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * O * N + o[:, None] * N + n[None, :]
+    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place)[None, :]
     tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
 
 
 @jit
 def _weight_gradient(
-    x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w,
+    x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
-    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, PAD: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PAD: tl.constexpr,
     BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -93,57 +95,82 @@ def _weight_gradient(
     c = tl.program_id(2).to(tl.int64)
     down, right = k % (KH * KW) // KW, k % KW
     x_at = x_ptr + c * xs_c + (k // (KH * KW) * xs_i + down * xs_h + right * xs_w)[:, None]
-    d_at = d_ptr + c * O * N + (o * N)[:, None]
+    d_at = d_ptr + c * ds_c + (o * ds_o)[:, None]
     total = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
-    for start in range(first, tl.minimum(first + stretch, N), BLOCK_N):
+    last = tl.minimum(first + stretch, N)
+    for start in range(first, last, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         place = n % (OH * OW)
-        row, column = place // OW - PH, place % OW - PW
-        real = (k < K)[:, None] & (n < N)[None, :]
+        row, column = place // OW * SH - PH, place % OW * SW - PW
+        real = (k < K)[:, None] & (n < last)[None, :]
         if PAD:
             r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
             real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
         x = tl.load(x_at + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
-        d = tl.load(d_at + n[None, :], mask=(o < O)[:, None] & (n < N)[None, :], other=0.0)
+        d = tl.load(
+            d_at + (n // (OH * OW) * ds_b + place)[None, :], mask=(o < O)[:, None] & (n < last)[None, :], other=0.0
+        )
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
     tl.store(g_at, total, mask=(o < O)[:, None] & (k < K + BIAS)[None, :])
 
 
-def convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-    """Stride-1 convolution of x [c, i, B, h, w] with W [c, o, i, kh, kw], each client's own -> [c, o, B, oh, ow]."""
-    kh, kw = W.shape[3:]
-    size = x.shape[3] + 2 * padding[0] - kh + 1, x.shape[4] + 2 * padding[1] - kw + 1
-    return _convolve(x, W, bias, W.shape[1], padding, size, turned=False)
+Pair = tuple[int, int]
 
 
-def input_gradient(d: Tensor, W: Tensor, padding: tuple[int, int], size: tuple[int, int]) -> Tensor:
+def convolve(
+    x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, stride: Pair = (1, 1), samples_first: bool = False
+) -> Tensor:
+    """Convolution of x [c, i, B, h, w] with W [c, o, i, kh, kw], each client's own -> [c, o, B, oh, ow].
+
+    With `samples_first` the result lies in memory as [c, B, o, oh, ow].
+    """
+    outer = [(x.shape[3 + k] + 2 * padding[k] - W.shape[3 + k]) // stride[k] + 1 for k in (0, 1)]
+    return _convolve(x, W, bias, W.shape[1], padding, (outer[0], outer[1]), stride, False, samples_first)
+
+
+def input_gradient(
+    d: Tensor, W: Tensor, padding: Pair, size: Pair, stride: Pair = (1, 1), samples_first: bool = False
+) -> Tensor:
     """Gradient [c, i, B, h, w] of the input of `convolve`, of size (h, w), from the gradient of its output."""
-    kh, kw = W.shape[3:]
-    return _convolve(d, W, None, W.shape[2], (kh - 1 - padding[0], kw - 1 - padding[1]), size, turned=True)
+    (kh, kw), (sh, sw) = W.shape[3:], stride
+    if stride != (1, 1):  # as if the output were computed everywhere, with gradients of 0 where it was not
+        spread = d.new_zeros(*d.shape[:3], size[0] + 2 * padding[0] - kh + 1, size[1] + 2 * padding[1] - kw + 1)
+        spread[..., ::sh, ::sw][..., : d.shape[3], : d.shape[4]] = d
+        d = spread
+    around = (kh - 1 - padding[0], kw - 1 - padding[1])
+    return _convolve(d, W, None, W.shape[2], around, size, (1, 1), True, samples_first)
 
 
 def _convolve(
-    x: Tensor, W: Tensor, bias: Tensor | None, o: int, padding: tuple[int, int], size: tuple[int, int], turned: bool
-) -> Tensor:
+    x: Tensor, W: Tensor, bias: Tensor | None, o: int, padding: Pair, size: Pair, stride: Pair, turned: bool,
+    samples_first: bool,
+) -> Tensor:  # fmt: skip
     (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
-    y = torch.empty(c, o, B, *size, dtype=x.dtype, device=x.device)
+    lead = (c, B, o) if samples_first else (c, o, B)
+    y = torch.empty(*lead, *size, dtype=x.dtype, device=x.device)
+    y = y.transpose(1, 2) if samples_first else y
     N, block = B * size[0] * size[1], power_of_two(o, 16, t.outputs)
     roles = (W.stride(2), W.stride(1)) if turned else (W.stride(1), W.stride(2))
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, t.positions), pieces(o, block), c](
-        x, W, W if bias is None else bias, y, N, *x.stride(), W.stride(0), *roles, bs_c,
-        i, h, w, o, *size, kh, kw, *padding, max(padding) > 0,
+        x, W, W if bias is None else bias, y, N, *x.stride(), W.stride(0), *roles, bs_c, *y.stride()[:3],
+        i, h, w, o, *size, kh, kw, *padding, *stride, max(padding) > 0,
         turned, bias is not None, precision(), t.positions_first, block, t.patch, t.positions,
         num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return y
 
 
-def weight_gradient(x: Tensor, d: Tensor, kernel: tuple[int, int], padding: tuple[int, int], bias: bool) -> Tensor:
-    """Gradient of `convolve`'s weights [c, o, K] (with the bias [c, o, K + 1]) from the gradient of its output."""
+def weight_gradient(
+    x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: bool, stride: Pair = (1, 1), by_sample: bool = False
+) -> Tensor:
+    """Gradient of `convolve`'s weights [c, o, K] (with the bias [c, o, K + 1]) from the gradient of its output.
+
+    With `by_sample` each sample's own [B, c, o, K].
+    """
     (c, i, B, h, w), o, t = x.shape, d.shape[1], GRADIENT
     N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
     block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)
@@ -151,10 +178,13 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: tuple[int, int], padding: tupl
     parts = splits(tiles * c, N, SPLIT_FROM)
     stretch = pieces(pieces(N, parts), t.positions) * t.positions
     parts = pieces(N, stretch)
+    if by_sample:
+        parts, stretch = B, N // B
+    d = d if d.stride(4) == 1 and d.stride(3) == d.shape[4] else d.contiguous()
     g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
     _weight_gradient[tiles, parts, c](
-        x, d.contiguous(), g, N, c, stretch, *x.stride(),
-        i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, max(padding) > 0,
+        x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3],
+        i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,
         int(bias), precision(), block_o, block_k, t.positions, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return g[0] if parts == 1 else g.sum(0)
+    return g if by_sample else g[0] if parts == 1 else g.sum(0)

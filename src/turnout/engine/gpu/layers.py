@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.gpu import convolution, dense, dropout, pooling, triton_tools
-from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.types import Tensors
 
@@ -32,6 +32,12 @@ class GatheredConvolution(Convolution):
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         W, d = weights[self.weight], d.contiguous()
         dx = d if first else convolution.input_gradient(d, W, self.padding, tuple(saved.shape[3:]))
+        if isinstance(sink, SquaredGradientSink):
+            g_BcoK = convolution.weight_gradient(saved, d, self.kernel, self.padding, False, by_sample=True)
+            sink.targets[self.weight].add_(g_BcoK.square_().sum(0).view(W.shape))
+            if self.bias is not None:
+                sink.summed(self.bias, d)
+            return dx
         together = self.bias is not None and convolution.BIAS_IN_PRODUCT
         g_coK = convolution.weight_gradient(saved, d, self.kernel, self.padding, together)
         sink.total(self.weight, g_coK[..., : W[0, 0].numel()].view(W.shape))
@@ -54,6 +60,12 @@ class StreamedDense(Dense):
         W, target = weights[self.weight], sink.targets[self.weight]
         if not dense.pays(saved, W):
             return super().backward(d, saved, weights, sink, first)
+        if isinstance(sink, SquaredGradientSink):  # of a sample the gradient is d xᵀ, its square d² x²ᵀ
+            lower = d if first else torch.bmm(d, W)
+            dense.backward(d.square(), saved.square(), W, target, 1.0, 1.0, need_input=False)
+            if self.bias is not None:
+                sink.summed(self.bias, d)
+            return lower
         dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, need_input=not first)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))

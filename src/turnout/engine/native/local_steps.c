@@ -1,5 +1,5 @@
-/* Local training of a few clients by plain SGD: stacks of dense layers, stride-1 convolutions, ReLUs and max-pools under a
- * cross-entropy. One client after another does all of its steps, so that its weights stay in the cache and its result does
+/* Local training of a few clients by SGD or Adam: stacks of dense layers, stride-1 convolutions, ReLUs, max-pools and
+ * dropout under a cross-entropy. One client after another does all of its steps, so that its weights stay in the cache and its result does
  * not depend on the other clients, not even in the last bit.
  *
  * Compiled by native/steps.py for each type of number (which defines REAL, EXP and LOG). Vectors are an extension of GCC
@@ -24,7 +24,8 @@ typedef __typeof__((vec){0} > (vec){0}) mask;
 #define SQUARE 16
 #define UP(n) (((n) + VL - 1) / VL * VL)
 
-enum { DENSE, CONVOLUTION, RELU, POOL };
+enum { DENSE, CONVOLUTION, RELU, POOL, DROP };
+enum { PLAIN, MOMENTUM, ADAM };
 
 typedef struct {
     int64_t kind;
@@ -32,12 +33,22 @@ typedef struct {
     int64_t weight, bias;         /* columns where they begin in a client's row; bias -1: none */
     int64_t i, o, h, w;           /* input and output channels, height and width of the input */
     int64_t kh, kw, ph, pw;       /* kernel and padding */
-} Layer;
+} Layer; /* dropout: i its key among a step's, o the least hash that is kept, h the bits of the gain, w numbers a hash */
+
+/* What a step does. The backward pass makes keep T - gain dL/dW of a target T, which is W itself for plain SGD. */
+typedef struct {
+    int64_t kind;
+    double keep, gain, decay, beta1, beta2;
+    double scale, small; /* Adam, for a client and step: W - m / (scale sqrt(v) + small) */
+} Rule;
 
 /* A layer's memory while a client trains. */
 typedef struct {
     REAL *x, *dx;   /* the input and its gradient, one sample after another */
     long stride;    /* from one sample's x to the next */
+    REAL *T, *tb;   /* where the backward pass adds gradients: W and b themselves, or memory of their own */
+    REAL *m, *mb, *v, *vb; /* Adam's moments */
+    long weights, biases;
     REAL *W, *b;    /* weights and bias; a dense layer has W in panels two vectors of outputs wide, one line per input */
     long width;     /* outputs of a dense layer, padded to whole vectors (so the last panel may be one vector wide) */
     REAL *K, *F, *Kb, *Fb; /* springs: a step makes K W + F - lr g of W; without springs 0, and it makes keep W - lr g */
@@ -150,7 +161,7 @@ static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d,
         for (long i = 0; i < h->in; i += i + 4 <= h->in ? 4 : 1) {
             long P = two ? 2 * VL : VL, at = n * h->in + i * P;
             const REAL *x = r->x + i, *g = d + n, *K = r->K ? r->K + at : 0, *F = r->K ? r->F + at : 0;
-            REAL *W = r->W + at;
+            REAL *W = r->T + at;
             if (i + 4 <= h->in) {
                 if (two) descend_pair(4, x, r->stride, g, ds, B, W, keep, K, F);
                 else descend_vec(4, x, r->stride, g, ds, B, W, keep, K, F);
@@ -160,9 +171,9 @@ static void dense_backward(const Layer *h, const Room *r, long B, const REAL *d,
     }
     if (h->bias >= 0)
         for (long n = 0; n < r->width; n += VL) {
-            vec a = r->K ? LOAD(r->b + n) * LOAD(r->Kb + n) + LOAD(r->Fb + n) : LOAD(r->b + n) * keep;
+            vec a = r->K ? LOAD(r->tb + n) * LOAD(r->Kb + n) + LOAD(r->Fb + n) : LOAD(r->tb + n) * keep;
             for (long s = 0; s < B; s++) a -= LOAD(d + s * ds + n);
-            STORE(r->b + n, a);
+            STORE(r->tb + n, a);
         }
 }
 
@@ -284,7 +295,7 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
                 for (long k = 0; k < h->kw; k += 5) {
                     const REAL *x = r->x + i * plane + ky * w + k, *g = r->d + o * padded;
                     long line_ = o * taps + (i * h->kh + ky) * h->kw + k;
-                    REAL *W = r->W + line_;
+                    REAL *W = r->T + line_;
                     const REAL *K_ = r->K ? r->K + line_ : 0, *F_ = r->K ? r->F + line_ : 0;
                     long K = h->kw - k < 5 ? h->kw - k : 5, O = h->o - o < 2 ? 1 : 2, gs = h->o * padded;
 #define CASE(o_, k_) \
@@ -300,7 +311,7 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
             vec a = (vec){0};
             for (long s = 0; s < B; s++)
                 for (long p = 0; p < padded; p += VL) a += LOAD(r->d + (s * h->o + o) * padded + p);
-            r->b[o] = (r->K ? r->b[o] * r->Kb[o] + r->Fb[o] : r->b[o] * keep) - sum(a);
+            r->tb[o] = (r->K ? r->tb[o] * r->Kb[o] + r->Fb[o] : r->tb[o] * keep) - sum(a);
         }
 }
 
@@ -308,6 +319,20 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
 
 static void relu(REAL *x, long n) {
     for (long k = 0; k < n; k++) x[k] = x[k] < 0 ? 0 : x[k]; /* NaN stays NaN */
+}
+
+/* Multiply by the addressed mask of engine/dropout.py; the same for activations and their gradients. */
+static void drop(const Layer *h, REAL *x, long stride, long B, const int64_t *keys) {
+    double gain;
+    memcpy(&gain, &h->h, sizeof gain);
+    for (long b = 0; b < B; b++)
+        for (long k = 0; k < h->in; k++) {
+            uint64_t z = (uint64_t)((b * h->in + k) / h->w) * 0x9E3779B97F4A7C15u + (uint64_t)keys[h->i];
+            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+            z ^= z >> 31;
+            x[b * stride + k] *= (int64_t)((z >> 20) & 0x7FFFFFFF) >= h->o ? (REAL)gain : 0;
+        }
 }
 
 INLINE void pool_block(const int KH, const int KW, const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
@@ -427,19 +452,26 @@ static void *get(Heap *heap, long count, long size) {
     return found;
 }
 
-static void get_weights(Heap *heap, Room *r, long weights, long biases, int springs) {
+static void get_weights(Heap *heap, Room *r, long weights, long biases, int springs, int64_t kind) {
+    r->weights = weights, r->biases = biases;
     r->W = get(heap, weights, sizeof(REAL));
     r->b = get(heap, biases, sizeof(REAL));
+    r->T = kind == PLAIN ? r->W : get(heap, weights, sizeof(REAL));
+    r->tb = kind == PLAIN ? r->b : get(heap, biases, sizeof(REAL));
+    if (kind == ADAM) {
+        r->m = get(heap, weights, sizeof(REAL)), r->v = get(heap, weights, sizeof(REAL));
+        r->mb = get(heap, biases, sizeof(REAL)), r->vb = get(heap, biases, sizeof(REAL));
+    }
     if (!springs) return;
     r->K = get(heap, weights, sizeof(REAL)), r->F = get(heap, weights, sizeof(REAL));
     r->Kb = get(heap, biases, sizeof(REAL)), r->Fb = get(heap, biases, sizeof(REAL));
 }
 
-static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long B, int springs) {
+static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long B, int springs, int64_t kind) {
     for (long l = 0; l <= n; l++) {
         State *s = states + l;
         const Layer *h = layers + l;
-        int in_place = l > 0 && layers[l - 1].kind == RELU;
+        int in_place = l > 0 && (layers[l - 1].kind == RELU || layers[l - 1].kind == DROP);
         long size = l < n ? h->in : layers[n - 1].out;
         s->stride = in_place ? s[-1].stride : UP(size) + VL;
         s->given = in_place ? s[-1].given : get(heap, B * s->stride, sizeof(REAL));
@@ -452,7 +484,7 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
         r->x = s->given, r->dx = s->dgiven, r->stride = s->stride;
         if (h->kind == DENSE) {
             r->width = UP(h->out);
-            get_weights(heap, r, h->in * r->width, r->width, springs);
+            get_weights(heap, r, h->in * r->width, r->width, springs, kind);
         } else if (h->kind == POOL) {
             r->largest = get(heap, B * h->out, sizeof(int32_t));
         } else if (h->kind == CONVOLUTION) {
@@ -463,7 +495,7 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
                 r->dx = get(heap, B * r->stride, sizeof(REAL));
             }
             r->d = get(heap, B * h->o * oh * UP(ow), sizeof(REAL));
-            get_weights(heap, r, h->o * h->i * h->kh * h->kw, h->o, springs);
+            get_weights(heap, r, h->o * h->i * h->kh * h->kw, h->o, springs, kind);
             s->places = oh * UP(ow) / VL;
             s->place = get(heap, s->places, sizeof(Place));
             s->at = get(heap, s->places, sizeof(long));
@@ -507,18 +539,34 @@ static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) 
     }
 }
 
-/* Write a layer's weights to the client's row; those in columns before `shared` as their change since `start`. */
-static void give(const Layer *h, const Room *r, const REAL *start, long shared, REAL *row) {
+/* Write a layer's weights W, b to the client's row; those in columns before `shared` as their change since `start`. */
+static void give(const Layer *h, long width, const REAL *W, const REAL *b, const REAL *start, long shared, REAL *row) {
     const REAL *base = h->weight < shared ? start + h->weight : 0, *bias = h->bias < shared ? start + h->bias : 0;
-    for (long n = 0; n < r->width && h->kind == DENSE; n += 2 * VL) {
-        long P = r->width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P, from = n * h->in;
-        transpose(r->W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
+    for (long n = 0; n < width && h->kind == DENSE; n += 2 * VL) {
+        long P = width - n < 2 * VL ? VL : 2 * VL, real = h->out - n < P ? h->out - n : P, from = n * h->in;
+        transpose(W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
     }
-    if (h->kind == CONVOLUTION) less(r->W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
-    if (h->kind <= CONVOLUTION && h->bias >= 0) less(r->b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
+    if (h->kind == CONVOLUTION) less(W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
+    if (h->kind <= CONVOLUTION && h->bias >= 0) less(b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
 }
 
-static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, REAL lr, REAL keep) {
+/* What is left of a step when the backward pass has ended: T is -lr times the momentum, or minus the gradient. */
+static void apply(const Rule *rule, long n, REAL *restrict W, REAL *restrict T, REAL *restrict m, REAL *restrict v) {
+    const REAL decay = rule->decay, one = 1 - rule->beta1, beta2 = rule->beta2, two = 1 - rule->beta2;
+    const REAL scale = rule->scale, small = rule->small;
+    if (rule->kind == MOMENTUM)
+        for (long k = 0; k < n; k++) T[k] -= decay * W[k], W[k] += T[k];
+    if (rule->kind == ADAM)
+        for (long k = 0; k < n; k++) {
+            m[k] += (-T[k] - m[k]) * one;
+            v[k] = v[k] * beta2 + T[k] * T[k] * two;
+            W[k] -= m[k] / (ROOT(v[k]) * scale + small);
+        }
+}
+
+static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, const Rule *rule,
+                 const int64_t *keys) {
+    REAL keep = (REAL)rule->keep;
     for (long l = 0; l < n; l++) {
         const Layer *h = layers + l;
         State *s = states + l;
@@ -526,6 +574,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         if (h->kind == DENSE) dense_forward(h, &s->room, B, out, s[1].stride);
         else if (h->kind == POOL) pool_forward(h, &s->room, B, out, s[1].stride);
         else if (h->kind == RELU) for (long b = 0; b < B; b++) relu(s->given + b * s->stride, h->in);
+        else if (h->kind == DROP) drop(h, s->given, s->stride, B, keys);
         else {
             for (long b = 0; b < B && s->room.x != s->given; b++)
                 pad_image(h, s->given + b * s->stride, s->room.x + b * s->room.stride);
@@ -533,13 +582,14 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         }
     }
     REAL *d = states[n].given; /* the scores, replaced by their gradient */
-    REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, lr, states[n].room.d);
+    REAL loss = cross_entropy(d, states[n].stride, layers[n - 1].out, y, B, (REAL)rule->gain, states[n].room.d);
     for (long l = n - 1; l >= first; l--) {
         const Layer *h = layers + l;
         State *s = states + l;
         long ds = s[1].stride;
         if (h->kind == DENSE) dense_backward(h, &s->room, B, d, ds, keep, l == first);
         else if (h->kind == POOL) pool_backward(h, &s->room, B, d, ds);
+        else if (h->kind == DROP) drop(h, d, ds, B, keys);
         else if (h->kind == RELU) {
             for (long b = 0; b < B; b++)
                 for (long k = 0; k < h->in; k++)
@@ -557,33 +607,55 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         }
         d = s->dgiven;
     }
+    for (long l = first; l < n && rule->kind != PLAIN; l++) {
+        Room *r = &states[l].room;
+        if (layers[l].kind > CONVOLUTION) continue;
+        apply(rule, r->weights, r->W, r->T, r->m, r->v);
+        apply(rule, layers[l].bias >= 0 ? r->biases : 0, r->b, r->tb, r->mb, r->vb);
+    }
     return loss;
 }
 
-/* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. A step makes
- * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Returns 0; 1 if memory ran
- * out; 2 if a label is outside the model's scores. */
+/* Memory of a client begins anew: gradients at 0, moments as they were when its last round ended. */
+static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, const REAL *second) {
+    if (h->kind > CONVOLUTION || rule->kind == PLAIN) return;
+    memset(r->T, 0, r->weights * sizeof(REAL)), memset(r->tb, 0, r->biases * sizeof(REAL));
+    if (rule->kind == MOMENTUM) take(h, r->width, first, r->T, r->tb);
+    if (rule->kind == ADAM) take(h, r->width, first, r->m, r->mb), take(h, r->width, second, r->v, r->vb);
+}
+
+/* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. Plain SGD makes
+ * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Adam reads and writes its
+ * moments, momentum -lr times its own. `factors` has Adam's scale and small for every client and step, `keys` those
+ * of dropout. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
-              int64_t start_stride, double lr, double keep, const REAL *K, const REAL *F, REAL *out, int64_t out_stride,
-              int64_t shared, REAL *loss) {
+              int64_t start_stride, int64_t kind, double gain, double keep, double decay, double beta1, double beta2,
+              const REAL *K, const REAL *F, const double *factors, REAL *moment1, REAL *moment2, int64_t moment_stride,
+              const int64_t *keys, int64_t drops, REAL *out, int64_t out_stride, int64_t shared, REAL *loss) {
     Heap heap = {0, 0};
+    Rule rule = {kind, keep, gain, decay, beta1, beta2, 0, 0};
     State *states = calloc(n + 1, sizeof(State));
     int64_t *y = malloc(B * sizeof(int64_t)), wrong = !states || !y;
     if (!wrong) {
-        lay_out(&heap, layers, states, n, B, K != 0);
+        lay_out(&heap, layers, states, n, B, K != 0, kind);
         heap.memory = calloc(1, heap.bytes + 64), heap.bytes = 0, wrong = !heap.memory;
     }
     long first = 0;
-    while (layers[first].kind == RELU || layers[first].kind == POOL) first++;
-    if (!wrong) lay_out(&heap, layers, states, n, B, K != 0);
+    while (layers[first].kind > CONVOLUTION) first++;
+    if (!wrong) lay_out(&heap, layers, states, n, B, K != 0, kind);
     for (long l = 0; l < n && K && !wrong; l++) {
         Room *r = &states[l].room;
         take(layers + l, r->width, K, r->K, r->Kb), take(layers + l, r->width, F, r->F, r->Fb);
     }
     for (int64_t c = 0; c < clients && !wrong; c++) {
         const REAL *from = start + c * start_stride;
-        for (long l = 0; l < n; l++) take(layers + l, states[l].room.width, from, states[l].room.W, states[l].room.b);
+        REAL *first_moment = moment1 + c * moment_stride, *second_moment = moment2 + c * moment_stride;
+        for (long l = 0; l < n; l++) {
+            Room *r = &states[l].room;
+            take(layers + l, r->width, from, r->W, r->b);
+            begin(layers + l, r, &rule, first_moment, second_moment);
+        }
         REAL total = 0;
         for (int64_t j = 0; j < steps[c] && !wrong; j++) {
             const int64_t *batch = rows + (c * J + j) * B;
@@ -593,9 +665,16 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
                 y[count] = labels[batch[count]];
                 wrong |= y[count] < 0 || y[count] >= layers[n - 1].out ? 2 : 0;
             }
-            if (count && !wrong) total += step(layers, states, n, first, y, count, (REAL)lr, (REAL)keep);
+            if (factors) rule.scale = factors[2 * (c * J + j)], rule.small = factors[2 * (c * J + j) + 1];
+            if (count && !wrong) total += step(layers, states, n, first, y, count, &rule, keys + (c * J + j) * drops);
         }
-        for (long l = 0; l < n; l++) give(layers + l, &states[l].room, from, shared, out + c * out_stride);
+        for (long l = 0; l < n; l++) {
+            Room *r = &states[l].room;
+            give(layers + l, r->width, r->W, r->b, from, shared, out + c * out_stride);
+            if (kind == MOMENTUM) give(layers + l, r->width, r->T, r->tb, from, 0, first_moment);
+            if (kind == ADAM) give(layers + l, r->width, r->m, r->mb, from, 0, first_moment);
+            if (kind == ADAM) give(layers + l, r->width, r->v, r->vb, from, 0, second_moment);
+        }
         loss[c] = total;
     }
     free(heap.memory), free(states), free(y);

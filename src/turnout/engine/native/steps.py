@@ -1,12 +1,14 @@
 """Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`local_steps.c` does plain SGD on stacks of dense layers, convolutions, ReLUs and max-pools under a cross-entropy.
+`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, ReLUs, max-pools and dropout under a
+cross-entropy.
 Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result does not depend on which
 other clients are trained, to the bit.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import prod
@@ -18,22 +20,27 @@ from torch import Tensor
 
 from turnout.engine.backprop import Stack
 from turnout.engine.batches import Batches
-from turnout.engine.layers import Convolution, Dense, Flatten, MaxPool, ReLU
+from turnout.engine.dropout import hashed
+from turnout.engine.job import plain_sgd
+from turnout.engine.layers import Convolution, Dense, Drop, Flatten, MaxPool, ReLU
 from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
-from turnout.types import Samples
+from turnout.parts.optimizers import SGD, Adam, Optimizer
+from turnout.types import Samples, Tensors
 
 SOURCE = Path(__file__).with_name("local_steps.c")
 NUMBERS = {
-    torch.float32: ("REAL=float", "EXP=expf", "LOG=logf", "SINGLE"),
-    torch.float64: ("REAL=double", "EXP=exp", "LOG=log"),
+    torch.float32: ("REAL=float", "EXP=expf", "LOG=logf", "ROOT=sqrtf", "SINGLE"),
+    torch.float64: ("REAL=double", "EXP=exp", "LOG=log", "ROOT=sqrt"),
 }
 ARGUMENTS = (
     *(pointer, whole),  # layers
     *(pointer, whole, pointer),  # samples
     *(pointer, whole, whole, pointer, whole),  # batches
-    *(pointer, whole, real, real, pointer, pointer),  # first weights and `StepRule`
+    *(pointer, whole),  # first weights
+    *(whole, real, real, real, real, real, pointer, pointer),  # `StepRule`
+    *(pointer, pointer, pointer, whole, pointer, whole),  # `StepTensors`
     *(pointer, whole, whole, pointer),  # weights and losses
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
@@ -61,11 +68,14 @@ class NativeLayer:
         return [getattr(self, field.name) for field in fields(self)]
 
 
-DENSE, CONVOLUTION, RELU, POOL = range(4)
+DENSE, CONVOLUTION, RELU, POOL, DROP = range(5)
+PLAIN, MOMENTUM, ADAM = range(3)
 
 
-def native_layers(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[NativeLayer] | None:
-    """A model's layers for samples of a shape; None if one of them is not written in C."""
+def native_layers(
+    stack: Stack, layout: Layout, shape: Sequence[int], keys: Sequence[str] = ()
+) -> list[NativeLayer] | None:
+    """A model's layers for samples of a shape; None if one of them is not written in C. `keys`: those of dropout."""
     slots = {slot.name: slot for slot in layout.slots}
     layers, shape, written = [], tuple(shape), set()
 
@@ -81,6 +91,11 @@ def native_layers(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Na
             shape = (size,)
         elif isinstance(layer, ReLU):
             layers.append(NativeLayer(RELU, size, size))
+        elif isinstance(layer, Drop) and layer.key in keys:
+            least, gain = hashed(layer.p)
+            bits = int.from_bytes(struct.pack("<d", gain), "little", signed=True)
+            each = prod(shape[1:]) if layer.whole_channels else 1
+            layers.append(NativeLayer(DROP, size, size, i=list(keys).index(layer.key), o=least, h=bits, w=each))
         elif isinstance(layer, Dense) and len(shape) == 1:
             o, weight, bias = weights(layer)
             layers.append(NativeLayer(DENSE, size, o, weight, bias))
@@ -101,22 +116,64 @@ def native_layers(stack: Stack, layout: Layout, shape: Sequence[int]) -> list[Na
 
 @dataclass(frozen=True)
 class StepRule:
-    """What a step does to a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g."""
+    """What a step does to a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g; or SGD
+    with momentum, or Adam."""
 
+    optimizer: Optimizer
     lr: float
-    keep: float
+    keep: float = 1.0
     springs: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, lr: float, keep: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor) -> StepRule:
-        """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient."""
+    def of(
+        cls, optimizer: Optimizer, lr: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor
+    ) -> StepRule | None:
+        """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient.
+
+        None for what is not written in C: other optimizers, and springs with anything but plain SGD.
+        """
+        if not in_c(optimizer) or (springs and not plain_sgd(optimizer)):
+            return None
+        keep = 1 - lr * optimizer.weight_decay if isinstance(optimizer, SGD) else 0.0
         if not springs:
-            return cls(lr, keep)
+            return cls(optimizer, lr, keep)
         K, F = start.new_full(start.shape[-1:], keep), start.new_zeros(start.shape[-1:])
         for k_P, f_P in springs:
             K[: len(k_P)] -= lr * k_P
             F[: len(f_P)] += lr * f_P
-        return cls(lr, keep, (K, F))
+        return cls(optimizer, lr, keep, (K, F))
+
+    def numbers(self) -> tuple[int, float, float, float, float, float]:
+        """Kind, gain, keep, decay, beta1 and beta2, as C takes them."""
+        if isinstance(self.optimizer, Adam):
+            return ADAM, 1.0, 0.0, 0.0, self.optimizer.beta1, self.optimizer.beta2
+        assert isinstance(self.optimizer, SGD)
+        if not self.optimizer.momentum:
+            return PLAIN, self.lr, self.keep, 0.0, 0.0, 0.0
+        return MOMENTUM, self.lr, self.optimizer.momentum, self.lr * self.optimizer.weight_decay, 0.0, 0.0
+
+
+def in_c(optimizer: Optimizer) -> bool:
+    """Whether the steps of this optimizer are written in C."""
+    return type(optimizer) in (SGD, Adam)
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What a chunk's steps need beside weights and samples: optimizer state (overwritten), steps made before, keys of
+    dropout [c, J, k]."""
+
+    slots: Tensors
+    count_c: Tensor
+    keys_cJk: Tensor | None
+
+    def factors(self, rule: StepRule, steps: int) -> Tensor | None:
+        """Adam's two factors for every client and step [c, J, 2]."""
+        if not isinstance(rule.optimizer, Adam):
+            return None
+        count_cJ = self.count_c[:, None] + torch.arange(1, steps + 1)
+        found = rule.optimizer.factors(count_cJ.flatten(), rule.lr)
+        return torch.stack(found, 1).to(torch.float64).contiguous()
 
 
 @dataclass(frozen=True)
@@ -128,12 +185,12 @@ class NativeSteps:
     layers: Tensor  # [layers, fields of a NativeLayer]
 
     @classmethod
-    def of(cls, stack: Stack, layout: Layout, x: Tensor) -> NativeSteps | None:
+    def of(cls, stack: Stack, layout: Layout, x: Tensor, keys: Sequence[str] = ()) -> NativeSteps | None:
         """For samples like `x` [B, ...]; None if the model is too large, not written in C, or cannot be compiled."""
         small = layout.width * x.element_size() <= LARGEST
         if x.is_cuda or x.dtype not in NUMBERS or not small or stack.loss is not cross_entropy:
             return None
-        layers = native_layers(stack, layout, x.shape[1:])
+        layers = native_layers(stack, layout, x.shape[1:], keys)
         if layers is None or train_function(x.dtype) is None:
             return None
         return cls(layout, tuple(x.shape[1:]), torch.tensor([layer.numbers() for layer in layers]))
@@ -151,6 +208,7 @@ class NativeSteps:
         steps_c: Tensor,
         start_cP: Tensor,
         rule: StepRule,
+        beside: StepTensors,
         out_cP: Tensor,
         shared: int = 0,
     ) -> Tensor:
@@ -161,18 +219,31 @@ class NativeSteps:
         assert run is not None
         rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
         springs = (None, None) if rule.springs is None else tuple(at(value) for value in rule.springs)
+        factors, keys_cJk = beside.factors(rule, rows_cJB.shape[1]), beside.keys_cJk
+        keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
+        moments = [*beside.slots.values(), *[None] * 2][:2]
+        stride = 0 if moments[0] is None else moments[0].stride(0)
+        if "momentum" in beside.slots:  # C keeps -lr times it
+            beside.slots["momentum"].mul_(-rule.lr)
         wrong = run(
             *(at(self.layers), len(self.layers)),
             *(at(samples.x), prod(self.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
-            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), rule.lr, rule.keep, *springs),
+            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), *rule.numbers(), *springs),
+            *(_at(factors), *map(_at, moments), stride, _at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
             *(at(out_cP), out_cP.stride(0), shared, at(loss_c)),
         )
         if wrong == 1:
             raise MemoryError
         if wrong:
             raise IndexError("a label is outside the model's scores")
+        if "momentum" in beside.slots:
+            beside.slots["momentum"].mul_(-1 / rule.lr)
         return loss_c
+
+
+def _at(value: Tensor | None) -> int | None:
+    return None if value is None else at(value)
 
 
 def train_function(dtype: torch.dtype) -> Any:

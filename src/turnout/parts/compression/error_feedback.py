@@ -86,7 +86,7 @@ class ErrorFeedback(ABC):
         if self.feedback:
             left_CP = self._aged(kept["left"], sending.t - 1 - round_C).add_(update_CP)
         coded = self.codec("up", sending).write(left_CP, sending.slots)
-        message = Message({"byte": coded.byte_CB} | self.held(kept), coded.length_C)
+        message = Message({"byte": coded.byte_CB} | self.held(kept), coded.length_C, coded.decoded_CP)
         now = {"round": torch.full_like(round_C, sending.t)}
         return message, now | ({"left": left_CP} if self.feedback else {})
 
@@ -102,6 +102,8 @@ class ErrorFeedback(ABC):
         return self.codec("up", sending).longest(sending.slots)
 
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
+        if message.decoded is not None:
+            return message.decoded.to(like_P)
         coded = Coded(message.tensors["byte"].to(like_P.device), message.bytes_C)
         return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)
 
@@ -121,7 +123,9 @@ class ErrorFeedback(ABC):
         left_P = log.left_P + change_P if self.feedback else change_P.clone()
         codec = self.codec("down", sending)
         coded = codec.write(left_P[None], sending.slots)
-        applied_P = codec.read(coded, sending.slots, change_P.dtype)[0]
+        applied_CP = coded.decoded_CP
+        applied_CP = codec.read(coded, sending.slots, change_P.dtype) if applied_CP is None else applied_CP
+        applied_P = applied_CP[0]
         message_B = coded.byte_CB[0, : int(coded.length_C[0])]
         left_P = left_P if self.feedback else log.left_P
         return applied_P, log.sent(message_B, sending.t, left_P, dense_bytes(sending.slots)).to_state()

@@ -147,6 +147,8 @@ class Stateless:
     """The defaults: a term that neither sends nor keeps anything."""
 
     personal: ClassVar[bool] = False
+    captures: ClassVar[bool] = False  # whether `correct` and `settle` depend on tensors alone, so that a GPU may record
+    # a step once and repeat it: nothing in them asks for a number, or for `at.step` or `at.t`; `at.lr` is a tensor then
 
     @property
     def sends(self) -> float:

@@ -14,6 +14,7 @@ Shape letters: c clients of a chunk, C replies, I clients who left, P shared par
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class Scaffold(Stateless):
     >>> Scaffold().after(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
     {'c': tensor([[1.7500]])}
     """
+
+    captures: ClassVar[bool] = True
 
     option: int = 2
     name: str = "scaffold"
@@ -103,6 +106,8 @@ class VRLSGD(Stateless):
     {'delta': tensor([[2.2500]])}
     """
 
+    captures: ClassVar[bool] = True
+
     name: str = "vrl-sgd"
 
     @property
@@ -151,6 +156,8 @@ class VRLSGD(Stateless):
 class FedGATE(VRLSGD):
     """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
     makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
+
+    captures: ClassVar[bool] = True
 
     name: str = "fedgate"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,8 @@ class Elastic(Stateless):
     >>> Elastic(0.5).correct(torch.zeros(1, 1), at, down, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
     tensor([[1.]])
     """
+
+    captures: ClassVar[bool] = True
 
     strength: float = 0.1
     samples: int = 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class Proximal(Stateless):
     >>> Proximal(mu=0.5).correct(torch.zeros(1, 1), at, {}, {})
     tensor([[1.]])
     """
+
+    captures: ClassVar[bool] = True
 
     mu: float = 0.2
     name: str = "proximal"

@@ -20,6 +20,7 @@ class Coded:
 
     byte_CB: Tensor
     length_C: Tensor  # on the CPU
+    decoded_CP: Tensor | None = None  # what reading them gives, to the bit, where the writer knows it
 
     def rows(self) -> list[bytes]:
         """Each message by itself, as it travels."""

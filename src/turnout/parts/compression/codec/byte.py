@@ -55,6 +55,7 @@ class Byte:
         rows, width = x_CP.shape
         step_CS = x_CP.new_zeros(rows, len(slots), dtype=torch.float32)
         whole_CP = torch.empty(rows, width, dtype=torch.int8, device=x_CP.device)
+        decoded_CP = torch.empty_like(x_CP)
         for i, slot in enumerate(slots):
             x_Cn = x_CP[:, slot.start : slot.start + slot.size]
             step_CS[:, i] = x_Cn.abs().amax(1).div_(LEVELS) if slot.size else 0
@@ -63,9 +64,10 @@ class Byte:
             whole_Cn = at_Cn.round_() if self.dither is None else at_Cn.add_(self.dither.at(slot, at_Cn)).floor_()
             whole_Cn.clamp_(-LEVELS, LEVELS)
             whole_CP[:, slot.start : slot.start + slot.size] = whole_Cn
-            x_Cn.sub_(whole_Cn.mul_(step_C1))
+            sent_Cn = torch.mul(whole_Cn, step_C1, out=decoded_CP[:, slot.start : slot.start + slot.size])
+            x_Cn.sub_(sent_Cn)
         byte_CB = torch.cat([bytes_of(step_CS), whole_CP.view(torch.uint8)], 1)
-        return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]))
+        return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Messages as rows again."""

@@ -5,7 +5,7 @@ Shape letters: C rows, P columns, K picked entries of a row, S pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class Ternary:
         size_CS = torch.stack([own_Ck.mean(1) for own_Ck in by_piece], 1).to(torch.float32) if by_piece else value_CK
         sent_CK = size_CS[:, table.piece_K].to(x_CP.dtype).copysign(value_CK)
         x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -sent_CK, 0))
-        return write(form, picked, size_CS, value_CK < 0)
+        return replace(write(form, picked, size_CS, value_CK < 0), decoded_CP=picked.dense(sent_CK, x_CP.shape[1]))
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Messages as rows again."""

@@ -1,0 +1,70 @@
+"""Which engine trains a model fastest on this machine: a short trial, where rules of thumb do not decide.
+
+Small models are bound by the interpreter, so that training clients together always pays. From a few megabytes a step on
+it depends on the layers: stacked products gain from shared work, torch's own kernels from being made for their size and
+from one client a core.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from turnout.engine.job import Job
+from turnout.engine.network import Network
+from turnout.engine.train import Trainer
+from turnout.parts.optimizers import Optimizer
+from turnout.types import Samples
+
+TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
+STEPS = 2  # local steps of a client in a trial
+EACH = 3  # clients a thread
+REPEATS = 2  # timed runs of each engine, in turns, after one that is not timed
+HOPELESS = 3.0  # an engine whose first run takes so many times the fastest's is not tried again
+
+
+def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Optimizer) -> str:
+    """The name of the trainer that takes least time a client, for steps on batches like x, y."""
+    jobs = {name: trial_job(trainer, x, y, optimizer) for name, trainer in trainers.items()}
+    first = {name: seconds_a_client(trainer, jobs[name]) for name, trainer in trainers.items()}
+    hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
+    found = dict.fromkeys(hopeful, float("inf"))
+    for name in REPEATS * hopeful:
+        found[name] = min(found[name], seconds_a_client(trainers[name], jobs[name]))
+    return min(found, key=found.__getitem__)
+
+
+def seconds_a_client(trainer: Trainer, job: Job) -> float:
+    """How long a job takes, by client."""
+    start = time.perf_counter()
+    trainer.train(job)
+    return (time.perf_counter() - start) / len(job.client_C)
+
+
+def trial_job(trainer: Trainer, x: Tensor, y: Tensor, optimizer: Optimizer) -> Job:
+    """A few clients who all hold the samples x, y and take steps of length 0."""
+    network, clients = trainer.network, EACH * trainer.threads
+    rows = torch.arange(len(x)).repeat(clients)
+    return Job(
+        client_C=torch.arange(clients),
+        steps_C=torch.full((clients,), STEPS),
+        samples=Samples(x, y, rows, torch.full((clients,), len(x))),
+        start_P=first_weights(network),
+        states={name: value.clone() for name, value in buffers(network).items()},
+        lr=1e-30,  # no step, but a number that an optimizer may divide by
+        batch_size=len(x),
+        drop_single=False,
+        seed=0,
+        t=0,
+        optimizer=optimizer,
+    )
+
+
+def first_weights(network: Network) -> Tensor:
+    return network.layout.pack(dict(network.module.named_parameters()))
+
+
+def buffers(network: Network) -> dict[str, Tensor]:
+    return {name: value for name, value in network.module.named_buffers() if name in network.layout.states}
