@@ -279,3 +279,29 @@ def test_devices_with_names_and_data_of_their_own(tmp_path):
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     assert (tmp_path / "run" / "names.csv").read_text().split()[0] == "client,name"
     check_replay(tmp_path / "run")
+
+
+def test_scores_on_devices(tmp_path):
+    """Labels and models of their own, an absence, a device that comes anew from its disk, one that joins late."""
+    sets = (("3", "5"), ("5", "8"), ("8", "9"), ("3", "5", "9"))
+    local = to.Local(to.Adam(0.01), epochs=2, batch_size=5)
+    alone = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+    experiment = to.Experiment(
+        world=to.World(to.data.Arriving(to.data.Digits(), sets, per_label=6, public=12)),
+        model=to.models.MLP(8),
+        algorithm=to.Scores(local=local, models={1: to.models.Logistic()}, start="carried", distil=to.Distil(epochs=1)),
+        runtime=Flower(**QUICK | {"clients": 4, "compute": alone}),
+    )
+    disk, out = tmp_path / "devices", tmp_path / "run"
+    first = devices_of(experiment, "012", disk)
+    serve_experiment(GridLink(HereGrid(first)), experiment.but(rounds=2), out)
+    second = HereGrid([first[0], *devices_of(experiment, "13", disk)])
+    serve_experiment(GridLink(second), experiment.but(rounds=4), out)
+    to.run(load(out / "replay.toml"), tmp_path / "again", quiet=True)
+    with Records.read(out / "records.sqlite") as seen, Records.read(tmp_path / "again" / "records.sqlite") as again:
+        assert seen.column("answered").tolist() == again.column("answered").tolist()
+        assert min(seen.column("answered")) < max(seen.column("asked"))
+        assert seen.metrics() == again.metrics()
+        for name in {*seen.metrics()} - {"personal_accuracy"}:  # that of the devices that can be asked
+            assert seen.curve(name)[1].tolist() == again.curve(name)[1].tolist(), name
+        assert seen.curve("personal_accuracy")[1][:2].tolist() == again.curve("personal_accuracy")[1][:2].tolist()

@@ -27,11 +27,14 @@ from turnout.experiment import Algorithm, Experiment, World
 from turnout.runtimes.clients import Clients
 from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
 from turnout.runtimes.flower.device import WeightDevice
+from turnout.runtimes.flower.devices import digest_of
 from turnout.runtimes.flower.policy import Policy
-from turnout.runtimes.flower.runtime import digest_of
 from turnout.runtimes.setup import Setup
 from turnout.tracks.building import described, enrolment_of
 from turnout.tracks.prepare import settled
+from turnout.tracks.scores.devices import ScoreDevice
+from turnout.tracks.scores.prepare import set_up
+from turnout.tracks.scores.settings import Scores
 from turnout.world.events import Calendar
 
 
@@ -92,9 +95,13 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     federation = alone(data.load(experiment.seed, data_dir), said.client)
     given = experiment.but(world=World(data), runtime=experiment.runtime.compute)
     enrolment = enrolment_of(federation)
+    if isinstance(given.algorithm, Scores):
+        clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
+        setup = set_up(given, federation, replace(enrolment, clients=clients))
+        named = Identity(said.client, described(enrolment, "").text(), digest_of(setup.experiment), said.key)
+        return ScoreDevice(named, setup, said.folder, said.policy)
     prepared, _, model = settled(given, enrolment)
-    if not isinstance(prepared.algorithm, Algorithm):
-        raise Mistake("a device trains weights; scores are for simulations so far: set algorithm to weights")
+    assert isinstance(prepared.algorithm, Algorithm)
     place = place_of(prepared.runtime.compute)
     clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
     identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)

@@ -135,7 +135,6 @@ class RoundOfWork(Generic[Done]):
     def _use_late(self) -> None:
         """Replies to earlier rounds that have come since: used, where that is wanted and the client is asked now."""
         cohort = set(self.client_C.tolist())
-        self.runtime.hear(self.post.collect())
         for number, done in self.late.items():
             if self.settings.late == "use" and number in cohort:
                 self.done[number] = done
