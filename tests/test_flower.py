@@ -18,7 +18,7 @@ from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import LEAVING, Device
+from turnout.runtimes.flower.answering import LEAVING, LEFT, Device
 from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
 from turnout.runtimes.flower.keys import sign, signed_text, verified
@@ -103,6 +103,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path):
         serve_experiment(GridLink(grid), experiment.but(rounds=t), out)
         if t == 2:
             (disk / "2" / LEAVING).touch()
+    assert (disk / "2" / LEFT).exists()  # it was told that its leaving is on record
     grid = HereGrid([first[1], *devices_of(experiment, "34", disk)])
     serve_experiment(GridLink(grid), experiment.but(rounds=6), out)
     with Records.read(out / "records.sqlite") as records:

@@ -174,6 +174,7 @@ class Devices:
             print(f"node {node} is refused: {entered}", file=sys.stderr)
             return
         entered.accepts, entered.labels = bool(head["next"]), tuple(head.get("labels") or ())
+        entered.leaving = bool(head["leaving"]) and not entered.member  # its leaving is on record: it is told so
         entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
 
     def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
