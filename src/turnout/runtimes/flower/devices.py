@@ -263,9 +263,9 @@ class Devices:
         gone = [c for c in self.enrolled if c.leaving and not c.member and c.node in free]
         letters = [Letter(c.node, "bye", question("bye", c.standing(self.run)), c.number, -2) for c in gone if c.node]
         self.post.send(letters, HELLO_SECONDS)
-        for client in gone:
-            client.leaving = False
+        for client in gone:  # whoever comes again does so as another node
             self._strangers.add(client.node or 0)
+            client.leaving, client.node = False, None
 
     def close(self) -> None:
         """Those who have left hear it; the other nodes stay connected and serve the next run."""
