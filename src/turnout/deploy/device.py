@@ -64,7 +64,7 @@ class DeviceFile:
     policy: Policy = field(default_factory=Policy)
     key: Path | None = None
     root: Path | None = None
-    look: float = 0.1
+    look: float = 0.2
     slowness: float = 0.0
 
 

@@ -32,7 +32,7 @@ BUSY = 30.0  # seconds after a message that count as a busy time
 BACK_OFF = 0.05  # seconds until a part of a message that was not there yet is asked for again
 
 
-def stay(device: Device, superlink: str, root: Path | None, key: Path | None, look: float = 0.1) -> None:
+def stay(device: Device, superlink: str, root: Path | None, key: Path | None, look: float = 0.2) -> None:
     """Answer the server's questions until the device has left; `look` seconds are between two looks for one."""
     keys = None if key is None else _key_pair(key)
     certificate = None if root is None else root.read_bytes()

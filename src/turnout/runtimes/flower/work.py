@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Done = TypeVar("Done")
 MARGIN = 0.3  # of a round's time is left for the way back, after the end of training
-POLL = 0.05  # seconds between two looks at what has come
+POLL = 0.1  # seconds between two looks at what has come
 
 
 @dataclass(frozen=True)
