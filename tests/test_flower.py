@@ -72,7 +72,7 @@ PARTS = {
     "FedAMP": {"mixing": to.FedAMP(), "server": to.ServerAdam(lr=0.01)},
     "personal Adam": {
         "local": to.Local(to.Adam(0.01), epochs=2, batch_size=10),
-        "personal": to.personal.Named("linear2.*"),
+        "personal": to.personal.Named("output.*"),
     },
     "include": {"terms": [to.Elastic(strength=0.1)], "membership": to.Membership(leave="include")},
 }
