@@ -67,7 +67,7 @@ class Deployment:
 
     def start(self, path: Path, command: list[str] | None = None) -> Process:
         log = path.with_suffix(f".{len(self.processes)}.log")
-        process = device_process(path, log) if command is None else Process(path.stem, command, log)
+        process = device_process([path], log) if command is None else Process(path.stem, command, log)
         self.processes.append(process.start())
         return process
 

@@ -20,6 +20,7 @@ Certificates = Annotated[
 ]
 AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: let nodes in whose keys were not registered.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of devices, such as device.toml.")]
 Once = Annotated[bool, typer.Option("--once", help="End where the connection is lost, instead of starting again.")]
 Stock = Annotated[bool, typer.Option("--stock", help="Run Flower's own SuperNode instead of a warm process.")]
 Pause = Annotated[float, typer.Option(help="Seconds until a lost device is started again.", hidden=True)]
@@ -76,6 +77,7 @@ def server(
     turnout deploy server app
     turnout deploy server app --host 0.0.0.0 --certificates app/certificates
     """
+    check_extra()
     from turnout.cli.screen import say
     from turnout.deploy.processes import ServerPlace, Tls
     from turnout.deploy.serving import LOOK, Serving
@@ -106,6 +108,7 @@ def demo(
     turnout deploy demo
     turnout deploy demo --rounds 20 --out runs/demo
     """
+    check_extra()
     from turnout.cli.screen import say
     from turnout.deploy.demo import play
     from turnout.running.folder import new_folder
@@ -114,20 +117,23 @@ def demo(
 
 
 @device.command("run")
-def run_device(file: File, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
+def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
     """Work for the server that the device's file names; started again where the connection is lost.
 
     \b
     turnout device run device.toml
+    turnout device run one.toml two.toml       several devices in one process
     turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
     """
     from turnout.cli.screen import say
     from turnout.deploy.device import keep_running, run_once
 
+    check_extra()
     if once:
-        run_once(file)
-    elif keep_running(file, pause, stock):
-        say("this device has left: the server has said goodbye")
+        run_once(files)
+    else:
+        keep_running(files, pause, stock)
+        say("the server has said goodbye")
 
 
 @device.command("leave")

@@ -86,7 +86,7 @@ class Demo:
                 f'folder = "disk-{i}"\n{slow}{rule}')  # fmt: skip
 
     def start(self, i: int) -> None:
-        self.devices[i] = device_process(self.file(i), self.folder / f"device-{i}.log").start()
+        self.devices[i] = device_process([self.file(i)], self.folder / f"device-{i}.log").start()
 
     def stop(self) -> None:
         for process in self.devices.values():

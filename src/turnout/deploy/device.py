@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,14 @@ from turnout.experiment import Algorithm, Experiment, World
 from turnout.runtimes.clients import Clients
 from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
 from turnout.runtimes.flower.device import WeightDevice
+from turnout.runtimes.flower.devices import digest_of
 from turnout.runtimes.flower.policy import Policy
-from turnout.runtimes.flower.runtime import digest_of
 from turnout.runtimes.setup import Setup
 from turnout.tracks.building import described, enrolment_of
 from turnout.tracks.prepare import settled
+from turnout.tracks.scores.devices import ScoreDevice
+from turnout.tracks.scores.prepare import set_up
+from turnout.tracks.scores.settings import Scores
 from turnout.world.events import Calendar
 
 
@@ -47,6 +52,7 @@ class DeviceFile:
     policy      when it works
     key         its private key, for a server that knows its devices by their keys
     root        the certificate of whoever signed the server's: without, nothing is encrypted
+    look        seconds between two looks for a message: with hundreds of devices, more
     slowness    seconds added whenever training looks at the clock, to try what slow devices do
     """
 
@@ -58,6 +64,7 @@ class DeviceFile:
     policy: Policy = field(default_factory=Policy)
     key: Path | None = None
     root: Path | None = None
+    look: float = 0.2
     slowness: float = 0.0
 
 
@@ -92,9 +99,13 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     federation = alone(data.load(experiment.seed, data_dir), said.client)
     given = experiment.but(world=World(data), runtime=experiment.runtime.compute)
     enrolment = enrolment_of(federation)
+    if isinstance(given.algorithm, Scores):
+        clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
+        setup = set_up(given, federation, replace(enrolment, clients=clients))
+        named = Identity(said.client, described(enrolment, "").text(), digest_of(setup.experiment), said.key)
+        return ScoreDevice(named, setup, said.folder, said.policy)
     prepared, _, model = settled(given, enrolment)
-    if not isinstance(prepared.algorithm, Algorithm):
-        raise Mistake("a device trains weights; scores are for simulations so far: set algorithm to weights")
+    assert isinstance(prepared.algorithm, Algorithm)
     place = place_of(prepared.runtime.compute)
     clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
     identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)
@@ -103,12 +114,21 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     return device
 
 
-def run_once(path: Path) -> None:
-    """Be this device until it has left, or the connection is lost for good."""
+def run_once(paths: Sequence[Path]) -> None:
+    """Be these devices, a thread each, until they have left, or their connections are lost for good."""
+    devices = [(open_device(path), read_device(path)) for path in paths]
+    threads = [threading.Thread(target=_stay, args=own, daemon=True) for own in devices[1:]]
+    for thread in threads:
+        thread.start()
+    _stay(*devices[0])
+    for thread in threads:
+        thread.join()
+
+
+def _stay(device: Device, said: DeviceFile) -> None:
     from turnout.runtimes.flower.warm import stay
 
-    said = read_device(path)
-    stay(open_device(path), said.superlink, said.root, said.key)
+    stay(device, said.superlink, said.root, said.key, said.look)
 
 
 def stock_command(path: Path, port: int) -> list[str]:
@@ -122,15 +142,14 @@ def stock_command(path: Path, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-def keep_running(path: Path, pause: float, stock: bool = False) -> bool:
-    """Be this device, in a process that is started again when it dies; True once it has left."""
-    folder = read_device(path).folder
-    command = [sys.executable, "-m", "turnout", "device", "run", str(path), "--once"]
-    while not (folder / LEFT).exists():
-        subprocess.run(stock_command(path, free_port()) if stock else command, env=surroundings({}), check=False)
-        if not (folder / LEFT).exists():
-            time.sleep(pause)
-    return True
+def keep_running(paths: Sequence[Path], pause: float, stock: bool = False) -> None:
+    """Be these devices, in a process that is started again when it dies, until all of them have left."""
+    if stock and len(paths) > 1:
+        raise Mistake("a stock node is one device: start one for each file")
+    while staying := [path for path in paths if not (read_device(path).folder / LEFT).exists()]:
+        own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once"]
+        subprocess.run(stock_command(paths[0], free_port()) if stock else own, env=surroundings({}), check=False)
+        time.sleep(pause)
 
 
 def ask_to_leave(path: Path) -> Path:

@@ -178,7 +178,7 @@ class ServerPlace:
         raise Mistake(f"the SuperLink does not start: look at {superlink.log}")
 
 
-def device_process(file: Path, log: Path, once: bool = True) -> Process:
-    """`turnout device run` of a device's file."""
-    command = [sys.executable, "-m", "turnout", "device", "run", str(file), *(["--once"] if once else [])]
-    return Process(file.stem, command, log, {"OMP_NUM_THREADS": "1"})
+def device_process(files: Sequence[Path], log: Path) -> Process:
+    """`turnout device run` of devices' files, which ends where the connection is lost."""
+    command = [sys.executable, "-m", "turnout", "device", "run", *map(str, files), "--once"]
+    return Process(files[0].stem, command, log, {"OMP_NUM_THREADS": "1"})

@@ -18,7 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from turnout.clients.store import ENROLLED
+from turnout.config.write import to_table
 from turnout.data.description import read_text
+from turnout.data.federation import digest
 from turnout.errors import Mistake
 from turnout.runtimes import wire
 from turnout.runtimes.flower.enrolled import Client, Enrolled, likeness
@@ -58,9 +60,9 @@ class Notes:
 class Devices:
     """Real clients. `run` is this run's own mark; devices keep their rows by it."""
 
-    def __init__(self, settings: Flower, digest: str):
+    def __init__(self, settings: Flower, mark: str):
         connection = current()
-        self.settings, self.digest = settings, digest
+        self.settings, self.digest = settings, mark
         self.enrolled = Enrolled(settings.clients)
         self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
         self.data = connection.data
@@ -164,17 +166,18 @@ class Devices:
 
     def _enter(self, heard: Heard) -> None:
         node, head = heard.letter.node, heard.head
-        wrong = heard.wrong or self._wrong_introduction(node, head)
+        wrong = heard.wrong or self.wrong_introduction(node, head)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):
             self._strangers.add(node)
             self.notes.refused.append(f"node {node}: {entered}")
             print(f"node {node} is refused: {entered}", file=sys.stderr)
             return
-        entered.accepts = bool(head["next"])
+        entered.accepts, entered.labels = bool(head["next"]), tuple(head.get("labels") or ())
+        entered.leaving = bool(head["leaving"]) and not entered.member  # its leaving is on record: it is told so
         entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
 
-    def _wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
+    def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
         for name, kind in {"examples": int, "data": str, "digest": str, "key": str, "signature": str}.items():
             if type(head.get(name)) is not kind:
                 return f"its introduction has no {name}"
@@ -260,9 +263,9 @@ class Devices:
         gone = [c for c in self.enrolled if c.leaving and not c.member and c.node in free]
         letters = [Letter(c.node, "bye", question("bye", c.standing(self.run)), c.number, -2) for c in gone if c.node]
         self.post.send(letters, HELLO_SECONDS)
-        for client in gone:
-            client.leaving = False
+        for client in gone:  # whoever comes again does so as another node
             self._strangers.add(client.node or 0)
+            client.leaving, client.node = False, None
 
     def close(self) -> None:
         """Those who have left hear it; the other nodes stay connected and serve the next run."""
@@ -270,3 +273,10 @@ class Devices:
         while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
             self.post.collect()
             time.sleep(POLL)
+
+
+def digest_of(experiment: Any) -> str:
+    """What server and devices must agree on."""
+    table = to_table(experiment)
+    algorithm = {name: part for name, part in table["algorithm"].items() if name not in ("membership", "selection")}
+    return digest(repr([algorithm, *(table.get(name) for name in ("model", "task", "seed", "start"))]))

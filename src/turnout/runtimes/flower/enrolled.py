@@ -74,6 +74,7 @@ class Client:
     durable: int = NEVER  # the same, as of the last checkpoint
     member: bool = False  # whether its joining was announced, and not its leaving
     mine: Tensors | None = None  # what it sent with its leaving, for the terms
+    labels: tuple[int, ...] = ()  # of the score track
     # from here on not in the checkpoint
     node: int | None = None
     accepts: bool = False  # whether it has said that it takes work in the next round
@@ -142,6 +143,7 @@ class Enrolled:
         return {
             str(c.number): {
                 "name": c.name, "examples": c.examples, "key": c.key, "used": c.used, "member": c.member,
+                "labels": list(c.labels),
                 "mine": {name.replace("/", "|"): value for name, value in (c.mine or {}).items()},
             }
             for c in self
@@ -160,5 +162,5 @@ class Enrolled:
             mine = {name.replace("|", "/"): value for name, value in kept["mine"].items()}
             self.by_number[int(number)] = Client(
                 int(number), kept["name"], kept["examples"], kept["key"], kept["used"], kept["used"], kept["member"],
-                mine or None, connected.get(kept["name"]),
+                mine or None, tuple(kept["labels"]), connected.get(kept["name"]),
             )  # fmt: skip

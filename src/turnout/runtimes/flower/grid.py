@@ -1,29 +1,46 @@
-"""Flower's Grid as a link: parts of a message are byte arrays of one record, so that equal parts are stored once."""
+"""Flower's Grid as a link. Large parts of a message are byte arrays, so that equal ones are stored once on the way; the
+small ones go together in one record, since every array of a message costs exchanges of its own."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from turnout.runtimes.flower.link import Answer, Parts
 
-RECORD, FORM = "turnout", "turnout.bytes"
+LARGE, SMALL, FORM = "turnout", "turnout.small", "turnout.bytes"
+MOST = 1 << 15  # bytes of a small part
+FRESH = 1.0  # seconds for which the list of nodes is good
 
 
 def content_of(parts: Parts) -> RecordDict:
     """Parts as a message's content."""
-    arrays = {name: Array(dtype="uint8", shape=(len(data),), stype=FORM, data=data) for name, data in parts.items()}
-    return RecordDict({RECORD: ArrayRecord(arrays)})
+    small: dict[str, Any] = {name: data for name, data in parts.items() if len(data) <= MOST}
+    large = {
+        name: Array(dtype="uint8", shape=(len(data),), stype=FORM, data=data)
+        for name, data in parts.items()
+        if name not in small
+    }
+    content = RecordDict({SMALL: ConfigRecord(small)})
+    if large:
+        content[LARGE] = ArrayRecord(large)
+    return content
 
 
 def parts_of(content: RecordDict) -> Parts:
     """The parts in a message's content; none where it is somebody else's."""
-    record = content.get(RECORD)
-    if not isinstance(record, ArrayRecord):
-        return {}
-    return {name: array.data for name, array in record.items() if array.stype == FORM}
+    small, large = content.get(SMALL), content.get(LARGE)
+    parts: Parts = {}
+    if isinstance(small, ConfigRecord):
+        parts |= {name: data for name, data in small.items() if isinstance(data, bytes)}
+    if isinstance(large, ArrayRecord):
+        parts |= {name: array.data for name, array in large.items() if array.stype == FORM}
+    return parts
 
 
 class GridLink:
@@ -31,9 +48,13 @@ class GridLink:
 
     def __init__(self, grid: Grid):
         self.grid = grid
+        self._nodes, self._seen = set[int](), -math.inf
 
     def nodes(self) -> set[int]:
-        return set(self.grid.get_node_ids())
+        """Who is connected, as of the last second: the server looks often."""
+        if time.monotonic() - self._seen > FRESH:
+            self._nodes, self._seen = set(self.grid.get_node_ids()), time.monotonic()
+        return set(self._nodes)
 
     def send(self, letters: Sequence[tuple[int, Parts]], seconds: float) -> list[str | None]:
         messages = [Message(content_of(parts), node, "query", ttl=seconds) for node, parts in letters]

@@ -26,7 +26,7 @@ from turnout.parts.local import turn_out
 from turnout.runtimes import wire
 from turnout.runtimes.border import fault
 from turnout.runtimes.clients import Clients, farewell_of
-from turnout.runtimes.flower.devices import Devices
+from turnout.runtimes.flower.devices import Devices, digest_of
 from turnout.runtimes.flower.enrolled import Client
 from turnout.runtimes.flower.link import Parts
 from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, question, work_parts
@@ -102,8 +102,9 @@ class FlowerRuntime(Devices):
         if self._template is None:
             self._template = template(self.setup, self._described(), download)
         work = Work(download.t, partial(self._work_parts, download), partial(self.checked, download=download))
-        done = RoundOfWork(self, client_C, work, self._late).play()
-        self._late.clear()
+        self.hear(self.post.collect())
+        late, self._late = self._late, {}
+        done = RoundOfWork(self, client_C, work, late).play()
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
         turnout = self._turnout(client_C, steps_C, download.t)
         counts_C = self.algorithm.weighting.counts(turnout)
@@ -301,13 +302,3 @@ def check_parts(setup: Setup, settings: Flower) -> None:
     if algorithm.membership.drop is not None and any(term.mine(setup.model.flat_P) for term in algorithm.terms):
         raise Mistake("algorithm.membership.drop drops clients that are away, and these cannot say the farewell that "
                       "algorithm.terms need: leave one of them out")  # fmt: skip
-
-
-def digest_of(experiment: Any) -> str:
-    """What server and devices must agree on."""
-    from turnout.config.write import to_table
-    from turnout.data.federation import digest
-
-    table = to_table(experiment)
-    algorithm = {name: part for name, part in table["algorithm"].items() if name not in ("membership", "selection")}
-    return digest(repr([algorithm, *(table.get(name) for name in ("model", "task", "seed", "start"))]))

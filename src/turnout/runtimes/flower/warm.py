@@ -27,13 +27,13 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from turnout.runtimes.flower.answering import LEFT, Device
 from turnout.runtimes.flower.apps import answered
 
-QUICK, CALM = 0.1, 1.0  # seconds between two looks for a message, after a busy time and otherwise
+CALM = 10  # times as long between two looks for a message, when there was none for a while
 BUSY = 30.0  # seconds after a message that count as a busy time
 BACK_OFF = 0.05  # seconds until a part of a message that was not there yet is asked for again
 
 
-def stay(device: Device, superlink: str, root: Path | None, key: Path | None) -> None:
-    """Answer the server's questions until the device has left."""
+def stay(device: Device, superlink: str, root: Path | None, key: Path | None, look: float = 0.2) -> None:
+    """Answer the server's questions until the device has left; `look` seconds are between two looks for one."""
     keys = None if key is None else _key_pair(key)
     certificate = None if root is None else root.read_bytes()
     with http_request_response(superlink, root is None, certificate, keys) as connection:
@@ -46,7 +46,7 @@ def stay(device: Device, superlink: str, root: Path | None, key: Path | None) ->
                 _reply(_answer(device, message), send, push, time.monotonic())
                 last = time.monotonic()
             else:
-                time.sleep(QUICK if time.monotonic() - last < BUSY else CALM)
+                time.sleep(look if time.monotonic() - last < BUSY else min(CALM * look, max(1.0, look)))
 
 
 def _received(receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Done = TypeVar("Done")
 MARGIN = 0.3  # of a round's time is left for the way back, after the end of training
-POLL = 0.05  # seconds between two looks at what has come
+POLL = 0.1  # seconds between two looks at what has come
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,6 @@ class RoundOfWork(Generic[Done]):
     def _use_late(self) -> None:
         """Replies to earlier rounds that have come since: used, where that is wanted and the client is asked now."""
         cohort = set(self.client_C.tolist())
-        self.runtime.hear(self.post.collect())
         for number, done in self.late.items():
             if self.settings.late == "use" and number in cohort:
                 self.done[number] = done

@@ -12,9 +12,11 @@ from turnout.engine.trainers import place_of
 from turnout.errors import Mistake
 from turnout.exchange import Enrolment
 from turnout.experiment import Evaluate, Experiment
+from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.task import Classification
 from turnout.tracks.building import bound, first_calendar, try_turnout
+from turnout.tracks.scores.devices import DeviceScores
 from turnout.tracks.scores.inprocess import InProcessScores
 from turnout.tracks.scores.model_plan import ModelPlan
 from turnout.tracks.scores.parted import scores_in_parts
@@ -28,7 +30,19 @@ from turnout.tracks.track import fingerprint
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 
-RUNTIMES: dict[type, ScoreFactory] = {InProcess: InProcessScores, Processes: scores_in_parts, Ray: scores_in_parts}
+
+def on_devices(setup: ScoreSetup) -> DeviceScores:
+    """Real devices; the settings are the experiment's."""
+    assert isinstance(setup.experiment.runtime, Flower)
+    return DeviceScores(setup, setup.experiment.runtime)
+
+
+RUNTIMES: dict[type, ScoreFactory] = {
+    InProcess: InProcessScores,
+    Processes: scores_in_parts,
+    Ray: scores_in_parts,
+    Flower: on_devices,
+}
 
 
 def prepare_scores(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> ScoreTrack:

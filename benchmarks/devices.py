@@ -1,0 +1,143 @@
+"""A SuperLink with many warm devices, a fifth of which are killed every round: does training go on, does memory grow?
+
+    python benchmarks/devices.py --devices 200 --rounds 50
+
+Devices are threads of a few processes; every round some of the processes are killed without warning and started again.
+The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, how many answered, the memory
+of the server and of the SuperLink, and in the end whether every client's rows are there and can be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+import turnout as to
+from turnout.config.read import to_toml
+from turnout.deploy.app import PROJECT
+from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
+from turnout.deploy.serving import Serving
+from turnout.records.records import Records
+from turnout.running.loop import run_id
+from turnout.runtimes import wire
+
+
+def experiment(devices: int, rounds: int, seconds: float) -> to.Experiment:
+    local = to.Local(to.SGD(lr=0.05), epochs=1, batch_size=4)
+    return to.Experiment(
+        world=to.World(to.data.Digits(clients=devices)),
+        model=to.models.MLP(32),
+        algorithm=to.Algorithm(local, terms=[to.Scaffold()]),
+        rounds=rounds,
+        evaluate=to.Evaluate(every=10),
+        runtime=to.Flower(
+            clients=devices, start_with=int(0.9 * devices), least=devices // 2, server_data=True, close_at=0.9,
+            round_seconds=seconds, request_seconds=seconds / 2,
+        ),
+    )  # fmt: skip
+
+
+class Load:
+    """The processes in a folder."""
+
+    def __init__(self, folder: Path, devices: int, together: int, given: to.Experiment, look: float):
+        self.folder, self.out, port = folder, folder / "run", free_port()
+        (folder / "app").mkdir(parents=True)
+        (folder / "experiment.toml").write_text(to_toml(given))
+        (folder / "app" / "pyproject.toml").write_text(
+            PROJECT.format(experiment=folder / "experiment.toml", out=self.out)
+        )
+        place = ServerPlace(folder / "app", folder / "server", port=port)
+        self.serving = Serving(place, folder / "experiment.toml", self.out, say=lambda words: None)
+        files = [self.device(i, port, look) for i in range(devices)]
+        parts = [files[i : i + together] for i in range(0, devices, together)]
+        self.processes = [device_process(part, folder / f"{part[0].stem}.log") for part in parts]
+
+    def device(self, i: int, port: int, look: float) -> Path:
+        path = self.folder / f"device-{i}.toml"
+        path.write_text(
+            f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{port}"\n'
+            f'folder = "disk/{i}"\nlook = {look}\n'
+        )
+        return path
+
+    def memory(self) -> tuple[float, float]:
+        """Of the server's process and of the SuperLink, in MB."""
+        superlink = self.serving.superlink
+        link = superlink.popen.pid if superlink and superlink.popen else None
+        return resident(self.serving.pid()), resident(link)
+
+    def whole(self) -> tuple[int, int]:
+        """Clients whose replies were used, and those of them whose rows are there and are numbers."""
+        (file,) = (self.out / "clients").glob("enrolled-*.safetensors")
+        clients, good, run = wire.unpack(file.read_bytes())["clients"], 0, run_id(self.out)
+        used = {name: client["used"] for name, client in clients.items() if client["used"] >= 0}
+        for name, t in used.items():
+            rows = load_file(self.folder / "disk" / name / "rows" / run / f"{t:07d}.safetensors")
+            good += all(bool(np.isfinite(value.numpy()).all()) for value in rows.values())
+        return len(used), good
+
+
+def resident(pid: int | None) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return float("nan")
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def play(load: Load, kill: float) -> None:
+    """Until the last round: after each, kill some processes and start those that were killed before."""
+    chance, dead, told = random.Random(0), list[Process](), 0
+    load.serving.start()
+    for process in load.processes:
+        process.start()
+    began = time.monotonic()
+    while not load.serving.watch():
+        if load.serving.rounds_done() > told:
+            told = load.serving.rounds_done()
+            server, link = load.memory()
+            seconds = time.monotonic() - began
+            print(f"round {told - 1}: {seconds:6.1f} s, server {server:.0f} MB, SuperLink {link:.0f} MB", flush=True)
+            for process in dead:
+                process.start()
+            dead = chance.sample(load.processes, round(kill * len(load.processes)))
+            for process in dead:
+                process.kill()
+            began = time.monotonic()
+        time.sleep(0.2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--together", type=int, default=10, help="devices in a process")
+    parser.add_argument("--kill", type=float, default=0.2, help="part of the processes that is killed every round")
+    parser.add_argument("--seconds", type=float, default=60.0, help="at most a round")
+    parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        given = experiment(asked.devices, asked.rounds, asked.seconds)
+        load = Load(Path(folder), asked.devices, asked.together, given, asked.look)
+        try:
+            play(load, asked.kill)
+        finally:
+            for process in load.processes:
+                process.kill()
+            load.serving.stop()
+        with Records.read(load.out / "records.sqlite") as records:
+            answered, accuracy = records.column("answered"), records.curve("global_accuracy")[1]
+        used, good = load.whole()
+        print(f"answered {answered.min()} to {answered.max()}, accuracy {accuracy[0]:.3f} -> {accuracy[-1]:.3f}")
+        print(f"{used} clients have rows, {good} of them are whole")
+
+
+if __name__ == "__main__":
+    main()

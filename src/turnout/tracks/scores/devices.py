@@ -1,0 +1,228 @@
+"""The score track on real devices: the server's side (runtimes/flower/devices.py), and the device's.
+
+A device's model never leaves it. What it has built waits in its memory until the server says that its scores were used,
+so it has to be a warm one (`turnout device run`); what it has learnt is on its disk before it says so.
+
+Shape letters: C clients of the cohort, I any clients, R public samples, T those tested on, l labels of one client.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnout.data.labels import Public
+from turnout.errors import Mistake
+from turnout.machine.files import write_whole
+from turnout.runtimes.flower.answering import Answering, Device, Identity
+from turnout.runtimes.flower.devices import Devices, digest_of
+from turnout.runtimes.flower.enrolled import Client
+from turnout.runtimes.flower.link import Parts
+from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, Standing, question
+from turnout.runtimes.flower.policy import Policy
+from turnout.runtimes.flower.post import Heard
+from turnout.runtimes.flower.settings import Flower
+from turnout.runtimes.flower.work import RoundOfWork, Work
+from turnout.runtimes.wire import pack, unpack
+from turnout.tracks.scores import wire
+from turnout.tracks.scores.clients import ScoreClients
+from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
+from turnout.tracks.scores.setup import ScoreSetup
+from turnout.types import State, flatten
+
+BAD = (Mistake, KeyError, TypeError, AttributeError, ValueError, RuntimeError)  # what unreadable answers raise
+
+
+class DeviceScores(Devices):
+    """The server's side. Labels are as devices said when they enrolled."""
+
+    simulation = None
+
+    def __init__(self, setup: ScoreSetup, settings: Flower):
+        super().__init__(settings, digest_of(setup.experiment))
+        if settings.late == "use":
+            raise Mistake("runtime.late = 'use' takes updates of weights: leave it out where scores are federated")
+        self.setup, self.full_work = setup, setup.algorithm.local.full_work
+        self.samples, self.labels = len(setup.public.x), len(setup.federation.labels)
+        self._averages: dict[str, Any] = {}
+
+    def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
+        return [torch.tensor(self.enrolled[c].labels, dtype=torch.int64) for c in client_C.tolist()]
+
+    def wrong_introduction(self, node: int, head: State) -> str | None:
+        said = head.get("labels")
+        whole = isinstance(said, list) and all(type(label) is int and 0 <= label < self.labels for label in said)
+        if not whole or not said or said != sorted(set(said)):
+            return "its labels are not labels of the public samples"
+        return super().wrong_introduction(node, head)
+
+    def build(self, request: BuildRequest) -> BuildAnswer:
+        self._averages = request.averages
+        common = pack({"t": request.t, "lr": request.lr, "averages": request.averages})
+
+        def parts(client: Client, seconds: float) -> Parts:
+            return question("work", client.standing(self.run)) | {COMMON: common}
+
+        work = Work(request.t, parts, self._built)
+        done = RoundOfWork(self, request.client_C, work, {}).play()
+        answer = BuildAnswer.nobody(self.full_work)
+        for number in sorted(done):
+            answer = answer.plus(done[number])
+        return answer.among(request.client_C)
+
+    def _built(self, client: Client, heard: Heard) -> BuildAnswer | None:
+        """What a client has built; None where it did no work, or where its answer cannot be used."""
+        if REPLY not in heard.parts:
+            return None
+        try:
+            answer = wire.build_answer_of(unpack(heard.parts[REPLY]))
+            wrong = self._wrong(client, answer)
+        except BAD as error:
+            wrong = f"its scores cannot be read ({type(error).__name__})"
+        if wrong is None:
+            return answer
+        self.notes.refused.append(f"{client.name}: {wrong}")
+        return None
+
+    def _wrong(self, client: Client, answer: BuildAnswer) -> str | None:
+        turnout, (reply,) = answer.turnout, answer.replies
+        own = torch.tensor(client.labels)
+        if turnout.client_C.tolist() != [client.number] or reply.client != client.number:
+            return "its scores are another client's"
+        if not 0 < float(turnout.work_C[0]) <= self.full_work or turnout.full_work != self.full_work:
+            return f"it reports {float(turnout.work_C[0])} units of work of {self.full_work}"
+        if not torch.equal(reply.set_l, own) or tuple(reply.f_Rl.shape) != (self.samples, len(own)):
+            return f"its scores are {tuple(reply.f_Rl.shape)}, not {(self.samples, len(own))}"
+        if not reply.f_Rl.is_floating_point() or not bool(torch.isfinite(reply.f_Rl).all()):
+            return "its scores are not numbers"
+        counts = (reply.examples, reply.weight_bytes)
+        if any(type(n) is not int or not 0 <= n < 1 << 40 for n in counts) or reply.examples == 0:
+            return f"it reports {reply.examples!r} samples"
+        return None if type(reply.finite) is bool else "it does not say whether its scores are numbers"
+
+    def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
+        tree = wire.learn_request_tree(request)
+        common = pack({"t": request.t, "open": tree["open"], "tested": tree["tested"]})
+        clients, parts = [self.enrolled[c] for c in request.client_C.tolist()], {}
+        for client in clients:
+            own = pack({"mean": {str(client.number): request.mean[client.number]}})
+            parts[client.number] = question("learn", client.standing(self.run)) | {COMMON: common, OWN: own}
+        found = []
+        for number, heard in self.survey("learn", clients, parts).items():
+            reply = self._learnt(number, heard, request)
+            if reply is not None:
+                self.enrolled[number].used = request.t
+                found.append(reply)
+        return sorted(found, key=lambda reply: reply.client)
+
+    def _learnt(self, number: int, heard: Heard, request: LearnRequest) -> LearnReply | None:
+        try:
+            (reply,) = wire.learn_replies_of(unpack(heard.parts[REPLY]))
+            tensors = flatten(reply.weights)[0]
+            known = flatten(self._averages)[0]
+        except BAD:
+            return None
+        shape = (int(request.tested_R.sum()) if request.tested_R.dtype == torch.bool else len(request.tested_R),
+                 len(self.enrolled[number].labels))  # fmt: skip
+        good = reply.client == number and (reply.output_Tl is None or tuple(reply.output_Tl.shape) == shape)
+        values = [*tensors.values(), *([] if reply.output_Tl is None else [reply.output_Tl])]
+        good = good and all(bool(torch.isfinite(v.double()).all()) for v in values)
+        return reply if good and all(known[n].shape == v.shape for n, v in tensors.items() if n in known) else None
+
+    def forget(self, client_I: Tensor) -> None:
+        for c in client_I.tolist():
+            self.enrolled[c].used = NEVER
+
+    def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
+        clients, common = [self.enrolled[c] for c in client_C.tolist()], pack({"tested": tested_R})
+        parts = {c.number: question("measure", c.standing(self.run)) | {COMMON: common} for c in clients}
+        found = []
+        for number, heard in self.survey("measure", clients, parts).items():
+            try:
+                (own,) = wire.own_outputs_of(unpack(heard.parts[REPLY]))
+            except BAD:
+                continue
+            if own.client == number and own.output_Tl.shape[1] == len(own.set_l) and own.output_Tl.dim() == 2:
+                found.append(own)
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        return {"cohort": 8 * self.samples * self.labels * cohort}
+
+
+class ScoreDevice(Device):
+    """A device with a model of its own, which scores public samples."""
+
+    def __init__(self, identity: Identity, setup: ScoreSetup, folder: Path, policy: Policy | None = None):
+        super().__init__(identity, folder, policy)
+        unlabelled = replace(setup.public, y_R=setup.public.y_R.new_full((len(setup.public.x),), -1))
+        self.make = partial(ScoreClients, replace(setup, public=unlabelled))
+        self.public: Public = setup.public
+        self.clients: ScoreClients | None = None
+        self.examples = int(setup.federation.examples(torch.tensor([0]))[0])
+
+    def questions(self) -> dict[str, Answering]:
+        return {"work": self._build, "learn": self._learn, "measure": self._measure}
+
+    def introduction(self) -> dict[str, Any]:
+        return {"examples": self.examples, "labels": self.public.label_set(0, 0).tolist()}
+
+    def _place(self, run: str, t: int) -> Path:
+        return self.folder / "rows" / run / f"{t:07d}"
+
+    def settle(self, standing: Standing) -> bool:
+        """Go to the model of the last scores that were used."""
+        if standing == self.standing and self.clients is not None:
+            return True
+        self.clients, self.standing = self.make([standing.client]), standing
+        if standing.used > NEVER:
+            place = self._place(standing.run, standing.used)
+            try:
+                self.clients.load(place, json.loads((place / "files.json").read_text()))
+            except (OSError, ValueError):
+                self.standing = None
+                return False
+        for place in self._place(standing.run, 0).parent.glob("*"):
+            if not standing.durable <= int(place.name) <= standing.used:
+                shutil.rmtree(place)
+        return True
+
+    def _at_work(self) -> ScoreClients:
+        assert self.clients is not None
+        return self.clients
+
+    def _build(self, head: State, standing: Standing, parts: Parts) -> Parts:
+        tree = unpack(parts[COMMON]) | {"client": torch.tensor([standing.client])}
+        answer = self._at_work().build(wire.build_request_of(tree), torch.ones(1, dtype=torch.float64))
+        if not answer.replies:
+            return self.said(standing)
+        return self.said(standing) | {REPLY: pack(wire.build_answer_tree(answer))}
+
+    def _learn(self, head: State, standing: Standing, parts: Parts) -> Parts:
+        request = wire.learn_request_of(unpack(parts[COMMON]) | unpack(parts[OWN]))
+        replies = self._at_work().learn(request)
+        if not replies:
+            return self.said(standing)
+        place = self._place(standing.run, request.t)
+        shutil.rmtree(place, ignore_errors=True)
+        files = self._at_work().save(place, "rows", [])
+        write_whole(place / "files.json", json.dumps(files))
+        self.standing = replace(standing, used=request.t)
+        return self.said(standing) | {REPLY: pack(wire.learn_replies_tree(replies))}
+
+    def _measure(self, head: State, standing: Standing, parts: Parts) -> Parts:
+        found = self._at_work().measure(torch.tensor([standing.client]), unpack(parts[COMMON])["tested"])
+        if not found:
+            return self.said(standing)
+        return self.said(standing) | {REPLY: pack(wire.own_outputs_tree(found))}
