@@ -33,7 +33,7 @@ from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_
 from turnout.records.now import end_now, keep_now
 from turnout.records.records import Records, export_events, export_turnout
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.running.folder import contents, refuse_full
+from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
@@ -288,6 +288,7 @@ def begin(
         _refuse_other_engine(prepared, folder, other_engine)
     if not settings.exists() or not (folder / "environment.json").exists():
         check_reads_back(experiment)
+        make_folder(folder)
         write_whole(settings, text_with_checksum(to_toml(experiment)))
     elif renewed is not None:
         write_whole(settings, text_with_checksum(renewed))
