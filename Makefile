@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-gpu campaign bench format clean
+.PHONY: demo test test-slow test-gpu campaign bench docs wheel format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -32,6 +32,14 @@ test-gpu:
 	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
 	PYTHONPATH=src $(PYTHON) -m pytest -n 8
 
+# The documentation as a site, site/index.html: readable without a network.
+docs: $(READY)
+	$(BIN)/pip install --quiet -e '.[docs]' -c constraints.txt
+	$(BIN)/mkdocs build --quiet
+
+wheel: $(READY)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 
@@ -40,7 +48,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # torch first and pinned: an unpinned one may bring gigabytes of GPU libraries.
 $(READY): pyproject.toml constraints.txt
