@@ -184,6 +184,7 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
 def check_resumed(found: Combination, folder: Path) -> Played:
     """A run, killed in the round after a checkpoint and resumed, is the run that nobody disturbed."""
     whole, killed, kinds = folder / "whole", folder / "killed", "records.sqlite*"
+    whole.mkdir(parents=True)
     track = begin(found.experiment(), whole, resume=False)
     spoil(track, torch.tensor([SICK] if found.sick else [], dtype=torch.int64))
     rounds = []

@@ -139,6 +139,7 @@ def folder_run(experiment: to.Experiment, folder: Path) -> to.Run:
 
 def stopped_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> to.Run:
     """The same run, left alone after some rounds and gone on with from its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     steps = rounds_of(begin(experiment, folder, resume=False), folder)
     for _ in range(after):
         next(steps)
