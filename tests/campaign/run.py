@@ -68,7 +68,7 @@ def sanitized(compiler: str | None) -> dict[str, object]:
         return {"tried": {}, "wrong": []}
     with tempfile.TemporaryDirectory() as home:
         wrapper = Path(home) / "sanitized-cc"
-        wrapper.write_text(f'#!/bin/sh\nexec {compiler} {SANITIZED} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O1 {SANITIZED}\n')
         wrapper.chmod(0o755)
         names = [
             subprocess.run([compiler, f"-print-file-name={lib}"], capture_output=True, text=True).stdout.strip()
@@ -80,9 +80,14 @@ def sanitized(compiler: str | None) -> dict[str, object]:
         }  # fmt: skip
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SOURCES]
         done = subprocess.run(tests, env=environment, cwd=HERE.parent.parent, capture_output=True, text=True)
-        made = len(list((Path(home) / "turnout" / "kernels").glob("*.so")))
+        kernels = Path(home) / "turnout" / "kernels"
+        made, failed = len(list(kernels.glob("*.so"))), len(list(kernels.glob("*.failed")))
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-    wrong = [f"sanitized kernels: {done.stdout[-1500:]}{done.stderr[-1500:]}"] if done.returncode or not made else []
+    wrong = (
+        [f"sanitized kernels: {done.stdout[-1500:]}{done.stderr[-1500:]}"]
+        if done.returncode or failed or not made
+        else []
+    )
     print(f"sanitizers over {made} kernels: {last}")
     return {"tried": {"sanitized kernels": made}, "wrong": wrong}
 
