@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from turnout import __version__
 from turnout.advising.candidates import PLAIN
 from turnout.advising.fleet import percent
 from turnout.advising.intervals import interval_chart
 from turnout.advising.race import BOUND
 from turnout.config.read import to_toml
 from turnout.report.charts import Series, line_chart
-from turnout.report.svg import packaged
 from turnout.report.templates import render, trusted
 from turnout.report.units import duration, title_of
+from turnout.report.whole_page import whole_page
 
 if TYPE_CHECKING:
     from turnout.advising.advice import Advice
@@ -31,19 +30,14 @@ def page(advice: Advice) -> str:
         _ranking(advice), _curves(advice), _hinges(advice), _cost(advice), _log(advice), _method(advice),
         _not_tried(advice), _file(advice),
     ]  # fmt: skip
-    found = render(
-        "page.html",
+    return whole_page(
         title=f"Advice for {advice.facts.path}",
         warnings=[] if advice.best else [advice.sentence()],
         notes=[advice.sentence()] if advice.best else [],
-        kinds=[],
         facts=_facts(advice),
         sections=[s for s in sections if s],
-        version=__version__,
-        style=Markup(packaged("charts.css") + packaged("page.css")),
-        script=Markup(packaged("page.js")),
+        source="the runs of a race",
     )
-    return str(found) + "\n"
 
 
 def short_html(advice: Advice) -> str:

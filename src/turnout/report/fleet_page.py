@@ -49,7 +49,7 @@ def _sections(
 ) -> list[Markup]:
     sections = [
         render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
-        render("maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)]),
+        render("wide_maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)], charts=[]),
         *charts_section("Turnout", _turnout_charts(found)),
         *charts_section("Clients", _client_charts(fleet, found)),
     ]

@@ -20,13 +20,12 @@ from turnout.report.history import RECORDED, UNITS
 from turnout.report.maps import turnout_charts, turnout_map
 from turnout.report.page import common_kinds, facts, notes, variants_of
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.templates import trusted
+from turnout.report.templates import render, trusted
 from turnout.report.units import Unit, show, title_of
 from turnout.report.warnings import warnings_in
 from turnout.running.state import RECORDS
 from turnout.watch.devices import devices_of, is_deployment
 from turnout.watch.overview import run_row
-from turnout.watch.templates import render
 from turnout.watch.watched import Watched
 
 RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
@@ -82,7 +81,7 @@ def _recent_turnout(runs: Runs) -> list[Markup]:
     maps = [turnout_map(turnout, title)]
     charts = trusted(turnout_charts(runs))
     note = f"From round {since + 1} on." if since >= 0 else ""
-    return [render("recent.html", title="Who turns up", note=note, maps=maps, charts=charts)]
+    return [render("wide_maps.html", title="Who turns up", note=note, maps=maps, charts=charts)]
 
 
 def compare_page(watched: Watched, names: Sequence[str]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(where)
+        found.listen(128)  # from now on a browser waits until the pages are there
     except OSError:
         found.close()
         raise
