@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="at most a round")
     parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended too
     with tempfile.TemporaryDirectory() as folder:
         given = experiment(asked.devices, asked.rounds, asked.seconds)
         load = Load(Path(folder), asked.devices, asked.together, given, asked.look)
