@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ from turnout.running.loop import run_id
 from turnout.runtimes import wire
 
 
-def experiment(devices: int, rounds: int, seconds: float) -> to.Experiment:
+def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to.Experiment:
     local = to.Local(to.SGD(lr=0.05), epochs=1, batch_size=4)
     return to.Experiment(
         world=to.World(to.data.Digits(clients=devices)),
@@ -37,7 +38,7 @@ def experiment(devices: int, rounds: int, seconds: float) -> to.Experiment:
         rounds=rounds,
         evaluate=to.Evaluate(every=10),
         runtime=to.Flower(
-            clients=devices, start_with=int(0.9 * devices), least=devices // 2, server_data=True, close_at=0.9,
+            clients=devices, start_with=int(0.9 * devices), least=devices // 2, server_data=True, close_at=close_at,
             round_seconds=seconds, request_seconds=seconds / 2,
         ),
     )  # fmt: skip
@@ -121,10 +122,12 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=10, help="devices in a process")
     parser.add_argument("--kill", type=float, default=0.2, help="part of the processes that is killed every round")
     parser.add_argument("--seconds", type=float, default=60.0, help="at most a round")
+    parser.add_argument("--close", type=float, default=0.75, help="part of those who accepted that closes a round")
     parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended too
     with tempfile.TemporaryDirectory() as folder:
-        given = experiment(asked.devices, asked.rounds, asked.seconds)
+        given = experiment(asked.devices, asked.rounds, asked.seconds, asked.close)
         load = Load(Path(folder), asked.devices, asked.together, given, asked.look)
         try:
             play(load, asked.kill)

@@ -118,7 +118,8 @@ def for_devices(experiment: Experiment) -> Experiment:
     if isinstance(experiment.runtime, Flower):
         return experiment
     world = World(experiment.world.data, Always())
-    return experiment.but(world=world, runtime=Flower(compute=experiment.runtime.compute))
+    clients = getattr(experiment.world.data, "clients", None) or Flower().clients
+    return experiment.but(world=world, runtime=Flower(clients=clients, compute=experiment.runtime.compute))
 
 
 def app_files(folder: Path, experiment: Experiment) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,9 +14,11 @@ from typing import Any
 from turnout.deploy.processes import Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
 from turnout.errors import Mistake
+from turnout.machine.files import write_whole
 from turnout.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
+SUPERLINK = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not started again
 PATIENCE = 60.0  # seconds within which a submitted run must have begun
 
@@ -43,11 +46,30 @@ class Serving:
         self.place.work.mkdir(parents=True, exist_ok=True)
         beside(self.out, FINISHED).unlink(missing_ok=True)
         self.place.configure()
-        self.superlink = self.place.superlink().start()
-        self.place.wait(self.superlink)
+        self._end_orphans()
+        self._start_superlink()
         self.say(f"the SuperLink listens at {self.place.host}:{self.place.port}")
         self.register()
         self.submit()
+
+    def _start_superlink(self) -> None:
+        self.superlink = self.place.superlink().start()
+        assert self.superlink.popen is not None
+        write_whole(self.place.work / SUPERLINK, str(self.superlink.popen.pid))
+        self.place.wait(self.superlink)
+
+    def _end_orphans(self) -> None:
+        """End what an earlier server of this folder has left behind that was killed without warning."""
+        for file, word in (
+            (self.place.work / SUPERLINK, "flower-superlink"),
+            (beside(self.out, PID), "flwr-serverapp"),
+        ):
+            pid = number_in(file)
+            if pid is not None and word in command_of(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                while alive(pid):
+                    time.sleep(0.1)
 
     def submit(self) -> None:
         with suppress(OSError):
@@ -72,8 +94,7 @@ class Serving:
         assert self.superlink is not None
         if not self.superlink.runs:
             self.say("the SuperLink has died: it is started again")
-            self.superlink = self.place.superlink().start()
-            self.place.wait(self.superlink)
+            self._start_superlink()
             self.end_run()
             self.submit()
         elif self.dead() and not beside(self.out, FINISHED).exists():
@@ -104,10 +125,7 @@ class Serving:
         return not alive(pid)
 
     def pid(self) -> int | None:
-        try:
-            return int(beside(self.out, PID).read_text())
-        except (OSError, ValueError):
-            return None
+        return number_in(beside(self.out, PID))
 
     def end_run(self) -> None:
         """End a run that has lost its SuperLink; what it had finished is in its folder."""
@@ -146,6 +164,22 @@ def _line(rounds: Mapping[str, Any], i: int) -> str:
     words = [f"{n}: {value[n]}" for n in ("declined", "refused", "skipped") if isinstance(value.get(n), str)]
     return (f"round {value['round']}: {value['answered']} of {value['asked']} answered, "
             f"{value['seconds']:.1f} s" + "".join(f", {word}" for word in [*more, *words]))  # fmt: skip
+
+
+def number_in(file: Path) -> int | None:
+    """The number that a file holds; None without one."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def command_of(pid: int) -> str:
+    """What a process runs; nothing where that cannot be known."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def alive(pid: int) -> bool:
