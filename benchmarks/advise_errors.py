@@ -1,11 +1,13 @@
 """How often `turnout advise` names a wrong winner: on candidates that are all alike, and on fleets with a known answer.
 
     python benchmarks/advise_errors.py noise --repeats 400 --processes 16
+    python benchmarks/advise_errors.py pool --runs 400 --repeats 4000 --processes 16
     python benchmarks/advise_errors.py known --repeats 40 --processes 16
     python benchmarks/advise_errors.py all-candidates --repeats 4 --processes 16
 
 `noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), tuned and raced
 like any others, the whole advice repeated with other seeds and another log each time; any winner is a wrong one.
+`pool`: the scores of real runs of plain FedAvg, dealt to candidates at random: thousands of races in a minute.
 `known`: the fleets of turnout.advising.known with the candidates each is about; `all-candidates`: with all of ours, so
 that what wins may be something else: who it was is counted. One line of JSON for each fleet.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -26,6 +30,8 @@ from pathlib import Path
 
 import turnout as to
 from turnout.advising.known import KNOWN, KnownFleet, Shaken, half_there
+from turnout.advising.race import Race
+from turnout.advising.trial import measure
 from turnout.data.partition import Dirichlet
 
 APART = 100_000  # seeds between repeats
@@ -44,6 +50,34 @@ def noise(repeat: int, candidates: int, seeds: int) -> Found:
         )  # fmt: skip
         named = advice.best is not None
         return advice.best or "undecided", not named, named, advice.race.seeds
+
+
+def score(seed: int) -> float:
+    """The accuracy of a run of plain FedAvg, as the race takes it."""
+    fleet = KnownFleet("pool", to.data.Digits(clients=20, partition=Dirichlet(0.5)), half_there, [], [], rounds=10)
+    run = fleet.experiment().but(seed=seed, **{"world.participation": to.participation.Dropout(0.3)})
+    return measure(run).final("global_accuracy")
+
+
+def pool_races(runs: int, repeats: int, seeds: int, processes: int) -> None:
+    """Races among candidates whose scores are drawn from the same real runs: any winner is a wrong one."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as workers:
+        scores = list(workers.map(score, range(runs), chunksize=8))
+    print(json.dumps({"runs": runs, "standard deviation": round(statistics.stdev(scores), 4)}))
+    draw = random.Random(0)
+    for candidates in (2, 3, 5, 12):
+        found = [dealt_race(draw.sample(scores, candidates * seeds), candidates, seeds) for _ in range(repeats)]
+        print(json.dumps(summary(f"{candidates} candidates with scores of real runs", found)), flush=True)
+
+
+def dealt_race(scores: list[float], candidates: int, seeds: int) -> Found:
+    """A race whose scores are these, in any order."""
+    names = [f"alike {i}" for i in range(candidates)]
+    given = {n: dict(enumerate(scores[i * seeds : (i + 1) * seeds])) for i, n in enumerate(names)}
+    race = Race.of(names)
+    while not race.decided and (look := race.next_look()) is not None and look <= seeds:
+        race = race.looked_at(given, look)
+    return race.running[0] if race.decided else "undecided", not race.decided, race.decided, race.seeds
 
 
 def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
@@ -85,12 +119,16 @@ def summary(name: str, found: list[Found]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["noise", "known", "all-candidates"])
+    parser.add_argument("what", choices=["noise", "pool", "known", "all-candidates"])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--candidates", type=int, default=5, help="of noise")
+    parser.add_argument("--runs", type=int, default=200, help="of a pool")
     parser.add_argument("--seeds", type=int, default=16, help="the most that are raced")
     given = parser.parse_args()
+    if given.what == "pool":
+        pool_races(given.runs, given.repeats, given.seeds, given.processes)
+        return
     fleets: dict[str, Callable[[int], Found]]
     if given.what == "noise":
         one = partial(noise, candidates=given.candidates, seeds=given.seeds)

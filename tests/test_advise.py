@@ -12,13 +12,15 @@ import pytest
 
 import turnout as to
 from turnout.advising.aims import AIMS, Judge
+from turnout.advising.cases import stand_ins
+from turnout.advising.fleet import facts_of
 from turnout.advising.known import KNOWN, KnownFleet
-from turnout.advising.plan import fitting
+from turnout.advising.plan import fitting, timed
 from turnout.advising.race import LOOKS, Race
-from turnout.advising.trial import Outcome
+from turnout.advising.trial import Outcome, measure
 from turnout.cli import main
 from turnout.config.read import load, to_toml
-from turnout.world.fleet import Reading
+from turnout.world.fleet import Reading, read_fleet
 from turnout.world.fleet.example import ExampleFleet
 from turnout.world.turnout_csv import write_turnout
 
@@ -168,3 +170,13 @@ def test_stand_ins_give_an_answer_with_everything_it_hinges_on(tmp_path: Path) -
     assert {hinge.what for hinge in advice.hinges} == {"turnout halved", "data more skewed"}
     assert advice.cost() is not None
     assert to.run(load(tmp_path / "out" / "recommended.toml"), tmp_path / "run", quiet=True).rounds() == 20
+
+
+def test_a_log_with_joins_and_leaves_fits_into_a_short_run(tmp_path: Path) -> None:
+    came = [(t, c, 1.0) for t in range(60) for c in range(6) if t % 2 == 0 and (c != 3 or t < 20)]
+    write_turnout(tmp_path / "log.csv", came)  # client 3 comes every other round, and then no more
+    fleet = read_fleet(tmp_path / "log.csv")
+    case = stand_ins(fleet, facts_of(fleet), tmp_path, rounds=30)[0].lasting(6)
+    assert [(type(e).__name__, e.client, e.round) for e in case.experiment.world.events] == [("Leave", 5, 2)]
+    assert measure(case.experiment).rounds[-1] == 6
+    assert timed(case, rounds=1)[1] > 0

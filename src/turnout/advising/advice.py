@@ -248,7 +248,7 @@ class Advice:
     def recommended_experiment(self) -> Experiment:
         """The recommended method with its tuned settings, ready to run."""
         case = self.cases[min(1, len(self.cases) - 1)]
-        made = self.candidates[self.recommended].on(case.experiment.but(rounds=self.plan.asked))
+        made = self.candidates[self.recommended].on(case.lasting(self.plan.asked).experiment)
         every = max(1, self.plan.asked // 20)
         made = with_rate(made, self.plan.rate(self.settings[self.recommended])).but(title=self.recommended)
         return made.but(**{"evaluate.every": every})

@@ -98,7 +98,7 @@ def advise(
         ledger.refuse_another(question)
         jobs = _jobs(jobs, able, cases)
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), jobs, folder, tune)
-        cases = [replace(case, experiment=case.experiment.but(rounds=plan.rounds)) for case in cases]
+        cases = [case.lasting(plan.rounds) for case in cases]
         with Workers(jobs, Path(data_dir) if data_dir else None) as workers, Board(judge_for, quiet) as board:
             work = _Advising(
                 able, cases, Judge.of(judge_for, cases[0].experiment.task), plan, ledger, workers, board,
@@ -291,7 +291,7 @@ class _Advising:
         if trial.part == HALVED:
             base = case.halved()
         if trial.part == SKEWED and case.skewed is not None:
-            base = case.skewed.but(rounds=base.rounds)
+            base = case.skewed
         return with_rate(candidate.on(base), self.plan.rate(trial.settings)).but(seed=self.first_seed + trial.seed)
 
 

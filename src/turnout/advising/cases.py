@@ -22,6 +22,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.runtimes.settings import InProcess
+from turnout.world.events import Events, Join, Leave
 from turnout.world.fleet import Fleet, Reading
 from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Dropout
@@ -39,6 +40,15 @@ class Case:
     about: str
     experiment: Experiment
     skewed: Experiment | None = None
+
+    def lasting(self, rounds: int) -> Case:
+        """The same with so many rounds; events are at the same part of the run."""
+        if rounds == self.experiment.rounds:
+            return self
+        part = rounds / self.experiment.rounds
+        changed = {"world.events": tuple(_moved(event, part) for event in self.experiment.world.events)}
+        skewed = None if self.skewed is None else self.skewed.but(rounds=rounds, **changed)
+        return replace(self, experiment=self.experiment.but(rounds=rounds, **changed), skewed=skewed)
 
     def halved(self) -> Experiment:
         """With half the turnout: of those who would come, each stays away with probability 1/2."""
@@ -75,6 +85,13 @@ def stand_ins(fleet: Fleet, facts: FleetFacts, folder: Path, rounds: int = ROUND
     return found
 
 
+def _moved(event: Events, part: float) -> Events:
+    """A join or leave at another round; what is drawn or read from a file stays."""
+    if not isinstance(event, Join | Leave):
+        return event
+    return replace(event, round=max(1, int(event.round * part)))
+
+
 def _selection(facts: FleetFacts, clients: int) -> Selection:
     """Ask as large a part of the clients as the log did, but at least four."""
     if facts.asked >= ALL_ASKED or clients <= 4:
@@ -84,7 +101,7 @@ def _selection(facts: FleetFacts, clients: int) -> Selection:
 
 def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int | None = None) -> Case:
     """The user's own data and model, under the log's turnout."""
-    base = plain(experiment).but(rounds=rounds or experiment.rounds, track=())
+    base = plain(experiment).but(track=())
     base = base.but(**{"world.participation": FleetLog(str(log), mode="blocks", reading=reading)})
     evaluate = replace(base.evaluate, every=base.rounds, personal=True)
     base = base.but(evaluate=evaluate, runtime=base.runtime.on_threads(1))
@@ -92,4 +109,4 @@ def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int 
     divided = getattr(data, "partition", None)
     can_skew = divided is not None and not isinstance(divided, Natural)
     skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if can_skew else None
-    return Case("yours", "your data and model", base, skewed)
+    return Case("yours", "your data and model", base, skewed).lasting(rounds or experiment.rounds)
