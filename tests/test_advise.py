@@ -92,6 +92,8 @@ def test_a_small_budget_tunes_less_and_then_runs_fewer_rounds() -> None:
     plans = [fitting([0.1], [0.01], 60, candidates=10, budget=b, jobs=2) for b in (600, 60, 20, 5)]  # seconds
     assert [(len(p.rates), p.tuning_seeds, p.rounds) for p in plans] == [(3, 2, 60), (3, 1, 60), (1, 0, 25), (1, 0, 15)]
     assert len(plans[-1].notes()) == 2
+    assert plans[0].tuned_with(2) == plans[0]
+    assert plans[0].tuned_with(0).settings() == ["lr × 1"]  # the machine was slower than it seemed
 
 
 def made_log(path: Path, work: Callable[[int, int], float], clients: int, rounds: int = 60) -> Path:

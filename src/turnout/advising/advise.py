@@ -16,7 +16,7 @@ from turnout.advising.cases import ROUNDS, Case, given_case, stand_ins
 from turnout.advising.display import Board
 from turnout.advising.fleet import FleetFacts, facts_of
 from turnout.advising.ledger import Ledger, refuse_full
-from turnout.advising.plan import RACING, Plan, planned
+from turnout.advising.plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, Plan, planned
 from turnout.advising.race import LOOKS, Race, Scores, mean
 from turnout.advising.trial import Outcome, Trial, Workers
 from turnout.errors import Mistake
@@ -165,20 +165,26 @@ class _Advising:
     # Tuning: every candidate alike, on seeds of its own.
 
     def tune(self) -> None:
-        settings = self.plan.settings()
         if self.plan.tuning_seeds:
-            trials = [
-                Trial(TUNE, c.name, s, case.name, seed)
-                for seed in self.plan.seeds
-                for c in self.candidates
-                for s in settings
-                for case in self.cases
-            ]
-            self._run(trials, f"tuning the learning rate of {len(self.candidates)} candidates", lambda: False)
+            trials = [trial for seed in self.plan.seeds for trial in self._tuning(seed)]
+            doing = f"tuning the learning rate of {len(self.candidates)} candidates"
+            self._run(trials, doing, lambda: self.spent() > TUNING_ENDS * self.budget)
+            whole = [all(self.ledger.of(trial) for trial in self._tuning(seed)) for seed in self.plan.seeds]
+            self.plan = self.plan.tuned_with((*whole, False).index(False))
         self.judge = self.judge.aimed_at(self._plain_outcomes())
+        settings = self.plan.settings()
         for c in self.candidates:
             means = {s: self._tuned(c.name, s) for s in settings}
             self.chosen[c.name] = max(settings, key=lambda s: means[s]) if self.plan.tuning_seeds else settings[0]
+
+    def _tuning(self, seed: int) -> list[Trial]:
+        """What is run with one seed of the tuning: every candidate with every rate, in every case."""
+        return [
+            Trial(TUNE, c.name, s, case.name, seed)
+            for c in self.candidates
+            for s in self.plan.settings()
+            for case in self.cases
+        ]
 
     def _tuned(self, name: str, settings: str) -> float:
         found = [
@@ -193,7 +199,7 @@ class _Advising:
         """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""
         first = self.candidates[0].name
         if not self.plan.tuning_seeds:
-            trials = [Trial(TUNE, first, self.plan.settings()[0], case.name, 10_000) for case in self.cases]
+            trials = [Trial(TUNE, first, self.plan.settings()[0], case.name, FIRST_TUNING_SEED) for case in self.cases]
             self._run(trials, "plain FedAvg", lambda: False)
             return {t.case: [self.ledger.outcomes[t.key]] for t in trials}
         plainly = replace(self.judge, targets={}, whole={})

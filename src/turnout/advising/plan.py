@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from turnout.advising.candidates import RATES
@@ -18,6 +18,7 @@ FILE = "plan.json"
 PILOT = 4  # rounds that are timed
 DEARER = 1.6  # what a candidate's run costs on average, in runs of plain FedAvg
 TUNING, RACING = 0.4, 0.85  # by when of the budget each should have ended
+TUNING_ENDS = 0.5  # by when tuning is broken off, if it takes longer than it should
 FIRST_TUNING_SEED = 10_000  # seeds of the race are counted from 0
 LEAST_ROUNDS = 15
 
@@ -38,6 +39,10 @@ class Plan:
 
     def rate(self, settings: str) -> float:
         return self.rates[self.settings().index(settings)]
+
+    def tuned_with(self, seeds: int) -> Plan:
+        """The same where only so many tuning seeds were finished; with none there was no tuning."""
+        return replace(self, tuning_seeds=seeds, rates=self.rates if seeds else (1.0,))
 
     @property
     def seeds(self) -> range:
