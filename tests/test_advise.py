@@ -147,6 +147,7 @@ def test_clients_with_labels_of_their_own_want_personal_layers(tmp_path: Path) -
     page = (tmp_path / "out" / "advice.html").read_text()
     for heading in ("Ranking", "What the answer hinges on", "What was not tried", "recommended.toml"):
         assert f"<h2>{heading}" in page
+    assert page.count('<figure><svg class="chart"') == 3  # the intervals, the curves, the log's turnout
     assert "all other candidates are behind" in advice._repr_html_()
 
 
