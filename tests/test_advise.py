@@ -70,6 +70,13 @@ def test_candidates_with_the_very_same_scores_are_set_aside() -> None:
     assert (race.running, dict(race.same)) == (("plain", "other"), {"twin": "plain"})
 
 
+def test_a_candidate_that_diverges_is_behind() -> None:
+    scores = {name: {seed: 0.1 * seed for seed in range(4)} for name in ("plain", "wild")}
+    scores["wild"][2] = -math.inf
+    race = Race.of(["plain", "wild"]).looked_at(scores, 4)
+    assert (race.running, [d.name for d in race.dropped]) == (("plain",), ["wild"])
+
+
 def test_what_is_closer_than_a_margin_is_as_good() -> None:
     draw = random.Random(3)
     scores = {name: {s: draw.gauss(0, 0.0002) for s in range(12)} for name in ("a", "b")}

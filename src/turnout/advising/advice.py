@@ -135,9 +135,10 @@ class Advice:
             ends = (None, None, None) if s is None else (s.gap, s.low, s.high)
             found.append(Row(name, means[name], len(self.scores[name]), gap, state, *ends))
         for d in sorted(self.race.dropped, key=lambda d: (-d.after, -d.gap)):
-            gap = self._gap(d.gap, d.low, d.high)
+            gap = "diverged" if math.isnan(d.gap) else self._gap(d.gap, d.low, d.high)
             state = f"behind {d.by} after {d.after} seeds"
-            found.append(Row(d.name, means[d.name], d.after, gap, state, d.gap, d.low, d.high))
+            ends = (None, None, None) if math.isnan(d.gap) else (d.gap, d.low, d.high)
+            found.append(Row(d.name, means[d.name], d.after, gap, state, *ends))
         for name, other in self.race.same.items():
             found.append(Row(name, means[name], len(self.scores[name]), "0", f"the same as {other} here"))
         return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from turnout.statistics.comparison import BEHIND, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
+DIVERGED = "all that did not diverge"
 BOUND = (
     f"paired t-tests at no more than {len(LOOKS)} looks (after {', '.join(map(str, LOOKS))} seeds), 5 % divided among "
     "the looks and the candidates one meets (Bonferroni): valid whenever it is stopped"
@@ -68,11 +69,15 @@ class Race:
     def looked_at(self, scores: Scores, seeds: int) -> Race:
         """The race after a look at the first so many seeds, which all that run have finished."""
         seen = {name: _first(scores[name], seeds) for name in self.running}
-        same = {name: other for name in self.running if (other := self._twin(name, seen)) is not None}
-        running = [name for name in self.running if name not in same]
+        broken = [name for name in self.running if not all(map(math.isfinite, seen[name].values()))]
+        lost = [Dropped(name, seeds, DIVERGED, math.nan, math.nan, math.nan) for name in broken]
+        same = {
+            name: other for name in self.running if name not in broken and (other := self._twin(name, seen)) is not None
+        }
+        running = [name for name in self.running if name not in same and name not in broken]
         behind = {name: found for name in running if (found := self._beaten(name, running, seen, seeds)) is not None}
         kept = tuple(name for name in running if name not in behind)
-        dropped = (*self.dropped, *behind.values())
+        dropped = (*self.dropped, *lost, *behind.values())
         return replace(self, running=kept, dropped=dropped, same={**self.same, **same}, seeds=seeds)
 
     def _twin(self, name: str, seen: Scores) -> str | None:
@@ -83,10 +88,10 @@ class Race:
     def _beaten(self, name: str, running: Sequence[str], seen: Scores, seeds: int) -> Dropped | None:
         """By whom a candidate is shown to be beaten, by most."""
         found = [(other, self.compared(name, other, seen)) for other in running if other != name]
-        lost = [(s.gap or 0.0, other, s) for other, s in found if s.verdict == BEHIND]
-        if not lost:
+        worse = [(s.gap or 0.0, other, s) for other, s in found if s.verdict == BEHIND]
+        if not worse:
             return None
-        gap, other, s = min(lost, key=lambda entry: entry[0])
+        gap, other, s = min(worse, key=lambda entry: entry[0])
         return Dropped(name, seeds, other, gap, s.low or 0.0, s.high or 0.0)
 
     def compared(self, name: str, other: str, scores: Scores) -> Standing:
