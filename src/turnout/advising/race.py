@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from turnout.errors import Mistake
 from turnout.statistics.comparison import BEHIND, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
@@ -70,6 +71,8 @@ class Race:
         """The race after a look at the first so many seeds, which all that run have finished."""
         seen = {name: _first(scores[name], seeds) for name in self.running}
         broken = [name for name in self.running if not all(map(math.isfinite, seen[name].values()))]
+        if len(broken) == len(self.running):
+            raise Mistake("every candidate diverges here: lower algorithm.local.optimizer.lr in the experiment")
         lost = [Dropped(name, seeds, DIVERGED, math.nan, math.nan, math.nan) for name in broken]
         same = {
             name: other for name in self.running if name not in broken and (other := self._twin(name, seen)) is not None
