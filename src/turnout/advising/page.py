@@ -113,8 +113,8 @@ def _curve(advice: Advice, case: str, names: Sequence[str]) -> str:
 
 
 def _hinges(advice: Advice) -> Markup:
-    note = "The same contenders, with the settings they were tuned to, where one thing is different. Worlds are looked at "
-    note += "afterwards, one by one, so outside the bound of the race."
+    note = "The same contenders, with the settings they were tuned to, where one thing is different. "
+    note += "Worlds are looked at afterwards, one by one, so outside the bound of the race."
     return _section("What the answer hinges on", note, listed=advice.hinge_sentences())
 
 
