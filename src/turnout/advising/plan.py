@@ -96,7 +96,7 @@ def fitting(
     >>> fitting([0.1], [0.01], 100, candidates=10, budget=600, jobs=2).tuning_seeds
     2
     >>> fitting([0.1], [1.0], 100, candidates=10, budget=600, jobs=2).rounds
-    17
+    15
     """
 
     def seconds(n: int) -> float:
