@@ -30,6 +30,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.task import Classification, TaskSpec
+from turnout.world.attacks.base import Attack, Share, check_attackers
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Always, Participation
@@ -40,12 +41,18 @@ PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models
 @dataclass(frozen=True)
 class World:
     """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when, and
-    how fast devices and their links are (None: time is not simulated)."""
+    how fast devices and their links are (None: time is not simulated).
+
+    attack     what hostile clients do with what they send, one attack after another (attacks.SignFlip(), ...)
+    attackers  who they are: a share of the clients, drawn by the seed, or a list of clients
+    """
 
     data: DataSpec = field(default_factory=Synthetic)
     participation: Participation = field(default_factory=Always)
     events: tuple[Events, ...] = ()
     devices: Devices | None = None
+    attack: tuple[Attack, ...] = ()
+    attackers: Share = 0.0
 
     def __post_init__(self) -> None:
         check_part("world.data", self.data, DataSpec, "data.Digits(clients=20)")
@@ -56,6 +63,17 @@ class World:
         object.__setattr__(self, "events", listed)
         if not all(hasattr(entry, "events") for entry in listed):
             raise Mistake("world.events is a list of Join, Leave, EventLog and RandomEvents")
+        self._check_attack()
+
+    def _check_attack(self) -> None:
+        attacks = (self.attack,) if hasattr(self.attack, "update") else tuple(self.attack)
+        object.__setattr__(self, "attack", attacks)
+        for attack in attacks:
+            check_part("world.attack", attack, Attack, "attacks.SignFlip()")
+        check_attackers("world.attackers", self.attackers)
+        if bool(attacks) != bool(self.attackers):
+            lacks, has = ("attackers", "attack") if attacks else ("attack", "attackers")
+            raise Mistake(f"world.{has} has no effect without world.{lacks}: set both, or neither")
 
 
 class AlgorithmSpec(Protocol):

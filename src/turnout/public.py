@@ -20,6 +20,9 @@ from turnout.parts.local import Local
 from turnout.parts.membership.policy import Constants, DropInactive, Membership
 from turnout.parts.mixing import Common, FedAMP
 from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.robust.clipping import CentredClip, NormClip
+from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
+from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
 from turnout.parts.schedules import Constant, Custom, InverseClock, TheoryRate
 from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerYogi
 from turnout.parts.substitution.base import Spread, Unused
@@ -39,7 +42,7 @@ from turnout.spelling import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
-from turnout.world import devices, participation
+from turnout.world import attacks, devices, participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
 from turnout.world.fleet import Fleet, Reading, read_fleet
 
@@ -55,12 +58,14 @@ __all__ = [
     "ByShare",
     "ByWork",
     "Candidates",
+    "CentredClip",
     "Classification",
     "Common",
     "Comparison",
     "CompleteOnly",
     "Constant",
     "Constants",
+    "CoordinateMedian",
     "Custom",
     "Deadline",
     "Dense",
@@ -78,9 +83,11 @@ __all__ = [
     "FirstReplies",
     "Fleet",
     "Friends",
+    "GeometricMedian",
     "InProcess",
     "InverseClock",
     "Join",
+    "Krum",
     "Leave",
     "LiteralTernary",
     "Local",
@@ -88,7 +95,9 @@ __all__ = [
     "Metric",
     "MimeLite",
     "Mistake",
+    "MultiKrum",
     "NextCharacter",
+    "NormClip",
     "Percentile",
     "Processes",
     "Proximal",
@@ -112,6 +121,7 @@ __all__ = [
     "Task",
     "TheoryRate",
     "TopK",
+    "TrimmedMean",
     "Turnout",
     "Unused",
     "Uses",
@@ -121,6 +131,7 @@ __all__ = [
     "World",
     "__version__",
     "advise",
+    "attacks",
     "compare",
     "data",
     "devices",

@@ -42,6 +42,7 @@ from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
 from turnout.server.under_way import DECODED
 from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
+from turnout.world.attacks.base import Attackers
 
 
 class Hindsight(Protocol):
@@ -135,7 +136,7 @@ def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout
 
 def client_work(
     trainer: Trainer, algorithm: Algorithm, download: Download, asked: Assignment, samples: Samples,
-    state: ClientState, seed: int, watch: Watch | None = None,
+    state: ClientState, seed: int, watch: Watch | None = None, attackers: Attackers | None = None,
 ) -> tuple[Replies, ClientState]:  # fmt: skip
     """Local training of those whose work counts: what they send, and what they keep."""
     layout = trainer.network.layout
@@ -146,6 +147,8 @@ def client_work(
     after, seen = watch.after(trainer, job, trained) if watch else ({}, {})
 
     update_RP = trained.flat_CP[:, : layout.shared]
+    if attackers is not None:  # in a simulation
+        update_RP = attackers.sent(update_RP, asked.client_R, download.t)
     with stage("similarity"):  # before the encoding, which may write into the update
         hints = algorithm.substitution.hints(update_RP, download.t, seed)
     sending = Sending(download.t, seed, asked.client_R, layout.shared_slots)

@@ -124,6 +124,16 @@ class Turnout:
         times = None if self.times is None or other.times is None else self.times.join(other.times).take(order_C)
         return replace(self, **both, times=times)
 
+    def claiming(self, client_C: Tensor, fraction: float) -> Turnout:
+        """The same record with another fraction of the work for some of the cohort (booleans)."""
+        work_C = torch.full_like(self.work_C, fraction * self.full_work)
+        progress_C = (fraction * self.full_progress_C).to(self.progress_C.dtype)
+        return replace(
+            self,
+            work_C=torch.where(client_C, work_C, self.work_C),
+            progress_C=torch.where(client_C, progress_C, self.progress_C),
+        )
+
     def take(self, rows: Tensor) -> Turnout:
         """The same record for some of the cohort."""
         return replace(

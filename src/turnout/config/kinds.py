@@ -33,6 +33,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.task import TaskSpec
+from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
@@ -76,10 +77,11 @@ ROLES = (
     Role("compression", Compression, ("turnout.parts.compression",)),
     Role("substitution", Substitution, ("turnout.parts.substitution",)),
     Role("weighting", Weighting, ("turnout.parts.weighting",)),
-    Role("aggregation", Aggregation, ("turnout.parts.aggregation",)),
+    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust")),
     Role("server", ServerStep, ("turnout.parts.server",)),
     Role("closing", Closing, ("turnout.parts.closing",)),
     Role("event", Events, ("turnout.world.events",)),
+    Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
     Role("runtime", RuntimeSpec, ("turnout.runtimes.settings", "turnout.runtimes.flower.settings")),
 )
 

@@ -33,11 +33,12 @@ check.py          checks of a user's own data
 Around another data set:
 
 noise.py          noise on some clients' samples
+poison.py         hostile clients: labels turned round, a backdoor
 labels.py         labels by name, and public samples
 with_public.py    some test samples made public
 arriving.py       new samples in every round, beside a public set
 
-May import the root's values, machine, world.members and world.client_names.
+May import the root's values, machine, world.members, world.client_names and world.attacks.
 """
 
 from turnout import kinds_in
@@ -57,6 +58,7 @@ from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
 from turnout.data.noise import Noisy
 from turnout.data.own import Own
 from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.poison import Backdoor, LabelFlip
 from turnout.data.pooled import Pooled, Rows
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
@@ -70,6 +72,7 @@ __all__ = [
     "EMNIST",
     "MNIST",
     "Arriving",
+    "Backdoor",
     "Characters",
     "ClientData",
     "ClientFiles",
@@ -81,6 +84,7 @@ __all__ = [
     "FromDataset",
     "Generated",
     "ImageFolder",
+    "LabelFlip",
     "Loader",
     "LogNormal",
     "Means",

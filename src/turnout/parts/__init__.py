@@ -15,6 +15,7 @@ closing.py        when the server stops waiting, and what becomes of late replie
 substitution/     who stands in for those who are missing
 weighting.py      how much each reply counts
 aggregation.py    how the updates become one
+robust/           and how, where some of them are hostile
 server.py         how the server applies it
 
 arrived.py        what the server knows of a round's replies: the record that its parts are given

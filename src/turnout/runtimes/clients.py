@@ -31,7 +31,7 @@ from turnout.evaluation.activations import blank
 from turnout.evaluation.metrics import Models, measure, measure_clients, measure_own, objective_gradient
 from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
-from turnout.experiment import Algorithm
+from turnout.experiment import Algorithm, Experiment
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.round import client_work
@@ -39,6 +39,7 @@ from turnout.round_log import terms_bytes
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Message, Replies, Samples, Tensors
+from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
 
 RECORDS = 16 << 20  # bytes for what is written down of a round, and for samples on their way to a step
@@ -57,6 +58,7 @@ class Clients:
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
         self.store = ClientStore(self._first_rows(), device=self.place.device, device_limit=self.place.share())
         self.trainer = _trainer(self, experiment.runtime)
+        self.attackers = world_attackers(experiment, self.federation)
         self._pending: tuple[Tensor, Tensors] | None = None
         self._held = _read_by_held(self.algorithm, self.store.initial)
 
@@ -73,7 +75,8 @@ class Clients:
     ) -> tuple[Replies, ClientState]:
         """The replies of those who work, and what they would keep; nothing is kept yet.
 
-        `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then.
+        `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then, and nobody
+        attacks.
         """
         state = self.state(asked.client_R, download.states, download.told)
         place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
@@ -81,8 +84,9 @@ class Clients:
             state = state.with_statistics(place_I, found)
         samples = self._samples(asked.client_R, download.t)
         watch = self._watch(asked.client_R, download.t) if algorithm is None else None
+        attackers = self.attackers if algorithm is None else None
         algorithm = algorithm or self.algorithm
-        return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch)
+        return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch, attackers)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
@@ -294,6 +298,12 @@ def farewell_of(client_H: Tensor, state: ClientState, told: Told, algorithm: Alg
         said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
         remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
     )
+
+
+def world_attackers(experiment: Experiment, federation: Federation) -> Attackers | None:
+    """The hostile clients of a simulated world; None where nobody is."""
+    world = experiment.world
+    return attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
 
 def whole_model(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:

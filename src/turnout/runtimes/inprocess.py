@@ -23,7 +23,7 @@ from turnout.layout import Layout
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import Clients, with_first_values
+from turnout.runtimes.clients import Clients, with_first_values, world_attackers
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
@@ -47,8 +47,15 @@ class SimulatedWorld:
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
         self.seed, self.groups = experiment.seed, federation.groups()
         self._total: int | None = None
+        self.attackers = world_attackers(experiment, federation)
 
     def examples(self, client_C: Tensor) -> Tensor:
+        """As clients claim."""
+        held_C = self.held(client_C)
+        return held_C if self.attackers is None else self.attackers.claimed_examples(client_C, held_C)
+
+    def held(self, client_C: Tensor) -> Tensor:
+        """Training samples each client really has."""
         return self.federation.examples(client_C).cpu()
 
     def mean_examples(self, members: Members) -> float:
@@ -91,6 +98,8 @@ class Simulated(SimulatedWorld):
     def plan(self, client_C: Tensor, download: Download) -> Plan:
         """Draw who turns up, and give work to those whose work counts, most first."""
         turnout, steps_C = self.timed(client_C, download)
+        if self.attackers is not None:
+            turnout = self.attackers.claimed_work(turnout)
         counts_C = self.algorithm.weighting.counts(turnout)
         if turnout.times is not None and not self.algorithm.closing.uses_late:
             counts_C = counts_C & ~turnout.times.late_C
@@ -111,7 +120,7 @@ class Simulated(SimulatedWorld):
             return turnout, steps_C
         with stage("devices"):
             held = self.unfinished(client_C, download)
-            return self.timing.turn_out(client_C, steps_C, self.examples(client_C), download, held)
+            return self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download; a runtime asks them."""
@@ -120,12 +129,12 @@ class Simulated(SimulatedWorld):
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""
         finished_C, local = self.fractions(client_C, t), self.algorithm.local
-        return turn_out(client_C, finished_C, self.examples(client_C), local, self.drop_single, t)
+        return turn_out(client_C, finished_C, self.held(client_C), local, self.drop_single, t)
 
     def full_work(self, client_C: Tensor, t: int) -> Assignment:
         """Complete work for all who have samples."""
         everything_C = torch.ones(len(client_C), dtype=torch.float64)
-        examples_C = self.examples(client_C)
+        examples_C = self.held(client_C)
         _, steps_C = turn_out(client_C, everything_C, examples_C, self.algorithm.local, self.drop_single, t)
         row_R = torch.sort(steps_C, descending=True, stable=True).indices
         row_R = row_R[steps_C[row_R] > 0]

@@ -9,6 +9,7 @@ end, has the check of each role.
 examples.py   example rounds in which everything happens, and what all parts with a state promise
 world.py      who shows up, who joins and leaves, whom to ask
 time.py       devices, and how rounds are closed
+world.py      who shows up, who joins and leaves, whom to ask, who attacks
 data.py       data, partitions, sizes, models, tasks
 clients.py    optimizers, schedules
 terms.py      terms of the gradient
@@ -46,7 +47,8 @@ from turnout.testing.messages import check_compression
 from turnout.testing.server import check_aggregation, check_server_step, check_weighting
 from turnout.testing.terms import check_term
 from turnout.testing.time import check_closing, check_devices
-from turnout.testing.world import check_events, check_like_log, check_participation, check_selection
+from turnout.testing.world import check_attack, check_events, check_like_log, check_participation, check_selection
+from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
@@ -54,6 +56,7 @@ from turnout.world.participation import Participation
 __all__ = [
     "CHECKS",
     "check_aggregation",
+    "check_attack",
     "check_closing",
     "check_compression",
     "check_data",
@@ -85,6 +88,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     Participation: check_participation,
     Events: check_events,
     Devices: check_devices,
+    Attack: check_attack,
     ModelSpec: check_model,
     TaskSpec: check_task,
     Selection: check_selection,

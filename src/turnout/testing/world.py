@@ -18,6 +18,7 @@ from turnout.testing.examples import (
     unchanged,
 )
 from turnout.types import Turnout
+from turnout.world.attacks.base import Attack, Attackers
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, Setting, calendar_of
 from turnout.world.fleet import Fleet
@@ -115,3 +116,24 @@ def check_events(events: Events, clients: int = 40) -> None:
         planned = events.events(replace(setting, named=named))
         touched = named & ({int(event.client) for event in planned.events} | set(planned.outside))
         expect(not touched, f"events: clients {sorted(touched)} are drawn, though other entries name them")
+
+
+def check_attack(attack: Attack, width: int = 6) -> None:
+    """Promises of an attack: finite numbers, the same for the same round; nothing of the honest is changed; who does not
+    collude looks at its own update only; who is absent stays absent, and nobody claims more work than was asked."""
+    client_R, clean_RP = torch.arange(5), torch.randn(5, width, generator=torch.Generator().manual_seed(0))
+    both, alone = (Attackers(torch.tensor(who), (attack,), seed=0) for who in ([1, 3], [3]))
+    sent_RP = both.sent(clean_RP.clone(), client_R, 2)
+    expect(bool(torch.isfinite(sent_RP).all()), "update: finite numbers")
+    expect(torch.equal(sent_RP, both.sent(clean_RP.clone(), client_R, 2)), "update: the same for the same round")
+    expect(torch.equal(sent_RP[[0, 2, 4]], clean_RP[[0, 2, 4]]), "update: the honest send what they did")
+    if not attack.colludes:
+        by_itself_P = alone.sent(clean_RP[3:4].clone(), client_R[3:4], 2)[0]
+        expect(torch.allclose(by_itself_P, sent_RP[3]), "update: who does not collude looks at its own update only")
+    turnout, _ = list(example_turnouts())[1]
+    claimed = Attackers(turnout.client_C, (attack,), seed=0).claimed_work(turnout)
+    expect(torch.equal(claimed.present_C, turnout.present_C), "work: who is absent stays absent, and nobody vanishes")
+    expect(bool((claimed.work_C <= turnout.full_work).all()), "work: at most what was asked")
+    examples_C = both.claimed_examples(client_R, torch.tensor([3, 4, 0, 6, 9]))
+    expect(examples_C.dtype == torch.int64 and bool((examples_C >= 0).all()), "examples: whole numbers, not negative")
+    expect(examples_C[[0, 2, 4]].tolist() == [3, 0, 9], "examples: the honest say what they have")

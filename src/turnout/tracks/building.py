@@ -45,6 +45,10 @@ def refuse_simulation_only(experiment: Experiment) -> None:
             f"world.events says who joins and leaves, and with runtime {kind!r} that is seen: leave it out, and let "
             "devices join and leave"
         )
+    if world.attack:
+        raise Mistake(
+            f"world.attack makes simulated clients hostile, and with runtime {kind!r} clients are real: leave it out"
+        )
     if experiment.evaluate.substitution:
         raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
 

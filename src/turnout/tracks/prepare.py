@@ -59,9 +59,21 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
     else:
         refuse_simulation_only(experiment)
         enrolment, federation = enrol(experiment, data_dir)
+    _check_attack(experiment)
     if isinstance(experiment.algorithm, Scores):
         return prepare_scores(experiment, enrolment, federation)
     return prepare_weights(experiment, enrolment, federation)
+
+
+def _check_attack(experiment: Experiment) -> None:
+    attacks, kind = experiment.world.attack, experiment.runtime.kind
+    if attacks and isinstance(experiment.algorithm, Scores):
+        raise Mistake("world.attack is about updates, and clients that exchange scores send none: leave it out")
+    for name in (type(attack).__name__ for attack in attacks if attack.colludes and kind != "in-process"):
+        raise Mistake(
+            f"world.attack = {name} looks at all updates of a round, which runtime {kind!r} has in several places: "
+            "use runtime 'in-process', or an attack of each client by itself such as SignFlip"
+        )
 
 
 def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Weights:

@@ -14,6 +14,7 @@ members.py         the set of enrolled clients
 events/            who joins and leaves when: a list, a file or rates, checked, as one calendar
 
 devices/           how fast devices compute, how fast their links are, when they are on; rounds in time
+attacks/           clients that do not do what they say
 
 recording.py       measuring a participation trace on this machine
 contention.py      the two processes of such a measurement
