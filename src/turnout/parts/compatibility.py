@@ -70,6 +70,7 @@ def check_algorithm(algorithm: AlgorithmParts) -> None:
     """Refuse parts that cannot be combined, or of which one would have no effect."""
     _check_personal(algorithm)
     _check_substitution(algorithm)
+    _check_robust(algorithm)
     _check_terms(algorithm)
     _check_late(algorithm)
 
@@ -116,6 +117,23 @@ def _check_substitution(algorithm: AlgorithmParts) -> None:
         raise Mistake(
             f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
             f"{type(algorithm.aggregation).__name__} is none: use Friends or Spread"
+        )
+
+
+def _check_robust(algorithm: AlgorithmParts) -> None:
+    """An aggregation that keeps hostile updates out needs updates that say something of what it looks at."""
+    aggregation, compression = algorithm.aggregation, algorithm.compression
+    name, keep = type(aggregation).__name__, getattr(compression, "keep", 1.0)
+    if getattr(aggregation, "guards", None) and algorithm.mixing.personal:
+        raise Mistake(
+            f"algorithm.aggregation = {name} has no effect on clients' own models, which "
+            f"{type(algorithm.mixing).__name__} mixes itself: leave one of them out"
+        )
+    if getattr(aggregation, "by_parameter", False) and keep < 0.5:
+        raise Mistake(
+            f"algorithm.aggregation = {name} looks at one parameter at a time, and of each most messages of "
+            f"{type(compression).__name__}(keep={keep:g}) say 0, so hardly anything would be learned: use "
+            "GeometricMedian, MultiKrum or NormClip, which look at whole updates, or Quantise"
         )
 
 

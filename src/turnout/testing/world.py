@@ -14,6 +14,7 @@ from turnout.testing.examples import (
     copied,
     example_arrived,
     example_enrolment,
+    example_turnouts,
     expect,
     unchanged,
 )
@@ -119,8 +120,8 @@ def check_events(events: Events, clients: int = 40) -> None:
 
 
 def check_attack(attack: Attack, width: int = 6) -> None:
-    """Promises of an attack: finite numbers, the same for the same round; nothing of the honest is changed; who does not
-    collude looks at its own update only; who is absent stays absent, and nobody claims more work than was asked."""
+    """Promises of an attack: finite numbers, the same for the same round; nothing of the honest is changed; who does
+    not collude looks at its own update only; who is absent stays absent, and nobody claims more work than was asked."""
     client_R, clean_RP = torch.arange(5), torch.randn(5, width, generator=torch.Generator().manual_seed(0))
     both, alone = (Attackers(torch.tensor(who), (attack,), seed=0) for who in ([1, 3], [3]))
     sent_RP = both.sent(clean_RP.clone(), client_R, 2)

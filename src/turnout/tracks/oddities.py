@@ -28,6 +28,7 @@ def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federatio
     found = [] if _has_test_samples(federation) else [
         "there are no test samples, so nothing is measured: raise test_share, or give a test set"
     ]  # fmt: skip
+    found += _unguarded(algorithm, drop_single)
     if not isinstance(federation, Pooled):
         return found
     found += _about_labels(federation)
@@ -36,6 +37,20 @@ def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federatio
         found.append(f"nobody's work counts in the first {tried} rounds, so nothing will be trained: look at "
                      "world.participation and at how much work algorithm.local asks for")  # fmt: skip
     return found
+
+
+def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
+    """Ways past an aggregation that keeps hostile updates out, and nothing else."""
+    if getattr(algorithm.aggregation, "guards", None) != "updates":
+        return []
+    optimizer = algorithm.local.optimizer
+    ways = [f"what the term {term.name!r} sends" for term in algorithm.terms if term.sends]
+    ways += ["BatchNorm statistics"] if batch_statistics and algorithm.personal is None else []
+    ways += ["personal layers that are shared"] if algorithm.share_personal else []
+    ways += ["federated moments"] if optimizer.slots and optimizer.moments == "federated" else []
+    name = type(algorithm.aggregation).__name__
+    said = f"{name} guards the updates only: a hostile client still reaches the model by {', '.join(ways)}"
+    return [f"{said} (MultiKrum leaves out whole replies)"] if ways else []
 
 
 def _has_test_samples(federation: Federation) -> bool:

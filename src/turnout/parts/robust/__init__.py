@@ -11,5 +11,8 @@ keeps the old model where the weighting says so. A breakdown point is the share 
 that may be hostile; with few replies that share is soon reached, and a client that overstates its samples has more of
 it (`Shares(by="uniform")` gives everybody one vote).
 
+`guards` says what is kept from the hostile: their "replies" altogether (Krum: who is not chosen leaves no trace), or
+their "updates" only, while statistics, moments and what terms send are combined as ever (a run that begins says so).
+
 Each is a frozen dataclass in a module that ends in `KINDS`. May import the parts' values and aggregation.py.
 """

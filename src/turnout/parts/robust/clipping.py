@@ -47,6 +47,7 @@ class NormClip:
 
     limit: float | None = None
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
 
     def __post_init__(self) -> None:
         _check_limit("NormClip", self.limit)
@@ -74,6 +75,7 @@ class CentredClip:
     limit: float | None = None
     steps: int = 3
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
 
     def __post_init__(self) -> None:
         _check_limit("CentredClip", self.limit)

@@ -65,6 +65,8 @@ class CoordinateMedian:
     """
 
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
+    by_parameter: ClassVar[bool] = True
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
         return centred(arrived, weight_R, lambda votes: coordinate_median(votes.update_rP, votes.weight_r))
@@ -81,6 +83,8 @@ class TrimmedMean:
 
     share: float = 0.2
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
+    by_parameter: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_share("TrimmedMean", self.share)

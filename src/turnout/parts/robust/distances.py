@@ -55,6 +55,7 @@ class GeometricMedian:
     steps: int = 16
     smoothing: float = 1e-6
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.smoothing > 0:
@@ -96,7 +97,8 @@ def ranked(found: Votes, hostile: int) -> Tensor:
     """The replies by Krum's score, best first; equal scores by client."""
     vote_r = found.weight_r * found.replies / found.total
     score_r = krum_scores(squared_distances(found.update_rP), vote_r, max(1, found.replies - hostile - 2)).cpu()
-    level_r = (score_r / max(float(score_r.min()), 1e-300)).float()  # equal but for the last bits: equal
+    unit = float(score_r.median()) or float(score_r.mean()) or 1.0
+    level_r = (score_r / (ROUNDING * unit)).round()  # equal but for rounding: equal
     by_client_r = found.client_r.cpu().argsort()
     return by_client_r[level_r[by_client_r].argsort(stable=True)]
 
@@ -125,6 +127,7 @@ class Krum:
 
     share: float = 0.2
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "replies"
 
     def __post_init__(self) -> None:
         check_share("Krum", self.share)
@@ -150,6 +153,7 @@ class MultiKrum:
     share: float = 0.2
     keep: float | None = None
     linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "replies"
 
     def __post_init__(self) -> None:
         check_share("MultiKrum", self.share)
@@ -161,8 +165,8 @@ class MultiKrum:
         if found is None:
             return torch.zeros_like(arrived.start_P)
         hostile = hostile_of(self.share, found.replies)
-        kept = found.replies - hostile if self.keep is None else max(1, round(self.keep * found.replies))
-        rows_k = ranked(found, hostile)[:kept].sort().values
+        kept = found.replies - hostile if self.keep is None else round(self.keep * found.replies)
+        rows_k = ranked(found, hostile)[: max(1, kept)].sort().values
         return of_chosen(found, rows_k.to(found.weight_r.device), len(weight_R))
 
 

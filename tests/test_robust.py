@@ -1,0 +1,295 @@
+"""Robust aggregation: the papers' formulas by hand, breakdown points, order, and what a stand-in's vote is worth."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import pytest
+import torch
+from torch import Tensor
+
+import turnout as to
+from turnout.errors import Mistake
+from turnout.parts.aggregation import Combined, combined_of
+from turnout.parts.arrived import Arrived
+from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
+from turnout.parts.robust.distances import geometric_median
+from turnout.tracks.oddities import oddities
+from turnout.types import Turnout
+from worlds import local_updates, play, ready, world
+
+ROBUST = [
+    to.CoordinateMedian(),
+    to.TrimmedMean(0.4),
+    to.GeometricMedian(),
+    to.Krum(0.4),
+    to.MultiKrum(0.4),
+    to.NormClip(),
+    to.CentredClip(),
+]
+WHOLE = [part for part in ROBUST if not isinstance(part, to.NormClip)]  # those that undo what the hostile do
+
+
+def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Arrived:
+    update_RP = torch.as_tensor(rows, dtype=torch.float64)
+    client_R = torch.arange(len(update_RP)) if clients is None else torch.tensor(clients)
+    one_C = torch.ones(int(client_R.max()) + 1, dtype=torch.float64)
+    turnout = Turnout(torch.arange(len(one_C)), one_C, 1.0, one_C, one_C)
+    return Arrived(0, 0, client_R, update_RP, torch.zeros(update_RP.shape[1], dtype=torch.float64), turnout)
+
+
+def combine(part, rows, weights: list[float], clients: list[int] | None = None) -> Combined:
+    return combined_of(part.combine(arrived(rows, clients), torch.tensor(weights, dtype=torch.float64)))
+
+
+def centre(part, rows, weights: list[float] | None = None) -> Tensor:
+    weights = weights or [1 / len(rows)] * len(rows)
+    return combine(part, rows, weights).update_P / sum(weights)
+
+
+# -- the formulas, with mixed signs
+
+
+def test_the_coordinate_median_is_yins_with_equal_weights_and_halfway_where_their_number_is_even():
+    rows = [[-3.0, 2.0], [1.0, -8.0], [4.0, 5.0]]
+    assert centre(to.CoordinateMedian(), rows).tolist() == [1.0, 2.0]
+    assert centre(to.CoordinateMedian(), [*rows, [2.0, 6.0]]).tolist() == [1.5, 3.5]
+
+
+def test_a_weight_is_that_many_votes():
+    """What is lent to a stand-in counts like a second reply that says the same, for all that vote."""
+    rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    twice = torch.cat([rows, rows[2:3]])
+    for part in (to.CoordinateMedian(), to.TrimmedMean(0.2), to.GeometricMedian(), to.NormClip(), to.NormClip(1.0)):
+        lent, said_twice = centre(part, rows, [1.0, 1.0, 2.0, 1.0]), centre(part, twice, [1.0] * 5)
+        torch.testing.assert_close(lent, said_twice, msg=str(part))
+    assert coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([0.2, 0.2, 0.6])) == 9.0
+
+
+def test_the_trimmed_mean_leaves_out_the_share_at_either_end():
+    rows = [[-90.0], [1.0], [2.0], [6.0], [70.0]]
+    assert float(centre(to.TrimmedMean(0.2), rows)) == pytest.approx(3.0)
+    # β = 0.3 of five: one and a half from either end, so that half of 1 and of 6 remain: (0.5 + 2 + 3) / 2
+    assert float(centre(to.TrimmedMean(0.3), rows)) == pytest.approx(2.75)
+    assert float(centre(to.TrimmedMean(0.0), rows)) == pytest.approx(-11 / 5)
+    # by weight: 0.4 of the weight is at -90, of which β = 0.2 is cut; at the other end the 0.2 of 5
+    found = trimmed_mean(torch.tensor([[-90.0], [1.0], [5.0]]), torch.tensor([0.4, 0.4, 0.2]).double(), 0.2)
+    assert float(found) == pytest.approx((0.2 * -90 + 0.4 * 1) / 0.6)
+
+
+def test_the_geometric_median_has_no_pull_left():
+    """At z the unit vectors towards the updates, by weight, sum to nothing: that is what a minimum is."""
+    rows = torch.randn(7, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weight = torch.tensor([0.1, 0.2, 0.1, 0.15, 0.15, 0.2, 0.1], dtype=torch.float64)
+    z = geometric_median(rows, weight, steps=500)
+    away = (rows - z) / (rows - z).norm(dim=1, keepdim=True)
+    assert float((weight @ away).norm()) < 1e-3
+    torch.testing.assert_close(geometric_median(rows, weight), z, atol=1e-2, rtol=0)  # the default steps come near
+
+
+def test_krum_is_blanchards():
+    """m = 6, f = 1: the m − f − 2 = 3 nearest. Scores by hand on a line: 0, 1, 2, 3, 8 and 100."""
+    rows = [[0.0], [1.0], [2.0], [3.0], [8.0], [100.0]]
+    # 1: 1 + 1 + 4 = 6; 2: 1 + 1 + 4 = 6; 0: 1 + 4 + 9 = 14; 3: 1 + 4 + 9 = 14: the tie goes to the first client
+    found = combine(to.Krum(1 / 6), rows, [0.1] * 6)
+    assert found.used_R.tolist() == [False, True, False, False, False, False]
+    assert float(found.update_P) == pytest.approx(0.6 * 1.0)
+    assert found.extra == {"left_out": 5.0}
+    kept = combine(to.MultiKrum(1 / 6), rows, [0.1] * 6)
+    assert kept.used_R.tolist() == [True] * 5 + [False]
+    assert float(kept.update_P) == pytest.approx(0.6 * (0 + 1 + 2 + 3 + 8) / 5)
+    some = combine(to.MultiKrum(1 / 6, keep=0.5), rows, [0.1, 0.2, 0.1, 0.2, 0.2, 0.2])
+    assert int(some.used_R.sum()) == 3
+
+
+def test_what_a_stand_in_lends_is_a_vote_for_it_in_krum_too():
+    """0 and 1 are near each other, 5 and 5.5 too: whose pair has more votes is chosen."""
+    rows = [[0.0], [1.0], [5.0], [5.6]]
+    assert float(combine(to.Krum(0.0), rows, [0.4, 0.4, 0.1, 0.1]).update_P) in (0.0, 1.0)
+    assert float(combine(to.Krum(0.0), rows, [0.1, 0.1, 0.4, 0.4]).update_P) in (5.0, 5.6)
+
+
+def test_norm_clipping_cuts_to_the_limit_and_leaves_shorter_ones_alone():
+    rows = [[3.0, 4.0], [0.0, -1.0]]
+    torch.testing.assert_close(
+        combine(to.NormClip(2.0), rows, [0.25, 0.5]).update_P, torch.tensor([0.25 * 1.2, 0.25 * 1.6 - 0.5]).double()
+    )
+    assert combine(to.NormClip(2.0), rows, [0.5, 0.5]).extra == {"clipped": 1.0}
+    # without a limit, the median length: of 1, 2 and 50 that is 2
+    by_median = centre(to.NormClip(), [[1.0, 0.0], [0.0, -2.0], [50.0, 0.0]])
+    torch.testing.assert_close(by_median, torch.tensor([1.0, -2 / 3]).double())
+
+
+def test_centred_clipping_is_the_papers_step_from_the_median():
+    """v0 = (1, 0): distances 1, 0 and 9; with τ = 3 one step is v0 + ((-1, 0) + (0, 0) + (0, 3)) / 3."""
+    rows = [[0.0, 0.0], [1.0, 0.0], [1.0, 9.0]]
+    found = centre(to.CentredClip(3.0, steps=1), rows)
+    torch.testing.assert_close(found, torch.tensor([1 - 1 / 3, 1.0]).double())
+
+
+# -- promises of all of them
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=str)
+def test_the_order_of_the_replies_does_not_matter(part):
+    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    rows[4] = rows[3]  # equal scores
+    weight = [0.1, 0.3, 0.2, 0.2, 0.2]
+    first = combine(part, rows, weight)
+    for order in list(permutations(range(5)))[::17]:
+        again = combine(part, rows[list(order)], [weight[i] for i in order], list(order))
+        torch.testing.assert_close(again.update_P, first.update_P)
+        if first.used_R is not None:
+            assert again.used_R.tolist() == [first.used_R.tolist()[i] for i in order]
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=str)
+def test_a_single_reply_is_believed_and_nobody_is_no_update(part):
+    assert centre(part, [[2.0, -3.0]]).tolist() == pytest.approx([2.0, -3.0])
+    assert combine(part, [[2.0, -3.0]], [0.0]).update_P.tolist() == [0.0, 0.0]
+
+
+HONEST = 1.0 + 0.1 * torch.randn(6, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def with_hostile(count: int, size: float) -> Tensor:
+    return torch.cat([HONEST, torch.full((count, 4), -size, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=str)
+@pytest.mark.parametrize("size", [1e3, 1e12, 1e30])
+def test_below_the_breakdown_point_a_minority_is_bounded_however_large_its_updates(part, size: float):
+    """Three hostile of nine (a third): nothing of their size is left; the stated bounds hold."""
+    found = centre(part, with_hostile(3, size))
+    longest = float(HONEST.norm(dim=1).max())
+    assert float(found.norm()) <= 2 * (1 - 1 / 3) / (1 - 2 / 3) * longest
+    if isinstance(part, to.CoordinateMedian | to.TrimmedMean):
+        assert bool((found >= HONEST.min(0).values - 1e-9).all() and (found <= HONEST.max(0).values + 1e-9).all())
+    if part in WHOLE:
+        assert bool((found > 0.5).all()), "the direction is that of the honest"
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=str)
+def test_above_the_breakdown_point_it_follows_the_majority(part):
+    """Seven hostile of thirteen, all saying the same."""
+    assert float(centre(part, with_hostile(7, 1e6)).norm()) > 1e4
+
+
+def test_the_breakdown_point_of_the_trimmed_mean_is_its_share():
+    """A fifth is cut at either end: two of eight are more than that, one of seven is less."""
+    assert float(centre(to.TrimmedMean(0.2), with_hostile(1, 1e9)).min()) > 0.5
+    assert float(centre(to.TrimmedMean(0.2), with_hostile(2, 1e9)).max()) < -1e6
+
+
+def test_norm_clipping_with_a_limit_has_no_breakdown_point_but_moves_by_the_hostile_share():
+    for hostile in (1, 6, 60):
+        found, share = centre(to.NormClip(0.5), with_hostile(hostile, 1e9)), hostile / (6 + hostile)
+        assert float(found.norm()) <= 0.5 + 1e-9
+        honest = (1 - share) * (0.5 * HONEST / HONEST.norm(dim=1, keepdim=True)).mean(0)
+        assert float((found - honest).norm()) == pytest.approx(0.5 * share)
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=str)
+def test_in_single_precision_and_over_many_columns_it_is_the_same(part, monkeypatch: pytest.MonkeyPatch):
+    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    whole = centre(part, rows)
+    monkeypatch.setattr("turnout.parts.robust.votes.BLOCK", 35)  # seven columns at a time
+    torch.testing.assert_close(centre(part, rows), whole)
+    single = combined_of(part.combine(arrived(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
+    torch.testing.assert_close(single.double(), whole, atol=1e-5, rtol=1e-4)
+
+
+# -- in a round: one absent, one partial client, unequal sizes
+
+COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)
+
+
+def moved(**algorithm) -> tuple[Tensor, Tensor, object]:
+    experiment = world(COUNTS, *FRACTIONS, **algorithm)
+    prepared = ready(experiment)
+    server, records = play(prepared)
+    return server.shared_P - prepared.server.shared_P, local_updates(prepared), records[0]
+
+
+def test_a_median_of_scheme_c_sees_updates_scaled_by_work_and_leaves_the_missing_share_unused():
+    change_P, own_CP, record = moved(aggregation=to.CoordinateMedian())
+    sent_RP = own_CP[[0, 1, 3]] * torch.tensor([1.0, 2.0, 1.0]).double()[:, None]
+    weight = torch.tensor([8.0, 12.0, 16.0]).double() / 40
+    torch.testing.assert_close(change_P, 0.9 * coordinate_median(sent_RP, weight))
+    assert record.weight_sum == pytest.approx(0.9)
+    literal_P, _, _ = moved(aggregation=to.CoordinateMedian(), scale_at="server")
+    torch.testing.assert_close(literal_P, change_P)
+
+
+def test_a_friends_vote_is_the_missing_clients_too():
+    """Without history the missing share is spread: votes in proportion, and all of the weight is there."""
+    change_P, own_CP, record = moved(aggregation=to.CoordinateMedian(), substitution=to.Friends())
+    sent_RP = own_CP[[0, 1, 3]] * torch.tensor([1.0, 2.0, 1.0]).double()[:, None]
+    torch.testing.assert_close(change_P, coordinate_median(sent_RP, torch.tensor([8.0, 12.0, 16.0]).double() / 36))
+    assert record.weight_sum == pytest.approx(1.0)
+
+
+def test_whom_krum_does_not_choose_leaves_no_trace():
+    change_P, own_CP, record = moved(aggregation=to.Krum(0.2), weighting=to.FedAvg())
+    weight_C = record.clients["weight"]
+    chosen = int(weight_C.argmax())
+    assert record.counted == 1
+    assert int((weight_C > 0).sum()) == 1
+    assert record.extra["left_out"] == 2
+    torch.testing.assert_close(change_P, own_CP[chosen])
+
+
+def test_absent_clients_are_invisible_to_all_of_them():
+    for part in ROBUST:
+        _, _, record = moved(aggregation=part)
+        assert math.isnan(float(record.clients["loss"][2]))
+        assert float(record.clients["weight"][2]) == 0
+
+
+# -- what makes no sense
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"aggregation": to.CoordinateMedian(), "compression": to.SparseTernary(0.01)}, "hardly anything"),
+        ({"aggregation": to.TrimmedMean(), "compression": to.TopK(0.1)}, "use GeometricMedian, MultiKrum or NormClip"),
+        ({"aggregation": to.Krum(), "mixing": to.FedAMP()}, "leave one of them out"),
+        ({"aggregation": to.NormClip(), "substitution": to.Stale()}, "use Friends or Spread"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
+    with pytest.raises(Mistake, match=says):
+        to.Algorithm(**settings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: to.TrimmedMean(0.5),
+        lambda: to.Krum(-0.1),
+        lambda: to.MultiKrum(keep=0.0),
+        lambda: to.NormClip(0.0),
+        lambda: to.CentredClip(steps=0),
+        lambda: to.GeometricMedian(smoothing=0.0),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make):
+    with pytest.raises(Mistake):
+        make()
+
+
+def test_a_way_past_the_aggregation_is_told_before_the_first_round():
+    data = to.data.Digits(clients=4)
+    experiment = to.Experiment(to.World(data))
+    for aggregation, told in ((to.CoordinateMedian(), 1), (to.MultiKrum(), 0), (to.WeightedSum(), 0)):
+        algorithm = to.Algorithm(terms=(to.Scaffold(),), aggregation=aggregation)
+        assert len(oddities(experiment, algorithm, data.load(0, None), drop_single=True)) == told
+    assert oddities(experiment, to.Algorithm(aggregation=to.Krum()), data.load(0, None), drop_single=True) == []
+
+
+def test_ternary_messages_can_be_judged_whole():
+    change_P, _, record = moved(aggregation=to.MultiKrum(), compression=to.SparseTernary(0.3))
+    assert bool(change_P.any())
+    assert record.extra["left_out"] == 1
