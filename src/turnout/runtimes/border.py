@@ -84,4 +84,7 @@ def _wrong_message(replies: Replies, algorithm: Algorithm, layout: Layout, sendi
         return f"its message cannot be decoded: {str(error).splitlines()[0][:120]}"
     if tuple(update_RP.shape) != (len(replies.client_C), layout.shared):
         return f"its update has shape {tuple(update_RP.shape)}, not {(len(replies.client_C), layout.shared)}"
-    return None if bool(torch.isfinite(update_RP).all()) else "its update is not a number throughout"
+    if not bool(torch.isfinite(update_RP).all()):
+        return "its update is not a number throughout"
+    countable = bool(torch.isfinite(update_RP.square().sum(1)).all())  # in float32 up to 1.8e19
+    return None if countable else "its update is longer than can be counted"

@@ -1,0 +1,298 @@
+"""Study `attacks`: no paper's; hostile clients against eight aggregations, by their share and by turnout.
+
+Two parts. `shares`: a sign flip four times as long, by 0 to 40 % of the clients, with everybody there and with a fifth
+of them there each round. A minority of the clients is then a majority of those who turn up in some rounds, and no
+aggregation of a single round can tell. `kinds`: 20 % of the clients with one attack after another, everybody there.
+
+The claims below were written before the first run. A run's accuracy is its mean over the last fifth of its rounds; a
+round with a hostile majority is one in which at least half of the weight of those who replied is the attackers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import turnout.models as models
+from turnout.data import MNIST, Backdoor, Digits, LabelFlip
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.aggregation import Aggregation, WeightedSum
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.robust.clipping import CentredClip, NormClip
+from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
+from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+from turnout.parts.weighting import ByWork, FedAvg, Shares
+from turnout.running.result import Run
+from turnout.statistics.paired import BySeed, difference
+from turnout.studies.claims import Claim, above, better, no_worse
+from turnout.studies.drawing import Chart, band, picture
+from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, on_one_core, row
+from turnout.world.attacks import ALIE, Attack, ClaimExamples, ClaimWork, FreeRider, InnerProduct, Noise, SignFlip
+from turnout.world.attacks.base import hostile_clients
+from turnout.world.participation import Always, Dropout
+
+MEAN, MEDIAN, TRIMMED, RFA, KRUM, MULTI, CLIP, CENTRED = METHODS = (
+    "mean", "median", "trimmed mean", "RFA", "Krum", "multi-Krum", "norm clip", "centred clip",
+)  # fmt: skip
+PARTS: dict[str, Aggregation] = dict(
+    zip(METHODS, (
+        WeightedSum(), CoordinateMedian(), TrimmedMean(0.4), GeometricMedian(), Krum(0.4), MultiKrum(0.4), NormClip(),
+        CentredClip(),
+    ), strict=True)
+)  # fmt: skip
+BY_SHARE = (MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP)  # what is compared by share and turnout
+VOTING = (MEDIAN, TRIMMED, RFA, MULTI)  # of these, those with a breakdown point of 0.4 or more
+FLIP = SignFlip(4.0)
+SOME = 0.2  # the attackers of `kinds`
+FLIPPED, BACKDOOR, NOBODY = "label flip", "backdoor", "nobody"
+ON_UPDATES: Mapping[str, tuple[Attack, ...]] = {
+    "sign flip": (FLIP,),
+    "noise": (Noise(10.0),),
+    "ALIE": (ALIE(),),
+    "inner product": (InnerProduct(1.0),),
+    "little work, flipped": (ClaimWork(0.2), SignFlip()),
+    "many samples, flipped": (ClaimExamples(20.0), SignFlip()),
+    "free rider": (FreeRider(),),
+}
+KINDS_OF_ATTACK = (NOBODY, *ON_UPDATES, FLIPPED, BACKDOOR)
+UNIFORM = "one vote each"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the study is at one scale."""
+
+    data: DataSpec
+    model: Model
+    rounds: int
+    shares: tuple[float, ...]  # of the clients that attack
+    turnouts: tuple[float, ...]  # most first
+    seeds: int
+
+
+DIGITS = Digits(clients=40, test_share=0.0)
+SIZES = {
+    "smoke": Size(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
+    "small": Size(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
+    "paper": Size(
+        MNIST(clients=100, test_share=0.0), models.MLP(200), 100, (0.0, 0.1, 0.2, 0.3, 0.4, 0.45), (1.0, 0.5, 0.1), 5
+    ),
+}
+
+
+def experiment(size: Size, method: str, turnout: float = 1.0, **world: Any) -> Experiment:
+    """Five epochs of plain SGD a round, the mean over those who replied; IID, so that honest updates are alike."""
+    data = world.pop("data", size.data)
+    there = Always() if turnout == 1 else Dropout(round(1 - turnout, 6))
+    local = Local(SGD(lr=0.1), epochs=5, batch_size=10)
+    algorithm = Algorithm(local, weighting=FedAvg(), aggregation=PARTS[method], nonfinite="absent")
+    return on_one_core(Experiment(World(data, there, **world), size.model, algorithm, rounds=size.rounds))
+
+
+def by_share(share: float, turnout: float, method: str) -> str:
+    """What one of the experiments is called.
+
+    >>> by_share(0.4, 0.2, "median")
+    '40 % hostile, 20 % there, median'
+    """
+    return f"{100 * share:g} % hostile, {100 * turnout:g} % there, {method}"
+
+
+def by_kind(kind: str, method: str) -> str:
+    return f"{kind}, {method}"
+
+
+def of_kind(size: Size, kind: str, method: str) -> Experiment:
+    """20 % of the clients with one attack; who claims little work does it under scheme C, which pays for that."""
+    if kind in (FLIPPED, BACKDOOR):
+        wrapper = LabelFlip if kind == FLIPPED else Backdoor
+        return experiment(size, method, data=wrapper(size.data, SOME))
+    if kind == NOBODY:
+        return experiment(size, method)
+    found = experiment(size, method, attack=ON_UPDATES[kind], attackers=SOME)
+    return found.but(**{"algorithm.weighting": ByWork()}) if kind.startswith("little work") else found
+
+
+def plan(scale: str) -> Plan:
+    size = SIZES[scale]
+    shares = {
+        by_share(share, turnout, method): experiment(
+            size, method, turnout, **({"attack": (FLIP,), "attackers": share} if share else {})
+        )
+        for share in size.shares
+        for turnout in size.turnouts
+        for method in BY_SHARE
+    }
+    kinds = {by_kind(kind, method): of_kind(size, kind, method) for kind in KINDS_OF_ATTACK for method in METHODS}
+    lied = "many samples, flipped"
+    kinds[by_kind(lied, UNIFORM)] = of_kind(size, lied, MEDIAN).but(**{"algorithm.shares": Shares(by="uniform")})
+    notes = [
+        "no paper's: the claims were written before the first run",
+        f"{type(size.data).__name__}, {size.data.clients} clients, IID; {size.rounds} rounds of 5 epochs, plain SGD",  # type: ignore[attr-defined]
+        "by share: attackers send -4 times their update; trimmed mean, Krum and multi-Krum are set for 40 % hostile",
+        f"by kind: {100 * SOME:g} % of the clients attack, everybody is there",
+        "accuracy of a run: mean over the last fifth of its rounds",
+    ]
+    return Plan([Part("shares", shares, size.seeds), Part("kinds", kinds, size.seeds)], notes)
+
+
+def look(run: Run) -> Look:
+    """The hostile part of the weight in every round, and what a backdoor reached."""
+    world, seed = run.experiment.world, run.experiment.seed
+    with run.records() as records:
+        columns = records.clients()
+        hostile = hostile_clients(world.attackers if world.attack else 0.0, run.data().clients, seed).numpy()
+        came = np.nan_to_num(columns["work"].astype(np.float64)) > 0
+        votes = np.where(came, columns["share"].astype(np.float64), 0.0)
+        bad = np.where(np.isin(columns["client"], hostile), votes, 0.0)
+        at, rounds = columns["round"].astype(np.int64), run.experiment.rounds
+        total = np.bincount(at, votes, rounds)
+        found = {"hostile": np.bincount(at, bad, rounds) / np.maximum(total, 1e-300)}
+    return found | ({"backdoor": np.array([reached(run)])} if isinstance(world.data, Backdoor) else {})
+
+
+def reached(run: Run) -> float:
+    """The percentage of marked test samples of other labels that the model takes for the target."""
+    data = run.experiment.world.data
+    assert isinstance(data, Backdoor)
+    with torch.no_grad():
+        said = run.model().eval()(data.marked_test(run.experiment.seed, run.data_dir)).argmax(1)
+    return 100 * float((said == data.target).double().mean())
+
+
+def accuracy(curve: Curve) -> float:
+    """Percent, mean over the last fifth of the rounds."""
+    return 100 * curve.end(5).mean()
+
+
+def majority_rounds(seen: Look) -> float:
+    """Percent of the rounds in which at least half of the weight was hostile."""
+    return 100 * float((seen["hostile"] >= 0.5).mean())
+
+
+def step_lost(curves: Curves, variant: str) -> dict[int, float]:
+    """How many points less accuracy rises in a round with a hostile majority than in others; NaN without both."""
+    found = {}
+    for seed, curve in curves.curves[variant].items():
+        step_T = 100 * np.diff(curve.value_T)
+        bad_T = curves.looks[variant][seed]["hostile"][curve.round_T[1:]] >= 0.5
+        both = bool(bad_T.any()) and not bool(bad_T.all())
+        found[seed] = float(step_T[~bad_T].mean() - step_T[bad_T].mean()) if both else float("nan")
+    return found
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    size, found = SIZES[scale], []
+    for turnout in size.turnouts:
+        for share in size.shares:
+            case, names = f"{100 * share:g} % hostile, {100 * turnout:g} % there", [
+                by_share(share, turnout, method) for method in BY_SHARE
+            ]  # fmt: skip
+            if not curves.has(*names):
+                found.append(not_run(case, "mean"))
+                continue
+            found += [row(case, m, curves.each(name, accuracy)) for m, name in zip(BY_SHARE, names, strict=True)]
+            found.append(row(case, "rounds with a hostile majority, %", curves.seen(names[0], majority_rounds)))
+    for kind in KINDS_OF_ATTACK:
+        for method in METHODS:
+            name = by_kind(kind, method)
+            known = curves.has(name)
+            found.append(row(kind, method, curves.each(name, accuracy)) if known else not_run(kind, method))
+            if kind == BACKDOOR and known:
+                found.append(row("backdoor: marked taken for the target, %", method, _reached(curves, method)))
+    return found
+
+
+def _reached(curves: Curves, method: str) -> dict[int, float]:
+    return curves.seen(by_kind(BACKDOOR, method), lambda seen: float(seen["backdoor"][0]))
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    size = SIZES[scale]
+    needed = [by_share(s, q, m) for s in size.shares for q in size.turnouts for m in BY_SHARE]
+    needed += [by_kind(kind, method) for kind in KINDS_OF_ATTACK for method in METHODS]
+    if not curves.has(*needed):
+        return [Claim("hostile clients and robust aggregation", False, curves.why_missing(*needed))]
+    return [*_by_share_claims(size, curves), *_by_kind_claims(curves)]
+
+
+def _by_share_claims(size: Size, curves: Curves) -> list[Claim]:
+    most, least, worst = size.turnouts[0], size.turnouts[-1], 0.4
+
+    def of(share: float, turnout: float, method: str) -> BySeed:
+        return curves.each(by_share(share, turnout, method), accuracy)
+
+    def lost(turnout: float, method: str) -> BySeed:
+        return difference(of(0.0, turnout, method), of(worst, turnout, method))
+
+    found = []
+    for method in VOTING:
+        price = f"without attackers {method} is at most 3 points below the mean"
+        found.append(no_worse(price, of(0.0, most, method), of(0.0, most, MEAN), 3.0, "points"))
+        claim = f"with 40 % hostile and everybody there {method} beats the mean"
+        found.append(better(claim, of(worst, most, method), of(worst, most, MEAN), "points"))
+        claim = f"{method} loses more to 40 % hostile with {100 * least:g} % there than with everybody there"
+        found.append(better(claim, lost(least, method), lost(most, method), "points"))
+        claim = f"with {100 * least:g} % there {method} gains less in rounds with a hostile majority than in others"
+        found.append(above(claim, step_lost(curves, by_share(worst, least, method)), unit="points"))
+    some = curves.seen(by_share(worst, least, MEAN), majority_rounds)
+    claim = f"40 % hostile clients are a majority in some rounds with {100 * least:g} % there"
+    return [*found, above(claim, some, unit="% of the rounds")]
+
+
+def _by_kind_claims(curves: Curves) -> list[Claim]:
+    def of(kind: str, method: str) -> BySeed:
+        return curves.each(by_kind(kind, method), accuracy)
+
+    found = []
+    for kind in ("sign flip", "noise", "inner product", "little work, flipped", FLIPPED):
+        found += [better(f"{kind}: {m} beats the mean", of(kind, m), of(kind, MEAN), "points") for m in (MEDIAN, RFA)]
+    found.append(better("ALIE: the mean beats the median", of("ALIE", MEAN), of("ALIE", MEDIAN), "points"))
+    free = "free rider: the mean loses at most 3 points"
+    found.append(no_worse(free, of("free rider", MEAN), of(NOBODY, MEAN), 3.0, "points"))
+    lied = "many samples, flipped"
+    claim = f"{lied}: the median by one vote each beats the median by claimed samples"
+    found.append(better(claim, of(lied, UNIFORM), of(lied, MEDIAN), "points"))
+    for method in (MEDIAN, CLIP):
+        claim = f"backdoor: fewer marked samples are taken for the target under {method} than under the mean"
+        found.append(better(claim, _reached(curves, MEAN), _reached(curves, method), "points"))
+    return found
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy over the share of attackers, one chart a turnout; and how often they are a majority."""
+    size = SIZES[scale]
+    names = [by_share(share, turnout, m) for turnout in size.turnouts for share in size.shares for m in BY_SHARE]
+    if not curves.has(*names):
+        return {}
+    charts: list[Chart] = []
+    for turnout in size.turnouts:
+        lines = [
+            band(m, size.shares, [curves.each(by_share(s, turnout, m), accuracy) for s in size.shares], i, 0.01)
+            for i, m in enumerate(BY_SHARE)
+        ]
+        charts.append((f"accuracy, {100 * turnout:g} % there", "share of the clients that attack", lines))
+    often = [
+        band(f"{100 * q:g} % there", size.shares,
+             [curves.seen(by_share(s, q, MEAN), majority_rounds) for s in size.shares], i, 0.01)
+        for i, q in enumerate(size.turnouts)
+    ]  # fmt: skip
+    charts.append(("rounds with a hostile majority", "share of the clients that attack", often))
+    return {"attacks.svg": picture(charts, "percent")}
+
+
+STUDY = Study(
+    name="attacks",
+    reproduces="hostile clients by share and by turnout, against robust aggregation (no paper's)",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    look=look,
+)
