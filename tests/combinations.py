@@ -133,6 +133,15 @@ def _acts_on_shared(s: Settings) -> bool:
     return _lends(s) or bool(others)
 
 
+def _robust(s: Settings) -> bool:
+    return s["algorithm.aggregation"] != to.WeightedSum()
+
+
+def _median_of_zeros(s: Settings) -> bool:
+    by_parameter = isinstance(s["algorithm.aggregation"], to.CoordinateMedian | to.TrimmedMean)
+    return by_parameter and isinstance(s["algorithm.compression"], to.TopK)
+
+
 def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
@@ -149,6 +158,9 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     ),
     (lambda s: s["algorithm.mixing"].personal and _lends(s), "leave it out with FedAMP"),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
+    (lambda s: _robust(s) and s["algorithm.substitution"].func is to.Stale, "use Friends or Spread"),
+    (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),
+    (_median_of_zeros, "hardly anything would be learned"),
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
     (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
@@ -258,6 +270,7 @@ class Draws:
             "algorithm.shares": lambda: to.Shares(
                 self.one("by", "samples", "uniform"), self.one("over", "normalised", "normalised", "unbiased")
             ),
+            "algorithm.aggregation": self.aggregation,
             "algorithm.server": self.server,
             "algorithm.selection": self.selection,
             "algorithm.membership": self.membership,
@@ -404,6 +417,17 @@ class Draws:
 
     def weighting(self) -> Any:
         return self.one("weighting", to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedAvg(), to.FedNova())
+
+    def aggregation(self) -> Any:
+        """Krum is not among them: which reply is nearest to the others may hang on the last bit."""
+        by_parameter = (to.CoordinateMedian(), to.TrimmedMean(0.2))
+        sparse = isinstance(self.compression(), to.TopK) and not self.rarely("median of sparse messages")
+        whole = (to.GeometricMedian(steps=4), to.NormClip(), to.NormClip(0.1), to.CentredClip(steps=2))
+        added = self.substitution().func is to.Stale and not self.rarely("median of old rows")
+        mixed = self.mixing().personal and not self.rarely("median and mixing")
+        if added or mixed or not self.chance("robust", 2):
+            return to.WeightedSum()
+        return self.one("aggregation", *(() if sparse else by_parameter), *whole)
 
     def server(self) -> Any:
         apply = to.Apply()
