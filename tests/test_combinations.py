@@ -354,7 +354,8 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
     """FedAvg: the cohort's Σ share (1 unless shares are unbiased) over that of who replied; A: N/K; both 1 where a
     substitution pays for the missing. B: 1; C: E/s where the server scales; FedNova: τ_eff, and 1/a too, with shares
     normalised over those who count unless a substitution pays."""
-    progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server"
+    # What is no sum has to see updates as they count: there the server scales them, not their weights.
+    progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server" and algorithm.aggregation.linear
     if isinstance(algorithm.weighting, to.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
     if isinstance(algorithm.weighting, to.FedAvg):
