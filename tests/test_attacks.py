@@ -250,3 +250,16 @@ def test_nobody_hostile_is_an_ordinary_world():
     nobody = Attackers(torch.empty(0, dtype=torch.int64), (to.attacks.SignFlip(),), seed=0)
     update = torch.ones(3, 2)
     assert torch.equal(nobody.sent(update.clone(), torch.arange(3), 0), update)
+
+
+@pytest.mark.slow
+def test_in_several_processes_the_same_clients_do_the_same(tmp_path):
+    given = to.World(
+        to.data.Digits(clients=12), to.participation.Dropout(0.3), attackers=0.3,
+        attack=(to.attacks.ClaimExamples(5.0), to.attacks.Noise()),
+    )  # fmt: skip
+    local, compute = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10), to.InProcess(device="cpu", threads=1)
+    one = to.Experiment(given, algorithm=to.Algorithm(local, aggregation=to.MultiKrum(0.3)), rounds=3, runtime=compute)
+    several = one.but(runtime=to.Processes(2, compute))
+    first, second = (folder_run(e, tmp_path / name).model() for e, name in ((one, "one"), (several, "several")))
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
