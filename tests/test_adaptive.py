@@ -118,7 +118,7 @@ class Other:
 
     residuals, begin, encode, decode = Dense.residuals, Dense.begin, Dense.encode, Dense.decode
     held, catch_up, broadcast, forget = Dense.held, Dense.catch_up, Dense.broadcast, Dense.forget
-    missed, received = Dense.missed, Dense.received
+    missed, received, longest = Dense.missed, Dense.received, Dense.longest
 
 
 def test_7_3_rule_13_under_compression_moments_stay_home_unless_asked():

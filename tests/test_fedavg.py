@@ -17,7 +17,7 @@ from turnout.studies.catalogue import STUDIES
 
 # Recipes whose methods are means over those who replied. In all others every variant names another weighting, that of
 # its paper. (The score track federates no weights.)
-MEANS = {"baselines", "multitask", "cifar-multitask", "mnist-adam"}
+MEANS = {"baselines", "deadlines", "multitask", "cifar-multitask", "mnist-adam"}
 
 
 def algorithms(name: str) -> dict[str, to.Algorithm]:

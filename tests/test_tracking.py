@@ -82,7 +82,7 @@ def test_a_tracker_that_comes_after_the_end_is_told_all_of_it(tmp_path: Path) ->
     book, other = Book(), Book()
     to.run(small(), tmp_path / "run", quiet=True, resume=True, trackers=[book, other])
     assert [step for step, _ in book.rows] == [step for step, _ in other.rows] == [0, 1, 2, 3]
-    assert list(json.loads((tmp_path / "run" / "tracking.json").read_text())) == ["Book", "Book 2"]
+    assert list(json.loads((tmp_path / "run" / "tracking.json").read_text())) == ["Book", "Book 2", "checksum"]
 
 
 @pytest.mark.parametrize("track", [5, ["tensorboard", 5], None])

@@ -317,7 +317,10 @@ def test_the_command_prints_an_address_with_a_token_and_ends_with_ctrl_c(tmp_pat
         line = process.stdout.readline()
         assert re.search(r"on http://127\.0\.0\.1:\d+/\?token=\S{20,}$", line.strip())
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, 130)
+        try:
+            assert process.wait(30) in (0, 130)
+        finally:
+            process.kill()
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 

@@ -208,7 +208,7 @@ def joined(first: Curves, second: Curves) -> Curves:
         {**first.missing, **second.missing},
         more,
         looks,
-        [*first.failed, *second.failed],
+        (*first.failed, *second.failed),
     )
 
 
