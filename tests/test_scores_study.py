@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 
 from turnout.recipes.labels import USERS
 from turnout.studies import labels
@@ -87,6 +88,7 @@ def test_the_plan_is_the_papers():
     assert all(e.rounds == 15 for e in variants.values())
 
 
+@pytest.mark.slow
 def test_smoke(tmp_path: Path):
     found = run_study(labels.STUDY, "smoke", tmp_path / "out", quiet=True, jobs=1)
     assert not any("not run" in claim.evidence for claim in found.claims)
