@@ -15,8 +15,8 @@ from turnout.report.finding import find_runs
 from turnout.report.results import results
 from turnout.studies.catalogue import STUDIES
 
-# Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every variant names another weighting, that of
-# its paper. (The score track federates no weights.)
+# Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every
+# variant names another weighting, that of its paper. (The score track federates no weights.)
 MEANS = {"baselines", "deadlines", "multitask", "cifar-multitask", "mnist-adam"}
 SCHEMES = ("A", "B", "C")
 
