@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -259,11 +261,28 @@ def dying(lr: float, clock: int) -> float:
 
 
 def test_a_process_that_is_killed_is_a_failure_of_its_run_only(tmp_path: Path) -> None:
-    variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(dying)})}
+    bad = small(**{"algorithm.local.schedule": to.Custom(dying)})
+    variants = {"good": small(), "bad": bad, "fine": small(), "well": small()}
     (failure,) = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True)
     assert failure.name == "bad seed 0"
     assert "ended from outside (code 7)" in failure.why
-    assert (tmp_path / "runs" / "good" / "seed-0" / "turnout.csv").exists()
+    assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine", "well"))
+
+
+def with_process(folder: Path, lr: float, clock: int) -> float:
+    (folder / str(os.getpid())).touch()
+    return lr
+
+
+def test_a_process_takes_one_run_after_another(tmp_path: Path) -> None:
+    """A GPU's context and kernels take longer to set up than many a run."""
+    (tmp_path / "seen").mkdir()
+    noting = to.Custom(partial(with_process, tmp_path / "seen"))
+    variants = {name: small(**{"algorithm.local.schedule": noting}) for name in "abcde"}
+    assert run_planned(RunPlan("five", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True) == []
+    processes = {int(file.name) for file in (tmp_path / "seen").iterdir()}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
 
 
 def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
@@ -305,7 +324,7 @@ def test_progress_on_no_terminal_is_plain_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnout.running.display.PLAIN_EVERY", 0.0)
-    monkeypatch.setattr("turnout.running.processes.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("turnout.running.messages.LINE_SECONDS", 0.0)
     to.run(small(**{"runtime.engine": "by-hand", "runtime.device": "cpu"}), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")

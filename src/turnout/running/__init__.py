@@ -12,7 +12,8 @@ state.py       how a run folder is doing: running, finished, interrupted, failed
 stopping.py    asking the process that works in a folder to stop
 listing.py     which runs are in a folder, and how they are doing
 runs.py        `run` one experiment or several, `run_many` variants and seeds
-processes.py   runs as streams of messages, in this process or side by side
+messages.py    runs as streams of messages, in this process
+side_by_side.py  several at a time, in processes that take one after another
 display.py     these messages on the terminal
 notebook.py    the same in a notebook, updated in place
 frames.py      records as tables of pandas

@@ -18,9 +18,10 @@ from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import held, kept_if_used, new_folder, refuse_full
 from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
+from turnout.running.messages import Place, in_order, messages_of
 from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
-from turnout.running.processes import Place, in_order, messages_of, side_by_side
 from turnout.running.result import Run, RunGroup, RunName
+from turnout.running.side_by_side import side_by_side
 from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
 from turnout.running.used import delete_run, refuse_to_delete, refuse_used
 from turnout.runtimes.keeping import KEPT

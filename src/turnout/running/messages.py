@@ -1,26 +1,14 @@
-"""Runs as streams of messages: one in this process, or several side by side, each in a process of its own.
-
-With a process per run, one that fails or is killed by the system does not end the others. The processes are forked
-from a server that has the library loaded, so starting one takes milliseconds. If this process dies, each run ends at
-once: nothing goes on working in a folder that somebody wants to resume.
-"""
+"""Runs as streams of messages, in this process (side_by_side.py has several at a time in others)."""
 
 from __future__ import annotations
 
 import errno
-import multiprocessing
-import os
-import signal
 import time
 import traceback
 import warnings
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +19,6 @@ from turnout.experiment import Experiment
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import free_bytes
-from turnout.machine.parent import end_with_parent
-from turnout.machine.script import script_left_alone
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
@@ -204,77 +190,3 @@ def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
     """Several runs in this process, one after another."""
     for experiment, place in work:
         yield from guarded(experiment, place)
-
-
-def side_by_side(work: Sequence[tuple[Experiment, Place]], jobs: int) -> Iterator[Message]:
-    """Several runs, `jobs` at a time, each in its own process; no process outlives this generator, however it ends."""
-    waiting, active = deque(work), dict[Connection, tuple[Place, BaseProcess]]()
-    context = worker_context()
-    try:
-        while waiting or active:
-            while waiting and len(active) < jobs:
-                experiment, place = waiting.popleft()
-                here, there = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(experiment, place, there), daemon=True)
-                with script_left_alone(), _interrupts_wait():
-                    process.start()
-                there.close()
-                active[here] = place, process
-            for connection in wait(list(active)):
-                assert isinstance(connection, Connection)
-                yield from _received(connection, active)
-    finally:
-        for _, process in active.values():
-            process.terminate()
-        for _, process in active.values():
-            process.join()
-
-
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C back while a process is started; it inherits that, and this process ends it when it is interrupted.
-
-    The server that forks processes loads the library for seconds, and would print a traceback of its own.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # its start would let Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _received(connection: Connection, active: dict[Connection, tuple[Place, BaseProcess]]) -> Iterator[Message]:
-    """The next message of a run; a process that ended without a last message was killed."""
-    try:
-        message: Message = connection.recv()
-    except (EOFError, OSError):
-        place, process = active.pop(connection)
-        process.join()
-        if process.exitcode:
-            why = f"its process was ended from outside (code {process.exitcode}); the machine may be short of memory"
-            yield Failed(place.name, why, mistake=False, began=True)
-        return
-    yield message
-
-
-def worker_context() -> Any:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["turnout.running.processes", "turnout.config.read"])
-    return context
-
-
-def _child(experiment: Experiment, place: Place, there: Connection) -> None:
-    """One run in its own process. It ignores Ctrl-C: the parent receives it too, and ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    try:
-        for message in guarded(experiment, place):
-            there.send(message)
-    except BrokenPipeError:  # the parent is gone
-        os._exit(1)
