@@ -95,7 +95,14 @@ class Round:
     turnout: Turnout | None = None
     replies: Replies | None = None
     told: dict[str, Tensors] = field(default_factory=dict)
-    said: dict[str, Tensors] = field(default_factory=dict)
+    farewells: list[Farewell] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+
+    def farewell_bytes(self) -> int:
+        """What those sent who left: for terms to forget them, or to remember them where they stay in the objective."""
+        out = [set(farewell.client_H.tolist()) <= set(self.forgotten) for farewell in self.farewells]
+        sent = [f.said if forget else f.remembered for f, forget in zip(self.farewells, out, strict=True)]
+        return sum(wire_bytes(rows) for terms in sent for rows in terms.values())
 
     def numbers(self) -> Tensors:
         """All that a record says in numbers, by name; who joined and left as well."""
@@ -141,11 +148,11 @@ class Listening:
 
     def farewell(self, client_I: Tensor, told: Told) -> Farewell:
         farewell = self.runtime.farewell(client_I, told)
-        self.heard["farewell"] = farewell
+        self.heard.setdefault("farewells", []).append(farewell)
         return farewell
 
     def forget(self, client_I: Tensor) -> None:
-        self.heard["said"] = self.heard["farewell"].said
+        self.heard["forgotten"] = client_I.tolist()
         self.runtime.forget(client_I)
 
 
@@ -167,7 +174,6 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
     for t in range(ROUNDS):
         listening.heard = {}
         server, record = track.round(server, t)
-        listening.heard.pop("farewell", None)
         if t in server.told.said:
             listening.heard["told"] = server.told.said[t]
         about = (found.seed, track.model.layout.shared_slots, dict(sent_down))
@@ -229,8 +235,10 @@ def check_absent(found: Combination, whole: Played) -> None:
 
 def without_bits(found: Combination, numbers: Tensors) -> Tensors:
     """What must agree to rounding: not the last bits of messages. A bias below BatchNorm has no gradient but rounding,
-    so there even which of its entries are the largest, and how long a message that says so is, depends on it."""
-    hidden = ("byte_B", "length_M", "bytes_up", "bytes_down") if has_norm(found.settings) else ("byte_B",)
+    so there even which of its entries are the largest, and how long a message that says so is, depends on it; and with
+    that how many of the last messages are together no larger than the model, so that they are kept."""
+    by_length = ("length_M", "round_M", "bytes_up", "bytes_down")
+    hidden = ("byte_B", *by_length) if has_norm(found.settings) else ("byte_B",)
     return {name: value for name, value in numbers.items() if not name.endswith(hidden)}
 
 
@@ -267,7 +275,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
     position_R = torch.searchsorted(record.clients["client"], replies.client_C)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
-    assert record.bytes_up == int(up_R.sum()) + sum(map(wire_bytes, happened.said.values()))
+    assert record.bytes_up == int(up_R.sum()) + happened.farewell_bytes()
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
     down = wire_bytes(download.states) + replies.report["bytes_down"]
     whole = sum(wire_bytes(tensors) for tensors in download.down.values())

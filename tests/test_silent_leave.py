@@ -37,6 +37,15 @@ def test_who_vanishes_says_nothing():
     assert [e.detail.startswith("without a word") for e in (*loud.events, *silent.events)] == [False, True]
 
 
+def test_who_stays_in_the_objective_sends_what_it_is_remembered_by():
+    """u and v of each parameter and their z, not the control variate that nobody is to forget."""
+    terms, include = [to.Scaffold(), to.Elastic(memory=True)], to.Membership(leave="include")
+    settings = {"algorithm.terms": terms, "algorithm.membership": include}
+    _, loud = shared_after(world(to.Leave(2, 2)).but(**settings), 3)
+    _, silent = shared_after(world(to.Leave(2, 2, silent=True)).but(**settings), 3)
+    assert loud.bytes_up - silent.bytes_up == 4 * (2 * 650 + 1)
+
+
 def test_events_are_exported_and_replayed(tmp_path):
     first = world(to.Join(0, 0), to.Join(4, 1), to.Leave(2, 1, silent=True), to.Leave(1, 2), to.Join(2, 3))
     to.run(first, tmp_path / "first", quiet=True)

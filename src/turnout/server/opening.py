@@ -17,7 +17,7 @@ from turnout.experiment import Algorithm
 from turnout.parts.membership.transition import Outlook, Transition
 from turnout.parts.terms.base import Reform
 from turnout.rng import draw
-from turnout.server.state import Left, Server
+from turnout.server.state import Server
 from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
 from turnout.world.events import Leave
 from turnout.world.members import Members
@@ -86,8 +86,8 @@ def open_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime:
     change = _with_silence(membership.decide(outlook), silent)
     if change.members == server.members and change.roster is server.roster:
         return server, Opening(change.log, change.extra)
-    after, said = _applied(scene, change, silent)
-    return after, Opening(change.log, change.extra, sum(wire_bytes(rows) for rows in said.values()))
+    after, bytes_up = _applied(scene, change, silent)
+    return after, Opening(change.log, change.extra, bytes_up)
 
 
 def _with_silence(change: Transition, silent: frozenset[int]) -> Transition:
@@ -107,11 +107,16 @@ def _farewell(scene: _Scene, clients: Sequence[int], silent: frozenset[int]) -> 
     return scene.runtime.farewell(client_I, scene.server.told)
 
 
-def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple[Server, dict[str, Tensors]]:
-    """The server after the change, and what the excluded have said: the clock restarts if the objective has shifted."""
+def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple[Server, int]:
+    """The server after the change, and the bytes of the farewells: the clock restarts if the objective has shifted.
+
+    Who is excluded sends what terms need to forget it, who stays in the objective what they need to remember it."""
     server, algorithm = scene.server, scene.algorithm
+    remembered = any(term.remembers for term in algorithm.terms)
     farewell = _farewell(scene, change.out, silent)
-    after = replace(server, left=_remembered(scene, change, silent), members=change.members)
+    staying = _farewell(scene, change.gone if remembered else (), silent)
+    left = server.left.plus(staying).among(change.roster.gone_L)
+    after = replace(server, left=left, members=change.members)
     if change.out:
         out_I = torch.tensor(change.out)
         scene.runtime.forget(out_I)
@@ -127,15 +132,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
     after = replace(after, roster=roster, origin=scene.t if change.shifted else server.origin)
     if change.shifted and any(server.down.values()):
         after = replace(after, down=_reformed(scene, after.objective, farewell))
-    return after, farewell.said
-
-
-def _remembered(scene: _Scene, change: Transition, silent: frozenset[int]) -> Left:
-    """What terms remember of those who have left but stay in the objective, now that some leave or return."""
-    left = scene.server.left
-    if change.gone and any(term.remembers for term in scene.algorithm.terms):
-        left = left.plus(_farewell(scene, change.gone, silent))
-    return left.among(change.roster.gone_L)
+    return after, sum(map(wire_bytes, (*farewell.said.values(), *staying.remembered.values())))
 
 
 def _reformed(scene: _Scene, objective: Members, farewell: Farewell) -> dict[str, Tensors]:
