@@ -156,9 +156,14 @@ def test_variants_seeds_and_clients_can_be_chosen(browser: Browser, report: str)
     assert page.locator("[data-seed='2'] img").first.is_visible()
     own = page.locator(".history .own path").first
     before = own.get_attribute("d")
-    page.locator("select[name=run]").select_option(label="Friends, seed 0")
-    page.locator("select[name=client]").select_option(index=7)
-    until(page, "d => document.querySelector('.history .own path').getAttribute('d') !== d", before)
+    changed = "d => document.querySelector('.history .own path').getAttribute('d') !== d"
+    page.locator("select[name=variant]").select_option("Friends")
+    page.locator("select[name=client]").select_option("7")
+    until(page, changed, before)
+    before = own.get_attribute("d")
+    page.locator("select[name=seed]").select_option("2")
+    until(page, changed, before)
+    assert page.locator("select[name=client]").input_value() == "7", "the same client in another seed"
     assert page.get_by_text("Friend that stood in for it", exact=True).is_visible()
     assert heard.faults == []
 
@@ -283,6 +288,18 @@ def test_runs_are_ticked_and_compared_by_keyboard(browser: Browser, server: Serv
     page.locator("svg[data-chart]").first.focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#tip").is_visible()
+    assert heard.faults == []
+
+
+def test_a_client_s_page_has_every_run_and_seed(browser: Browser, server: Server) -> None:
+    page, heard = opened(browser, server.own + "/clients?name=friends", server.own)
+    page.get_by_label("Run").select_option("Friends, seed 1")
+    page.wait_for_url("**/clients?name=friends&run=*")
+    page.get_by_role("link", name="7", exact=True).click()
+    assert page.get_by_label("Seed").evaluate("list => list.selectedOptions[0].text") == "1"
+    page.get_by_label("Seed").select_option("2")
+    page.wait_for_url("**&seed=2")
+    assert page.get_by_label("Seed").evaluate("list => list.selectedOptions[0].text") == "2"
     assert heard.faults == []
 
 

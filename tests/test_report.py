@@ -24,7 +24,7 @@ from rich.console import Console
 
 from turnout.errors import Mistake
 from turnout.records.records import Records
-from turnout.report import charts, find_runs, results_table, sparkline, write_picture, write_report
+from turnout.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
 from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
 from turnout.report.bars import bars, histogram
 from turnout.report.charts import Series, line_chart
@@ -517,6 +517,28 @@ def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
     friend = clients["friend"].reshape(3, 6).T
     assert np.array_equal(level_QCK[-1] == 0, friend < 0)
     assert np.allclose(value_QCK[-1][friend >= 0], friend[friend >= 0], atol=1e-3)
+
+
+def test_every_seed_has_a_client_s_part_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_study(tmp_path / "study")
+
+    def shown() -> tuple[list[tuple[str, str, int]], str]:
+        page = Page(write_report(folder))
+        about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
+        said = next(words for words in page.words if "All clients have the same scales." in words)
+        return [(run["variant"][:5], run["seed"], len(run["clients"])) for run in about["runs"]], said
+
+    every = [("<scri", "0", 6), ("<scri", "1", 6), ("plain", "0", 6), ("plain", "1", 6)]
+    assert shown() == (every, "All clients have the same scales.")
+    quantities, rounds = 6, 3  # one metric and five columns
+    monkeypatch.setattr(history, "MOST_VALUES", 2 * 6 * quantities * rounds)  # two runs with all of their clients
+    runs, said = shown()
+    assert runs == [every[0], every[2]]
+    assert said.endswith("2 of 4 runs are here, the first seeds of each variant.")
+    monkeypatch.setattr(history, "FEW_CLIENTS", 3)
+    assert [(name, seed, clients) for name, seed, clients in shown()[0]] == [(n, s, 3) for n, s, _ in every]
 
 
 def test_of_many_clients_the_worst_and_the_best_are_among_those_shown(tmp_path: Path) -> None:

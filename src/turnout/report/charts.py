@@ -80,7 +80,7 @@ def line_chart(
     if not lines:
         return ""
     named = legend([Named(s.name, s.colour, s.of) for s in lines]) if len(lines) > 1 else ("", 0)
-    top = 36 + named[1]
+    top = 40 + named[1]
     xs = np.concatenate([s.x for s in lines])
     x_unit = "count" if x_unit == "number" and bool((xs == np.round(xs)).all()) else x_unit  # rounds have no halves
     low, high = _range([*lines, *(s for s in map(_thin, (_known(s, log_x) for s in beside)) if len(s.x))], unit)

@@ -41,25 +41,35 @@ function drawQuantity(svg, quantity, run, level, client) {
   svg.closest("figure").hidden = !row.x.length;
 }
 
+// A list of choices; it is hidden where there is nothing to choose, and keeps what was chosen where it still can.
+function offer(select, choices) {
+  const before = select.value;
+  select.replaceChildren(...choices.map(([value, words]) => new Option(words, value)));
+  select.value = choices.some(([value]) => "" + value === before) ? before : choices[0][0];
+  select.closest("label").hidden = choices.length < 2;
+}
+
 for (const part of document.querySelectorAll("[data-history]")) {
   const about = JSON.parse(part.dataset.history), charts = part.querySelectorAll("svg.chart");
-  const runs = part.querySelector("select[name=run]"), clients = part.querySelector("select[name=client]");
-  about.runs.forEach((run, i) => runs.append(new Option(run.name, i)));
-  runs.closest("label").hidden = about.runs.length < 2;
+  const [variants, seeds, clients] = ["variant", "seed", "client"].map(name => part.querySelector(`select[name=${name}]`));
+  const chosen = () => about.runs.find(run => run.variant === variants.value && run.seed === seeds.value);
 
+  const listSeeds = () => offer(seeds, about.runs.filter(run => run.variant === variants.value).map(run => [run.seed, run.seed]));
   const listClients = () => {
-    const run = about.runs[runs.value], before = clients.value && about.runs[clients.dataset.run].clients[clients.value];
-    clients.replaceChildren(...run.clients.map((c, i) => new Option(c + (run.said[i] ? " (" + run.said[i] + ")" : ""), i)));
-    clients.value = Math.max(0, run.clients.indexOf(before));
-    clients.dataset.run = runs.value;
+    const run = chosen();
+    offer(clients, run.clients.map((c, i) => [c, c + (run.said[i] ? " (" + run.said[i] + ")" : "")]));
   };
   const draw = async () => {
-    const run = about.runs[runs.value];
+    const run = chosen();
     run.levels ??= await levelsOf(run, about.quantities);
-    charts.forEach((svg, q) => drawQuantity(svg, about.quantities[q], run, run.levels[q], +clients.value));
+    const client = run.clients.indexOf(+clients.value);
+    if (run === chosen()) charts.forEach((svg, q) => drawQuantity(svg, about.quantities[q], run, run.levels[q], client));
   };
-  runs.addEventListener("change", () => { listClients(); draw(); });
+  variants.addEventListener("change", () => { listSeeds(); listClients(); draw(); });
+  seeds.addEventListener("change", () => { listClients(); draw(); });
   clients.addEventListener("change", draw);
+  offer(variants, [...new Set(about.runs.map(run => run.variant))].map(name => [name, name]));
+  listSeeds();
   listClients();
   part.hidden = false;
   draw();

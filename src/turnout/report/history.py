@@ -25,9 +25,10 @@ from turnout.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, 
 from turnout.report.templates import render, trusted
 from turnout.report.units import Unit, show, title_of
 
-MOST_VALUES = 500_000  # of all runs together, two bytes each before they are compressed
+MOST_VALUES = 1_000_000  # of all runs together, two bytes each before they are compressed
 MOST_COLUMNS = 250
-MOST_RUNS = 12
+MOST_VARIANTS = 12
+FEW_CLIENTS = 20  # of a run: seeds are left out before fewer than these are shown
 LEVELS = 65534  # level 0 is "nothing"
 RECORDED = {"work": "Work done", "weight": "Weight of its update", "bytes": "Bytes, both ways", "loss": "Training loss",
             "friend": "Friend that stood in for it"}  # fmt: skip
@@ -47,11 +48,9 @@ class History:
 
 def history_section(runs: Runs) -> list[Markup]:
     """The part for one client; nothing where no client was recorded."""
-    shown = [found[0] for found in runs.variants.values()][:MOST_RUNS]
-    rounds = max(len(run.rounds["round"]) for run in shown)
-    metrics = runs.glossary.in_order({name for run in shown for name in run.client_values})
+    metrics = runs.glossary.in_order({name for run in runs.runs for name in run.client_values})
     names = [*metrics, *RECORDED]
-    room = MOST_VALUES // (max(min(rounds, MOST_COLUMNS), 1) * len(names) * len(shown))
+    shown, room = _that_fit(runs, len(names))
     histories = [history for run in shown if len((history := read_history(run, metrics, room)).client_C)]
     names = [name for name in names if any(np.isfinite(h.values[name]).any() for h in histories)]
     if not histories or not names:
@@ -63,10 +62,23 @@ def history_section(runs: Runs) -> list[Markup]:
               for name in names]  # fmt: skip
     about = {
         "quantities": [_about(runs, name, axes[name]) for name in names],
-        "runs": [_packed(history, names, axes, x, i, runs) for i, history in enumerate(histories)],
+        "runs": [_packed(history, names, axes, x, runs) for history in histories],
     }
     data = json.dumps(about, separators=(",", ":"))
     return [render("history.html", title="One client", note=_note(histories, runs), charts=trusted(charts), data=data)]
+
+
+def _that_fit(runs: Runs, quantities: int) -> tuple[list[RunRecords], int]:
+    """The runs that are shown, and how many clients of each: all seeds, or the first of each variant that fit."""
+    variants = list(runs.variants.values())[:MOST_VARIANTS]
+    rounds = max(len(run.rounds["round"]) for run in runs.runs)
+    clients = max((int(run.rounds["members"].max()) for run in runs.runs if len(run.rounds["members"])), default=0)
+    fitting = MOST_VALUES // (max(min(rounds, MOST_COLUMNS), 1) * quantities)  # clients of all runs together
+    for seeds in range(max(map(len, variants)), 0, -1):
+        shown = [run for found in variants for run in found[:seeds]]
+        if fitting // len(shown) >= min(clients, FEW_CLIENTS):
+            break
+    return shown, fitting // len(shown)
 
 
 def read_history(run: RunRecords, metrics: Sequence[str], room: int) -> History:
@@ -108,7 +120,7 @@ def _axis(runs: Runs, name: str, values: Sequence[Floats]) -> Axis:
     low, high = float(known.min()), float(known.max())
     unit = _unit(runs, name)
     low, high = (min(low, 0.0), max(high, 1.0)) if unit == "percent" else (low, high)
-    return value_axis(low, high, HEIGHT - BOTTOM, 34, unit)
+    return value_axis(low, high, HEIGHT - BOTTOM, 40, unit)
 
 
 def _unit(runs: Runs, name: str) -> Unit:
@@ -127,17 +139,15 @@ def _about(runs: Runs, name: str, axis: Axis) -> dict[str, object]:
             "joined": joined}  # fmt: skip
 
 
-def _packed(
-    history: History, names: Sequence[str], axes: dict[str, Axis], x: Axis, number: int, runs: Runs
-) -> dict[str, object]:
+def _packed(history: History, names: Sequence[str], axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:
     """A run's clients as the script reads them: levels of 16 bits, the high bytes first, compressed."""
     levels = np.stack([_levels(history.values[name], axes[name]) for name in names])
     split = np.stack([levels >> 8, levels & 255]).astype(np.uint8)
     run = history.run
-    seed = f", seed {run.seed}" if run.seed is not None else ""
     return {
-        "name": (run.variant if len(runs.variants) > 1 else "the run") + seed,
-        "style": style(number if len(runs.variants) > 1 else 0),
+        "variant": run.variant,
+        "seed": "" if run.seed is None else str(run.seed),
+        "style": style(list(runs.variants).index(run.variant)),
         "clients": history.client_C.tolist(),
         "said": _said(run, history.client_C, runs),
         "x": [round(float(v), 1) for v in x.place(history.round_K)],
@@ -166,5 +176,5 @@ def _note(histories: Sequence[History], runs: Runs) -> str:
         most = max(len(h.client_C) for h in histories)
         said += f" {most:,} clients are here, spread from the worst to the best; turnout watch shows any of them."
     if len(runs.runs) > len(histories):
-        said += " Of each variant, its first seed."
+        said += f" {len(histories)} of {len(runs.runs)} runs are here, the first seeds of each variant."
     return said

@@ -120,10 +120,18 @@ def _joint(runs: Runs, series: list[Series], title: str) -> tuple[list[Series], 
 
 def _merged(series: list[Series]) -> list[Series]:
     """Lines that coincide are drawn once under a joint name: paired variants often see the same turnout."""
-    found: dict[tuple[bytes, bytes], list[Series]] = {}
+    found: list[list[Series]] = []
     for s in series:
-        found.setdefault((s.x.tobytes(), s.y.tobytes()), []).append(s)
+        alike = next((group for group in found if _coincide(group[0], s)), None)
+        if alike is None:
+            found.append([s])
+        else:
+            alike.append(s)
     return [
-        replace(group[0], name=" = ".join(s.name for s in group), of=" ".join(s.of for s in group))
-        for group in found.values()
+        replace(group[0], name=" = ".join(s.name for s in group), of=" ".join(s.of for s in group)) for group in found
     ]
+
+
+def _coincide(a: Series, b: Series) -> bool:
+    """Equal but for rounding: weights that add up to 1 in another order are the same line."""
+    return np.array_equal(a.x, b.x) and np.allclose(a.y, b.y, rtol=1e-6, atol=0, equal_nan=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from markupsafe import Markup
 
@@ -138,20 +139,34 @@ def settings_section(runs: Runs) -> list[Markup]:
         contents: dict[str, list[str]] = {}
         for variant, found in runs.variants.items():
             if content := found[0].text(name):
-                contents.setdefault(content, []).append(variant)
+                contents.setdefault(_shared(content), []).append(variant)
         for content, users in contents.items():
             of = "" if len(contents) == 1 else " of " + ", ".join(users)
-            files.append(SettingsFile(name + of, content, _rows(content) if name.endswith("json") else None))
+            files.append(SettingsFile(name + of, content, _rows(content)))
     return [render("settings.html", title="Settings", note="", files=files)] if files else []
+
+
+def _shared(content: str) -> str:
+    """What runs can have in common: a JSON object without a run's own number and the file's checksum.
+
+    >>> _shared('{"run": "a1", "device": "cpu"}'), _shared("rounds = 3")
+    ('{"device": "cpu"}', 'rounds = 3')
+    """
+    rows = _object(content)
+    return content if rows is None else json.dumps({k: v for k, v in rows.items() if k not in (KEY, "run")})
 
 
 def _rows(content: str) -> list[tuple[str, str]] | None:
     """The values of a JSON object by name; None where it is something else."""
+    rows = _object(content)
+    if rows is None:
+        return None
+    return [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in rows.items()]
+
+
+def _object(content: str) -> dict[str, Any] | None:
     try:
-        values = json.loads(content)
+        found = json.loads(content)
     except ValueError:
         return None
-    if not isinstance(values, dict):
-        return None
-    said = {k: v for k, v in values.items() if k != KEY}
-    return [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in said.items()]
+    return found if isinstance(found, dict) else None

@@ -87,14 +87,14 @@ def legend(names: Sequence[Named]) -> tuple[str, int]:
     parts, x, row = [], 8.0, 0
     for name, colour, of in names:
         short = name if len(name) <= 40 else name[:39] + "…"
-        width = 44 + 6.9 * len(short)
+        width = 44 + 8 * len(short)  # a phone has larger letters
         if x > 8 and x + width > WIDTH:
             x, row = 8.0, row + 1
-        y = 38 + 17 * row
+        y = 38 + 18 * row
         line = f'<path class="line key {style(colour)}" d="M{x:.0f},{y}h24"/>'
         parts.append(f'<g{switch(of)}>{line}<text class="name" x="{x + 29:.0f}" y="{y + 4}">{text(short)}</text></g>')
         x += width
-    return "".join(parts), 17 * (row + 1) + 8
+    return "".join(parts), 18 * (row + 1) + 8
 
 
 def switch(of: str) -> str:

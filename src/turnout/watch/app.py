@@ -96,12 +96,13 @@ class Pages:
 
     def clients(self, request: Request) -> Values:
         asked = request.query_params
-        return pages.clients_page(
-            self.watched, _name(request), _number(asked.get("page", "1")), asked.get("by", "client")
-        )
+        page, run = _number(asked.get("page", "1")), _number(asked.get("run", "0"))
+        return pages.clients_page(self.watched, _name(request), page, asked.get("by", "client"), run)
 
     def client(self, request: Request) -> Values:
-        return pages.client_page(self.watched, _name(request), _number(request.query_params.get("client", "")))
+        asked = request.query_params
+        seed = _number(asked["seed"]) if asked.get("seed") else None
+        return pages.client_page(self.watched, _name(request), _number(asked.get("client", "")), seed)
 
     def study(self, request: Request) -> Values:
         path = self.watched.studies().get(_name(request))

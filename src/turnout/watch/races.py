@@ -51,7 +51,8 @@ def _going_on(name: str, trials: list[dict[str, Any]]) -> Race:
         diverged = sum(bool(o.get("diverged")) for o in outcomes)
         rows.append([candidate, str(len(outcomes)), *map(_words, means), str(diverged) if diverged else ""])
     header = ["candidate", "runs", *(m.replace("_", " ") for m in metrics), "diverged"]
-    return Race(name, f"the race goes on: {len(trials)} runs have ended", header, rows)
+    ended = "1 run has" if len(trials) == 1 else f"{len(trials):,} runs have"
+    return Race(name, f"the race goes on: {ended} ended", header, rows)
 
 
 def _trials(path: Path) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 from markupsafe import Markup
@@ -120,10 +121,22 @@ class ClientRow(NamedTuple):
         return [f"{self.asked:,}", f"{self.answered:,}", work, last, *value]
 
 
-def clients_page(watched: Watched, name: str, page: int, order: str) -> dict[str, Any]:
-    """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric."""
+class Choice(NamedTuple):
+    """One of several pages that a list leads to."""
+
+    words: str
+    where: str
+    here: bool
+
+
+def clients_page(watched: Watched, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
+    """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric.
+
+    Of runs that were made together, `number` is the one whose clients are shown.
+    """
     runs = find_runs(watched.path(name))
-    run = runs.runs[0]
+    number = min(number, len(runs.runs) - 1)
+    run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
     rows = _client_rows(run, main)
     if order in ("work", "last", "value"):
@@ -133,9 +146,15 @@ def clients_page(watched: Watched, name: str, page: int, order: str) -> dict[str
     unit = runs.glossary.unit(main) if main else None
     shown = [(row.client, row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
     header = ["asked", "answered", "mean work", "last there", *([title_of(main).lower()] if main else [])]
-    which = "" if len(runs.runs) == 1 else f", {run.variant} seed {run.seed}"
-    return {"name": name, "title": f"Clients of {runs.title}{which}", "count": len(rows), "header": header,
-            "rows": shown, "page": page, "pages": pages, "order": order, "has_metric": main is not None}  # fmt: skip
+    where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
+    choices = [Choice(_named(other), where[i], i == number) for i, other in enumerate(runs.runs)]
+    return {"name": name, "title": f"Clients of {runs.title}", "count": len(rows), "header": header, "rows": shown,
+            "page": page, "pages": pages, "order": order, "has_metric": main is not None, "address": where[number],
+            "seed": "" if run.seed is None else run.seed, "choices": choices}  # fmt: skip
+
+
+def _named(run: RunRecords) -> str:
+    return run.variant if run.seed is None else f"{run.variant}, seed {run.seed}"
 
 
 def _client_rows(run: RunRecords, main: str | None) -> list[ClientRow]:
@@ -151,23 +170,33 @@ def _client_rows(run: RunRecords, main: str | None) -> list[ClientRow]:
     return rows + [ClientRow(int(c), 0, 0, None, None, v) for c, v in measured.items()]
 
 
-def client_page(watched: Watched, name: str, client: int) -> dict[str, Any]:
-    """One client over the rounds, in the first seed of each variant."""
+def client_page(watched: Watched, name: str, client: int, seed: int | None = None) -> dict[str, Any]:
+    """One client over the rounds, in one seed of each variant."""
     runs = find_runs(watched.path(name))
-    chosen = [found[0] for found in runs.variants.values()]
+    seeds = list(dict.fromkeys(run.seed for run in runs.runs))
+    seed = seed if seed in seeds else seeds[0]
+    chosen = [run for run in runs.runs if run.seed == seed]
+    charts = _client_charts(runs, chosen, client)
+    if not any(charts):
+        raise Mistake(f"client {client} was never asked or measured in {name}")
+    where = [f"/client?{urlencode({'name': name, 'client': client, 'seed': s})}" for s in seeds]
+    events = dict.fromkeys((t, kind, detail) for run in chosen for t, who, kind, detail in run.events if who == client)
+    return {"name": name, "client": client, "title": f"Client {client} of {runs.title}", "charts": trusted(charts),
+            "events": sorted(events), "choices": [Choice(str(s), to, s == seed) for s, to in zip(seeds, where,
+            strict=True)]}  # fmt: skip
+
+
+def _client_charts(runs: Runs, chosen: Sequence[RunRecords], client: int) -> list[str]:
+    """A chart of everything that was measured or recorded of a client, with a line for each run."""
     metrics = runs.glossary.in_order({metric for run in chosen for metric in run.client_values})
     rows = [rows_of(run, np.array([client]), metrics) for run in chosen]
-    charts = []
+    charts, variants = [], list(runs.variants)
     for quantity in [*metrics, *RECORDED]:
         series = [
-            Series(run.variant, found[quantity][0].astype(np.float64), found[quantity][2], i)
-            for i, (run, found) in enumerate(zip(chosen, rows, strict=True))
+            Series(run.variant, found[quantity][0].astype(np.float64), found[quantity][2], variants.index(run.variant))
+            for run, found in zip(chosen, rows, strict=True)
         ]
         unit = UNITS.get(quantity, "number") if quantity in RECORDED else runs.glossary.unit(quantity)
         whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if unit == "percent" else []
         charts.append(line_chart(series, RECORDED.get(quantity) or title_of(quantity), unit=unit, beside=whole))
-    if not any(charts):
-        raise Mistake(f"client {client} was never asked or measured in {name}")
-    events = [(t, kind, detail) for t, who, kind, detail in runs.runs[0].events if who == client]
-    return {"name": name, "client": client, "title": f"Client {client} of {runs.title}", "charts": trusted(charts),
-            "events": events}  # fmt: skip
+    return charts

@@ -88,6 +88,10 @@ document.addEventListener("change", event => {
   readTicks();
 });
 
+document.addEventListener("change", event => {
+  if (event.target.matches?.("select[data-goes]")) location.href = event.target.value;
+});
+
 // -- buttons
 
 const said = document.getElementById("said");
