@@ -3,13 +3,16 @@
     python benchmarks/devices.py --devices 200 --rounds 50
 
 Devices are threads of a few processes; every round some of the processes are killed without warning and started again.
-The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, how many answered, the memory
-of the server and of the SuperLink, and in the end whether every client's rows are there and can be read.
+The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, the memory of the server and of
+the SuperLink and the seconds of CPU they have used so far; in the end how many answered, and whether every client's rows
+are there and can be read.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import random
 import signal
 import tempfile
@@ -47,14 +50,14 @@ def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to
 class Load:
     """The processes in a folder."""
 
-    def __init__(self, folder: Path, devices: int, together: int, given: to.Experiment, look: float):
+    def __init__(self, folder: Path, devices: int, together: int, given: to.Experiment, look: float, in_memory: bool):
         self.folder, self.out, port = folder, folder / "run", free_port()
         (folder / "app").mkdir(parents=True)
         (folder / "experiment.toml").write_text(to_toml(given))
         (folder / "app" / "pyproject.toml").write_text(
             PROJECT.format(experiment=folder / "experiment.toml", out=self.out)
         )
-        place = ServerPlace(folder / "app", folder / "server", port=port)
+        place = ServerPlace(folder / "app", folder / "server", port=port, in_memory=in_memory)
         self.serving = Serving(place, folder / "experiment.toml", self.out, say=lambda words: None)
         files = [self.device(i, port, look) for i in range(devices)]
         parts = [files[i : i + together] for i in range(0, devices, together)]
@@ -68,16 +71,19 @@ class Load:
         )
         return path
 
-    def memory(self) -> tuple[float, float]:
-        """Of the server's process and of the SuperLink, in MB."""
+    def used(self) -> str:
+        """What the server's process and the SuperLink hold and have worked so far."""
         superlink = self.serving.superlink
         link = superlink.popen.pid if superlink and superlink.popen else None
-        return resident(self.serving.pid()), resident(link)
+        processes = {"server": self.serving.pid(), "SuperLink": link}
+        return ", ".join(f"{name} {resident(pid):.0f} MB {worked(pid):.0f} s" for name, pid in processes.items())
 
     def whole(self) -> tuple[int, int]:
         """Clients whose replies were used, and those of them whose rows are there and are numbers."""
-        (file,) = (self.out / "clients").glob("enrolled-*.safetensors")
-        clients, good, run = wire.unpack(file.read_bytes())["clients"], 0, run_id(self.out)
+        files = sorted((self.out / "clients").glob("enrolled-*.safetensors"), key=lambda file: file.stat().st_mtime)
+        if not files:
+            return 0, 0  # it was ended before the first checkpoint
+        clients, good, run = wire.unpack(files[-1].read_bytes())["clients"], 0, run_id(self.out)
         used = {name: client["used"] for name, client in clients.items() if client["used"] >= 0}
         for name, t in used.items():
             rows = load_file(self.folder / "disk" / name / "rows" / run / f"{t:07d}.safetensors")
@@ -93,19 +99,26 @@ def resident(pid: int | None) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 
 
-def play(load: Load, kill: float) -> None:
-    """Until the last round: after each, kill some processes and start those that were killed before."""
-    chance, dead, told = random.Random(0), list[Process](), 0
+def worked(pid: int | None) -> float:
+    """Seconds of CPU."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def play(load: Load, kill: float, limit: float) -> None:
+    """Until the last round, or the limit: after each round, kill some processes and start those killed before."""
+    chance, dead, told, until = random.Random(0), list[Process](), 0, time.monotonic() + limit
     load.serving.start()
     for process in load.processes:
         process.start()
     began = time.monotonic()
-    while not load.serving.watch():
+    while not load.serving.watch() and time.monotonic() < until:
         if load.serving.rounds_done() > told:
             told = load.serving.rounds_done()
-            server, link = load.memory()
-            seconds = time.monotonic() - began
-            print(f"round {told - 1}: {seconds:6.1f} s, server {server:.0f} MB, SuperLink {link:.0f} MB", flush=True)
+            print(f"round {told - 1}: {time.monotonic() - began:6.1f} s, {load.used()}", flush=True)
             for process in dead:
                 process.start()
             dead = chance.sample(load.processes, round(kill * len(load.processes)))
@@ -113,6 +126,19 @@ def play(load: Load, kill: float) -> None:
                 process.kill()
             began = time.monotonic()
         time.sleep(0.2)
+
+
+def report(load: Load) -> None:
+    """How many answered, how good the model is, and whether all rows are whole."""
+    with Records.read(load.out / "records.sqlite") as records:
+        answered, evaluated = records.column("answered"), "global_accuracy" in records.metrics()
+        accuracy = records.curve("global_accuracy")[1] if evaluated else []
+    used, good = load.whole()
+    print(
+        f"{len(answered)} rounds, answered {min(answered)} to {max(answered)}, accuracy",
+        *(f"{a:.3f}" for a in accuracy),
+    )
+    print(f"{used} clients have rows, {good} of them are whole")
 
 
 def main() -> None:
@@ -124,22 +150,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="at most a round")
     parser.add_argument("--close", type=float, default=0.75, help="part of those who accepted that closes a round")
     parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
+    parser.add_argument("--in-memory", action="store_true", help="the SuperLink keeps nothing on disk")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which it ends, in any round")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended too
     with tempfile.TemporaryDirectory() as folder:
         given = experiment(asked.devices, asked.rounds, asked.seconds, asked.close)
-        load = Load(Path(folder), asked.devices, asked.together, given, asked.look)
+        load = Load(Path(folder), asked.devices, asked.together, given, asked.look, asked.in_memory)
         try:
-            play(load, asked.kill)
+            play(load, asked.kill, asked.limit)
         finally:
             for process in load.processes:
                 process.kill()
             load.serving.stop()
-        with Records.read(load.out / "records.sqlite") as records:
-            answered, accuracy = records.column("answered"), records.curve("global_accuracy")[1]
-        used, good = load.whole()
-        print(f"answered {answered.min()} to {answered.max()}, accuracy {accuracy[0]:.3f} -> {accuracy[-1]:.3f}")
-        print(f"{used} clients have rows, {good} of them are whole")
+        report(load)
 
 
 if __name__ == "__main__":

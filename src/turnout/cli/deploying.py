@@ -18,6 +18,9 @@ Port = Annotated[int, typer.Option(help="The port to listen at.")]
 Certificates = Annotated[
     Path | None, typer.Option(metavar="DIR", help="ca.crt, server.crt and server.key: the connection is encrypted.")
 ]
+InMemory = Annotated[
+    bool, typer.Option("--in-memory", help="Keep nothing of the SuperLink on disk: much faster with many devices.")
+]
 AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: let nodes in whose keys were not registered.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of devices, such as device.toml.")]
@@ -68,6 +71,7 @@ def server(
     port: Port = 8000,
     certificates: Certificates = None,
     any_node: AnyNode = False,
+    in_memory: InMemory = False,
 ) -> None:
     """Start the server, and start it again where it dies; a run in the folder goes on.
 
@@ -76,6 +80,7 @@ def server(
     \b
     turnout deploy server app
     turnout deploy server app --host 0.0.0.0 --certificates app/certificates
+    turnout deploy server app --in-memory      hundreds of devices
     """
     check_extra()
     from turnout.cli.screen import say
@@ -83,7 +88,7 @@ def server(
     from turnout.deploy.serving import LOOK, Serving
 
     tls = None if certificates is None else Tls(certificates.absolute(), known_keys=not any_node)
-    place = ServerPlace(folder.absolute() / "app", folder.absolute() / "server", host, port, tls)
+    place = ServerPlace(folder.absolute() / "app", folder.absolute() / "server", host, port, tls, in_memory)
     serving = Serving(place, folder / "experiment.toml", out or folder / "run", folder / "devices", say)
     try:
         serving.start()

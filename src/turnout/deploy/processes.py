@@ -103,13 +103,18 @@ class Tls:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where a server runs: its app, its working folder, host and port."""
+    """Where a server runs: its app, its working folder, host and port.
+
+    in_memory  the SuperLink keeps nothing on disk: with hundreds of devices it is many times faster, and one that dies
+               has forgotten its nodes, which come again as new ones
+    """
 
     app: Path
     work: Path
     host: str = "127.0.0.1"
     port: int = 8000
     tls: Tls | None = None
+    in_memory: bool = False
 
     @property
     def address(self) -> str:
@@ -122,10 +127,11 @@ class ServerPlace:
 
     def superlink(self) -> Process:
         """The SuperLink; its database keeps nodes and messages when it is killed."""
+        kept = [] if self.in_memory else ["--database", str(self.work / "superlink.db")]
         secure = ["--insecure"] if self.tls is None else self.tls.options()
         command = [
             program("flower-superlink"), *secure, "--disable-runtime-dependency-installation",
-            "--database", str(self.work / "superlink.db"), "--host", self.host, "--port", str(self.port),
+            *kept, "--host", self.host, "--port", str(self.port),
         ]  # fmt: skip
         return Process("SuperLink", command, self.work / "superlink.log", self.environment)
 

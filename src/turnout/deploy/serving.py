@@ -94,6 +94,7 @@ class Serving:
         assert self.superlink is not None
         if not self.superlink.runs:
             self.say("the SuperLink has died: it is started again")
+            self._registered.clear()
             self._start_superlink()
             self.end_run()
             self.submit()

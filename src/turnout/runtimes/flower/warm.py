@@ -29,7 +29,7 @@ from turnout.runtimes.flower.apps import answered
 
 CALM = 10  # times as long between two looks for a message, when there was none for a while
 BUSY = 30.0  # seconds after a message that count as a busy time
-BACK_OFF = 0.05  # seconds until a part of a message that was not there yet is asked for again
+BACK_OFF = 0.25  # of a look: until a part of a message that was not there yet is asked for again
 
 
 def stay(device: Device, superlink: str, root: Path | None, key: Path | None, look: float = 0.2) -> None:
@@ -41,7 +41,7 @@ def stay(device: Device, superlink: str, root: Path | None, key: Path | None, lo
         print(f"{device.identity.name} is connected as node {node}", flush=True)
         last = time.monotonic()
         while not (device.folder / LEFT).exists():
-            message = _received(receive, pull, confirm)
+            message = _received(receive, pull, confirm, BACK_OFF * look)
             if message is not None:
                 _reply(_answer(device, message), send, push, time.monotonic())
                 last = time.monotonic()
@@ -49,16 +49,21 @@ def stay(device: Device, superlink: str, root: Path | None, key: Path | None, lo
                 time.sleep(look if time.monotonic() - last < BUSY else min(CALM * look, max(1.0, look)))
 
 
-def _received(receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None]
-              ) -> Message | None:  # fmt: skip
-    """The next message with all its parts; None where there is none."""
+def _received(
+    receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None], again: float
+) -> Message | None:
+    """The next message with all its parts; None where there is none.
+
+    A message is announced before its parts are there: each is asked for again after so many seconds, then twice as
+    many. Where many devices ask too often, the SuperLink has no time to take the parts.
+    """
     try:
         found = receive()
         if found is None:
             return None
         head, tree = found
         run, ids = head.metadata.run_id, [part.object_id for part in iterate_object_tree(tree)]
-        contents = pull_objects(ids, lambda part: pull(run, part), initial_backoff=BACK_OFF, backoff_cap=1.0)
+        contents = pull_objects(ids, lambda part: pull(run, part), initial_backoff=again, backoff_cap=max(1.0, again))
         confirm(run, head.metadata.message_id)
     except RunNotRunningException:
         return None
