@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.studies import attacks
-from turnout.studies.attacks import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, STUDY, by_kind, by_share
+from turnout.studies import attack_cases, attacks
+from turnout.studies.attack_cases import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, by_kind, by_share
+from turnout.studies.attacks import STUDY
 from turnout.studies.running import run_study
 from turnout.studies.study import Curve, Curves
 from turnout.world.attacks import hostile_clients
@@ -24,7 +25,7 @@ def made_up(accuracy: float = 0.8) -> Curves:
     size = SIZES["smoke"]
     names = [by_share(s, q, m) for s in size.shares for q in size.turnouts for m in BY_SHARE]
     names += [by_kind(k, m) for k in KINDS_OF_ATTACK for m in METHODS] + [
-        by_kind("many samples, flipped", attacks.UNIFORM)
+        by_kind("many samples, flipped", attack_cases.UNIFORM)
     ]
     curves, looks = {}, {}
     for name in names:
@@ -68,7 +69,7 @@ def test_runs_that_are_missing_are_said_so():
 def test_what_is_read_from_a_run(tmp_path: Path):
     """The hostile part of the weight by round, from records and seed; the share of marked samples that are mistaken."""
     size = SIZES["smoke"]
-    experiment = attacks.experiment(size, "mean", 0.3, attack=(attacks.FLIP,), attackers=0.4).but(seed=1)
+    experiment = attack_cases.experiment(size, "mean", 0.3, attack=(attack_cases.FLIP,), attackers=0.4).but(seed=1)
     run = to.run(experiment, tmp_path / "flipped", quiet=True)
     hostile = set(hostile_clients(0.4, 10, seed=1).tolist())
     with run.records() as records:
@@ -78,7 +79,7 @@ def test_what_is_read_from_a_run(tmp_path: Path):
                 if r == t and w > 0]  # fmt: skip
         total = sum(s for _, s in came)
         assert part == pytest.approx(sum(s for c, s in came if c in hostile) / total if total else 0.0)
-    backdoor = to.run(attacks.of_kind(size, "backdoor", "mean"), tmp_path / "backdoor", quiet=True)
+    backdoor = to.run(attack_cases.of_kind(size, "backdoor", "mean"), tmp_path / "backdoor", quiet=True)
     assert 0 <= attacks.look(backdoor)["backdoor"][0] <= 100
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,23 @@ class Mistake(ValueError):
 
 class UnknownSetting(Mistake, TypeError):
     """An argument that a part has not; also what Python raises for one."""
+
+
+OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
+_NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP")
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """The sentence for an error that a lack of memory has made, in this process or on a device; None for another.
+
+    >>> out_of_memory(OSError(12, "Cannot allocate memory")) == out_of_memory(KeyError("x"))
+    False
+    """
+    words = f"{error} {getattr(error, 'sqlite_errorname', '')}".strip()
+    short = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if not short and not any(sign in words for sign in _NO_MEMORY):
+        return None
+    return OUT_OF_MEMORY + (f" ({words.splitlines()[0][:200]})" if words else "")
 
 
 # What other libraries call it. Only names of settings that are spelt nothing like ours.

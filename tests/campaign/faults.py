@@ -7,6 +7,8 @@ that was disturbed is resumed by the same command line; its records must be thos
 from __future__ import annotations
 
 import ctypes
+import json
+import math
 import os
 import random
 import shutil
@@ -14,17 +16,20 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turnout.cli import main
+from turnout.cli import main, outcome, planning, ranks
+from turnout.machine.files import write_whole
 from turnout.machine.sealed import load_tensors
 from turnout.records.checkpoint import NAME
 from turnout.records.records import same
 from turnout.running import loop
 
 COUNT, KILL, FULL, ERROR = range(4)
+KEEP_SECONDS, MOST_WRONG = 2.0, 20
+LOADED = (outcome, planning, ranks)  # what a run imports when it begins: children have it already
 EXPERIMENT = """
 rounds = 6
 evaluate = {every = 2}
@@ -41,15 +46,30 @@ selection = {kind = "count", clients = 4}
 
 @dataclass
 class Counts:
-    """What was tried and what went wrong, in words."""
+    """What was tried and what went wrong, in words; kept in a file as it goes on, and over after some time."""
 
     tried: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    path: Path | None = None
+    until: float = math.inf
+    _kept: float = 0.0
 
     def add(self, what: str, wrong: str | None) -> None:
         self.tried[what] = self.tried.get(what, 0) + 1
         if wrong:
             self.wrong.append(f"{what}: {wrong}")
+        if time.monotonic() - self._kept > KEEP_SECONDS:
+            self.keep()
+
+    def keep(self) -> None:
+        self._kept = time.monotonic()
+        if self.path is not None:
+            write_whole(self.path, json.dumps({"tried": self.tried, "wrong": self.wrong}))
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is begun."""
+        return time.monotonic() > self.until or len(self.wrong) > MOST_WRONG
 
 
 @dataclass(frozen=True)
@@ -58,6 +78,12 @@ class Ended:
 
     code: int
     err: str
+
+
+First = Callable[[], None]
+
+
+def nothing() -> None: ...
 
 
 class Bench:
@@ -85,8 +111,10 @@ class Bench:
         self.number += 1
         return self.home / f"run-{self.number}"
 
-    def fork(self, command: list[str], at: int = 0, what: int | None = None, times: int = 1) -> tuple[int, Path]:
-        """Start a command in a child; its number, and the file that has what it says."""
+    def fork(
+        self, command: list[str], at: int = 0, what: int | None = None, times: int = 1, first: First = nothing
+    ) -> tuple[int, Path]:
+        """Start a command in a child, which does something `first`; its number, and the file that has what it says."""
         self.number += 1
         said = self.home / f"said-{self.number}"
         child = os.fork()
@@ -100,6 +128,7 @@ class Bench:
             sys.stderr, sys.stdout = os.fdopen(2, "w"), os.fdopen(1, "w")
             if what is not None and self.shim is not None:
                 self.shim.shim_arm(str(self.home / "run-").encode(), ctypes.c_long(at), what, ctypes.c_long(times))
+            first()
             code = main(command)
             if what == COUNT and self.shim is not None:
                 self.shim.shim_count.restype = ctypes.c_long
@@ -163,6 +192,8 @@ def kept(folder: Path) -> dict[str, bytes]:
 def killed_at_operations(bench: Bench, counts: Counts, places: Iterator[int]) -> None:
     """Kill at an operation on a file, and go on."""
     for at in places:
+        if counts.over:
+            return
         out = bench.fresh()
         done = bench.child(bench.command(out), at, KILL)
         wrong = None if done.code == -signal.SIGKILL else f"it was not killed at {at}: {done}"
@@ -172,8 +203,10 @@ def killed_at_operations(bench: Bench, counts: Counts, places: Iterator[int]) ->
 
 def failing_disk(bench: Bench, counts: Counts, places: Iterator[int]) -> None:
     """A full disk, and one that gives errors, at an operation or from there on; a sentence, and then go on."""
-    for at in places:
-        what, times = bench.draw.choice([FULL, ERROR]), bench.draw.choice([1, 5, 1_000_000])
+    for at, what in ((at, what) for at in places for what in (FULL, ERROR)):
+        if counts.over:
+            return
+        times = bench.draw.choice([1, 5, 1_000_000])
         out = bench.fresh()
         done = bench.child(bench.command(out), at, what, times)
         name = "a full disk" if what == FULL else "a disk that gives errors"
@@ -185,7 +218,7 @@ def failing_disk(bench: Bench, counts: Counts, places: Iterator[int]) -> None:
 
 def killed_at_random(bench: Bench, counts: Counts, kills: int) -> None:
     """Kill at a random moment, several times in a row, until the run is complete."""
-    while kills > 0:
+    while kills > 0 and not counts.over:
         out = bench.fresh()
         for _ in range(bench.draw.randint(1, 4)):
             child, said = bench.fork(bench.command(out, "--resume"))
@@ -201,6 +234,8 @@ def killed_at_random(bench: Bench, counts: Counts, kills: int) -> None:
 def stopped(bench: Bench, counts: Counts, times: int) -> None:
     """Stop a run for a moment, ask for its folder meanwhile, and let it go on."""
     for _ in range(times):
+        if counts.over:
+            return
         out = bench.fresh()
         child, said = bench.fork(bench.command(out))
         time.sleep(bench.draw.random() * bench.seconds)
@@ -222,7 +257,7 @@ def damaged(bench: Bench, counts: Counts, each: int) -> None:
     command = bench.command(source)
     assert bench.child(["run", str(bench.home / "half.toml"), *command[2:]]).code == 0
     for path in sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file() and p.name != ".lock"):
-        for _ in range(each):
+        for _ in range(each if not counts.over else 0):
             out = bench.fresh()
             shutil.copytree(source, out)
             how = _damage(out / path, bench.draw)

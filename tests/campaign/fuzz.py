@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,9 +24,10 @@ from turnout.parts.compression.base import Sending
 from turnout.records.records import Records
 from turnout.records.run_list import read_run_list
 from turnout.runtimes.border import fault
-from turnout.runtimes.wire import pack, replies_from, replies_tree
+from turnout.runtimes.wire import pack, replies_from, replies_tree, unpack
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
+from turnout.types import flatten, unflatten
 from turnout.world.fleet.read import read_fleet
 
 Reader = Callable[[Path], object]
@@ -88,18 +89,48 @@ class Replies:
         fault(replies, asked, track.algorithm, track.model.layout, track.begin().states, sending)
 
 
-def messages(counts: Counts, seed: int, most: int, until: float) -> None:
+def changed(message: bytes, draw: random.Random) -> bytes:
+    """A well-formed message with another content: a tensor of other numbers, shape, type or name, or none of it."""
+    tensors, plain = flatten(unpack(message))
+    for name in draw.sample(sorted(tensors), draw.choice((1, 1, 2))):
+        value = tensors.pop(name)
+        match draw.randrange(8):
+            case 0 | 1 | 2 if value.numel():
+                flat = value.clone().reshape(-1)
+                flat[draw.randrange(len(flat))] = _odd_number(value.dtype, draw)
+                tensors[name] = flat.reshape(value.shape)
+            case 3:
+                tensors[name] = value.to(draw.choice((torch.float64, torch.int64, torch.uint8, torch.bool)))
+            case 4:
+                tensors[name] = value.reshape(-1)[: draw.randrange(value.numel() + 1)]
+            case 5:
+                tensors[name] = value[None] if draw.random() < 0.5 else torch.cat([value, value])
+            case 6:
+                tensors[draw.choice((name + "x", "states/" + name, ""))] = value
+            case _:
+                pass
+    return pack(unflatten(tensors, plain))
+
+
+def _odd_number(dtype: torch.dtype, draw: random.Random) -> float | int:
+    if dtype.is_floating_point:
+        return draw.choice((math.nan, math.inf, -math.inf, 3e38, -0.0, 1e30))
+    return draw.randrange(256) if dtype == torch.uint8 else draw.choice((-1, 0, 1, 2**31, 2**62, -(2**62)))
+
+
+def messages(counts: Counts, seed: int, most: int) -> None:
+    """Replies whose bytes were changed, and one in eight whose content was, under a form that is right."""
     draw, replies = random.Random(seed), Replies()
     for i in range(most):
         case = i % len(replies.cases)
-        message = mutated(replies.cases[case][0], draw)
+        message = (changed if draw.randrange(8) == 0 else mutated)(replies.cases[case][0], draw)
         wrong = None
         try:
             replies.check(message, case)
         except Exception:
             wrong = traceback.format_exc()[-800:]
         counts.add("fuzzed messages", wrong)
-        if time.monotonic() > until or len(counts.wrong) > 20:
+        if counts.over:
             return
 
 
@@ -162,7 +193,7 @@ _READ: dict[str, Reader] = {
 }  # fmt: skip
 
 
-def files(counts: Counts, seed: int, each: int, until: float) -> None:
+def files(counts: Counts, seed: int, each: int) -> None:
     """Each reader with files of nonsense: what it raises is a Mistake, or nothing."""
     draw = random.Random(seed)
     with TemporaryDirectory() as home, warnings.catch_warnings():
@@ -180,7 +211,7 @@ def files(counts: Counts, seed: int, each: int, until: float) -> None:
                 except Exception:
                     wrong = f"{name}: {traceback.format_exc()[-800:]}"
                 counts.add(f"fuzzed {name}", wrong)
-                if time.monotonic() > until:
+                if counts.over:
                     return
             for left in path.parent.iterdir():
                 left.unlink()
@@ -206,6 +237,8 @@ def tables(counts: Counts, seed: int, most: int) -> None:
         except Exception:
             wrong = traceback.format_exc()[-800:]
         counts.add("experiments of nonsense", wrong)
+        if counts.over:
+            return
 
 
 def read_file_text(text: str) -> dict[str, object]:

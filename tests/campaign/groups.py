@@ -47,16 +47,26 @@ def members(group: int) -> list[int]:
     return found
 
 
-def killed_groups(counts: Counts, seed: int, kills: int) -> None:
-    """Kill the parent alone, a worker, or everything; nothing of it lives on, and the same command goes on."""
-    draw, home = random.Random(seed), Path(tempfile.mkdtemp(prefix="campaign-"))
+def whole_and_home() -> Path:
+    """A folder with the experiment, and the runs of it that nobody disturbed."""
+    home = Path(tempfile.mkdtemp(prefix="campaign-"))
     (home / "e.toml").write_text(EXPERIMENT)
     whole = started(command(home, home / "whole"), home)
     assert whole.wait(PATIENCE) == 0, whole.communicate()[1]
+    return home
+
+
+def killed_groups(counts: Counts, seed: int, kills: int) -> None:
+    """Kill the parent alone, a worker, or everything; nothing of it lives on, and the same command goes on."""
+    if not kills:
+        return
+    draw, home = random.Random(seed), whole_and_home()
     for number in range(kills):
+        if counts.over:
+            break
         out = home / f"run-{number}"
         whom = draw.choice(["the parent", "the parent", "a worker", "the group"])
-        counts.add(f"kills of {whom}", _killed(draw, home, out, whom) or _went_on(home, out))
+        counts.add(f"kills of {whom}", _killed(draw, home, out, whom) or went_on(home, out))
         shutil.rmtree(out, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
 
@@ -84,7 +94,7 @@ def _killed(draw: random.Random, home: Path, out: Path, whom: str) -> str | None
     return f"{whom} was killed, and {len(left)} processes lived on" if left else None
 
 
-def _went_on(home: Path, out: Path) -> str | None:
+def went_on(home: Path, out: Path) -> str | None:
     process = started(command(home, out, "--resume"), home)
     _, err = process.communicate(timeout=PATIENCE)
     if process.returncode or "Traceback" in err:

@@ -1,9 +1,10 @@
-"""A campaign against the program: kills, failing disks, damage, nonsense, sanitizers; with counts at the end.
+"""A campaign against the program: kills, failing disks, damage, memory, nonsense, sanitizers, devices; with counts.
 
     python tests/campaign/run.py --kills 1000 --messages 10000000 --jobs 16 --out campaign.json
 
-Each job is a process with its own folders and seed. A C compiler makes the shim that kills at operations on files and
-the sanitized kernels; without one these parts are left out, and it says so.
+Each job is a process with its own folders and seed; sanitizers and devices have one of their own. The counts are
+written as it goes on. A C compiler makes the shim that kills at operations on files and the sanitized kernels; without
+one these parts are left out, and it says so.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-SOURCES = ("tests/test_native.py", "tests/test_codec.py", "tests/test_data_synthetic.py")
-SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g"
+import compiled
+import faults
+
+from turnout.machine.files import write_whole
+
+SANITIZERS, DEVICES = "sanitizers", "devices"
+LOOK = 2.0  # seconds between two looks at what the jobs have found
+LAST = 60.0  # seconds that a job may take after its time is over
 
 
 def share(whole: int, part: int, parts: int) -> int:
@@ -30,74 +36,86 @@ def share(whole: int, part: int, parts: int) -> int:
 
 
 def work(options: argparse.Namespace) -> None:
-    """One job: its part of everything, as a line of JSON."""
-    import faults
+    """One job; what it finds is in its file as it goes on."""
+    counts = faults.Counts(path=Path(options.found), until=time.monotonic() + options.seconds)
+    if options.part == SANITIZERS:
+        compiled.sanitized(counts)
+    elif options.part == DEVICES:
+        import devices
+
+        devices.campaign(counts, options.seed, options.devices)
+    else:
+        numbered(options, counts, int(options.part), options.jobs)
+    counts.keep()
+
+
+def numbered(options: argparse.Namespace, counts: faults.Counts, part: int, parts: int) -> None:
+    """One job's share of everything that can be shared."""
     import fuzz
     import groups
+    import limits
 
-    part, parts, seed = options.part, options.jobs, options.seed * 1000 + options.part
-    counts, until = faults.Counts(), time.monotonic() + options.seconds
+    def mine(whole: int) -> int:
+        return share(whole, part, parts)
+
+    seed = options.seed * 1000 + part
     bench = faults.Bench(seed)
     if bench.shim is not None:
-        places = range(bench.operations())[part::parts]
-        faults.killed_at_operations(bench, counts, (at for at in places[:: options.stride]))
-        faults.failing_disk(bench, counts, (at for at in places[:: options.stride]))
-    faults.killed_at_random(bench, counts, share(options.kills, part, parts))
-    faults.stopped(bench, counts, share(options.stops, part, parts))
-    faults.damaged(bench, counts, max(1, share(options.damages, part, parts)))
-    groups.killed_groups(counts, seed, share(options.groups, part, parts))
-    fuzz.tables(counts, seed, share(options.files, part, parts))
-    fuzz.files(counts, seed, share(options.files, part, parts), until)
-    fuzz.messages(counts, seed, share(options.messages, part, parts), until)
+        places = range(bench.operations())[part::parts][:: options.stride]
+        faults.killed_at_operations(bench, counts, iter(places))
+        faults.failing_disk(bench, counts, iter(places))
+    faults.killed_at_random(bench, counts, mine(options.kills))
+    faults.stopped(bench, counts, mine(options.stops))
+    faults.damaged(bench, counts, mine(options.damages))
+    limits.too_little_memory(bench, counts, mine(options.memory))
+    groups.killed_groups(counts, seed, mine(options.groups))
+    fuzz.tables(counts, seed, mine(options.files))
+    fuzz.files(counts, seed, mine(options.files))
+    fuzz.messages(counts, seed, mine(options.messages))
     bench.close()
-    print(json.dumps({"tried": counts.tried, "wrong": counts.wrong}))
 
 
-def shim(folder: Path, compiler: str | None) -> Path | None:
-    if compiler is None:
-        print("no C compiler (cc, gcc or clang): no kills at operations on files, no failing disk, no sanitizers")
-        return None
-    made = folder / "shim.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(HERE / "shim.c"), "-ldl"], check=True)
-    return made
+def start(part: str, home: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    own = [sys.executable, __file__, *sys.argv[1:], "--part", part, "--found", str(home / f"{part}.json")]
+    return subprocess.Popen(own, env=environment, stdout=sys.stderr, text=True)
 
 
-def sanitized(compiler: str | None) -> dict[str, object]:
-    """The tests of the C code, with kernels that check every access and every operation."""
-    if compiler is None:
-        return {"tried": {}, "wrong": []}
-    with tempfile.TemporaryDirectory() as home:
-        wrapper = Path(home) / "sanitized-cc"
-        wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O1 {SANITIZED}\n')
-        wrapper.chmod(0o755)
-        names = [
-            subprocess.run([compiler, f"-print-file-name={lib}"], capture_output=True, text=True).stdout.strip()
-            for lib in ("libasan.so", "libubsan.so")
-        ]
-        environment = os.environ | {
-            "CC": str(wrapper), "XDG_CACHE_HOME": home, "LD_PRELOAD": " ".join(names), "OMP_NUM_THREADS": "1",
-            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1",
-        }  # fmt: skip
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SOURCES]
-        done = subprocess.run(tests, env=environment, cwd=HERE.parent.parent, capture_output=True, text=True)
-        kernels = Path(home) / "turnout" / "kernels"
-        made, failed = len(list(kernels.glob("*.so"))), len(list(kernels.glob("*.failed")))
-    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-    wrong = (
-        [f"sanitized kernels: {done.stdout[-1500:]}{done.stderr[-1500:]}"]
-        if done.returncode or failed or not made
-        else []
-    )
-    print(f"sanitizers over {made} kernels: {last}")
-    return {"tried": {"sanitized kernels": made}, "wrong": wrong}
-
-
-def together(found: Sequence[dict[str, object]]) -> dict[str, object]:
+def together(home: Path, jobs: dict[str, subprocess.Popen[str]]) -> dict[str, Any]:
+    """What all jobs have found so far; one that has died is something wrong."""
     tried: dict[str, int] = {}
-    for one in found:
-        for name, count in dict(one["tried"]).items():  # type: ignore[call-overload]
+    wrong: list[str] = []
+    for part, job in jobs.items():
+        path = home / f"{part}.json"
+        found = json.loads(path.read_text()) if path.exists() else {"tried": {}, "wrong": []}
+        wrong += found["wrong"]
+        wrong += [f"job {part} ended with {job.returncode}"] if job.poll() else []
+        for name, count in found["tried"].items():
             tried[name] = tried.get(name, 0) + count
-    return {"tried": tried, "wrong": [words for one in found for words in list(one["wrong"])]}  # type: ignore[call-overload]
+    return {"tried": dict(sorted(tried.items())), "wrong": wrong}
+
+
+def campaign(options: argparse.Namespace, home: Path) -> dict[str, Any]:
+    """Start the jobs, and write what they find until they have ended."""
+    began, preload = time.monotonic(), compiled.shim(home)
+    bare = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    armed = bare | ({"LD_PRELOAD": str(preload)} if preload else {})
+    jobs = {str(i): start(str(i), home, armed) for i in range(options.jobs)}
+    more = ([SANITIZERS] if options.sanitize else []) + ([DEVICES] if options.devices else [])
+    jobs |= {part: start(part, home, bare) for part in more}
+    try:
+        while True:
+            running = [job for job in jobs.values() if job.poll() is None]
+            seconds = time.monotonic() - began
+            found = together(home, jobs) | {"seconds": round(seconds), "jobs": options.jobs, "running": len(running)}
+            if options.out:
+                write_whole(Path(options.out), json.dumps(found, indent=2) + "\n")
+            if not running or seconds > options.seconds + LAST:
+                return found
+            time.sleep(min(LOOK, 0.1 + seconds / 10))
+    finally:
+        for job in jobs.values():
+            job.kill()
+            job.wait()
 
 
 def main() -> int:
@@ -105,30 +123,17 @@ def main() -> int:
     if options.part is not None:
         work(options)
         return 0
-    start, compiler = time.monotonic(), next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     with tempfile.TemporaryDirectory() as home:
-        preload = shim(Path(home), compiler)
-        environment = os.environ | {"OMP_NUM_THREADS": "1", **({"LD_PRELOAD": str(preload)} if preload else {})}
-        own = [sys.executable, __file__, *sys.argv[1:], "--part"]
-        jobs = [
-            subprocess.Popen([*own, str(i)], env=environment, stdout=subprocess.PIPE, text=True)
-            for i in range(options.jobs)
-        ]
-        found: list[dict[str, object]] = [sanitized(compiler)] if options.sanitize else []
-        for i, job in enumerate(jobs):
-            out, _ = job.communicate()
-            lines = out.strip().splitlines()
-            broken = {"tried": {}, "wrong": [f"job {i} ended with {job.returncode}: {out[-500:]}"]}
-            found.append(json.loads(lines[-1]) if job.returncode == 0 and lines else broken)
-    whole = together(found) | {"seconds": round(time.monotonic() - start), "jobs": options.jobs}
-    for name, count in sorted(dict(whole["tried"]).items()):  # type: ignore[call-overload]
+        found = campaign(options, Path(home))
+    for name, count in found["tried"].items():
         print(f"{count:12,}  {name}")
-    wrong = list(whole["wrong"])  # type: ignore[call-overload]
-    print(f"{len(wrong):12,}  went wrong, in {whole['seconds']} s")
-    print("\n".join(str(words) for words in wrong[:20]))
-    if options.out:
-        Path(options.out).write_text(json.dumps(whole, indent=2) + "\n")
-    return 1 if wrong else 0
+    print(f"{len(found['wrong']):12,}  went wrong, in {found['seconds']} s")
+    show(found["wrong"][:20])
+    return 1 if found["wrong"] or found["running"] else 0
+
+
+def show(wrong: Sequence[str]) -> None:
+    print("\n".join(wrong), flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -137,15 +142,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=60, help="kills of parents, workers and groups of processes")
     parser.add_argument("--stops", type=int, default=50, help="runs that are stopped for a moment")
     parser.add_argument("--damages", type=int, default=200, help="damages of each file of a folder")
+    parser.add_argument("--memory", type=int, default=60, help="runs that get too little memory")
+    parser.add_argument("--devices", type=int, default=1, help="times through the faults of a real deployment")
     parser.add_argument("--files", type=int, default=20_000, help="fuzzed files of each kind")
     parser.add_argument("--messages", type=int, default=10_000_000, help="fuzzed messages")
     parser.add_argument("--stride", type=int, default=1, help="every how manieth operation on a file")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which fuzzing ends")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="after which nothing more is begun")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sanitize", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--out", help="write the counts as JSON")
-    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", help="write the counts as JSON, as it goes on")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--found", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -52,7 +52,7 @@ from turnout.cli import (
     writing,
 )
 from turnout.cli import fleet as fleet_log
-from turnout.errors import Mistake
+from turnout.errors import Mistake, out_of_memory
 
 EXAMPLES = """
 Examples:
@@ -166,6 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _code_of(error: Exception | SystemExit) -> int:
     """Say what went wrong, and the exit code for it; what is nobody's mistake is raised again."""
+    if (short := out_of_memory(error)) is not None and not isinstance(error, Mistake | SystemExit):
+        print(short, file=sys.stderr)  # without anything that would have to be loaded
+        return 1
     try:
         raise error
     except Mistake as mistake:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.errors import Mistake
+from turnout.errors import Mistake, out_of_memory
 
 Column = NDArray[Any]
 
@@ -121,7 +121,7 @@ def _explained(where: Any) -> Iterator[None]:
     except sqlite3.IntegrityError:
         raise
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise Mistake(_sentence(path, str(error))) from error
+        raise Mistake(out_of_memory(error) or _sentence(path, str(error))) from error
 
 
 def _sentence(path: Path, words: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import Mistake, out_of_memory
 from turnout.experiment import Experiment
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
@@ -40,7 +40,6 @@ ENGINE_NAMES = {
     "loop": "plain loop",
     "channels-last": "plain loop (channels last)",
 }
-OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 LINE_SECONDS = 0.05  # at least, between two lines of one run
 
 
@@ -167,11 +166,10 @@ def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
             yield message
     except Mistake as mistake:
         yield Failed(place.name, str(mistake), True, began)
-    except OSError as error:
-        yield Failed(place.name, disk_trouble(error, place.folder), True, began)
     except Exception as error:
-        if "allocate memory" in str(error) or isinstance(error, MemoryError | torch.OutOfMemoryError):
-            yield Failed(place.name, f"{OUT_OF_MEMORY} ({str(error).splitlines()[0][:200]})", True, began)
+        short = out_of_memory(error)
+        if short or isinstance(error, OSError):
+            yield Failed(place.name, short or disk_trouble(error, place.folder), True, began)
             return
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +177,7 @@ def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
 
 
-def disk_trouble(error: OSError, folder: Path) -> str:
+def disk_trouble(error: Any, folder: Path) -> str:
     """A file that could not be read or written, in words; what was written before can be gone on with."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
     then = "make room, then go on with --resume" if full else "mend that, then go on with --resume"

@@ -1,8 +1,7 @@
 """Study `attacks`: no paper's; hostile clients against eight aggregations, by their share and by turnout.
 
-Two parts. `shares`: a sign flip four times as long, by 0 to 40 % of the clients, with everybody there and with a fifth
-of them there each round. A minority of the clients is then a majority of those who turn up in some rounds, and no
-aggregation of a single round can tell. `kinds`: 20 % of the clients with one attack after another, everybody there.
+attack_cases.py has its experiments. A minority of the clients is a majority of those who turn up in some rounds where
+few turn up, and no aggregation of a single round can tell.
 
 The claims below were written before the first run. A run's accuracy is its mean over the last fifth of its rounds; a
 round with a hostile majority is one in which at least half of the weight of those who replied is the attackers'.
@@ -10,135 +9,35 @@ round with a hostile majority is one in which at least half of the weight of tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
-
 import numpy as np
 import torch
 
-import turnout.models as models
-from turnout.data import MNIST, Backdoor, Digits, LabelFlip
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.parts.aggregation import Aggregation, WeightedSum
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.robust.clipping import CentredClip, NormClip
-from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
-from turnout.parts.weighting import ByWork, FedAvg, Shares
+from turnout.data import Backdoor
 from turnout.running.result import Run
 from turnout.statistics.paired import BySeed, difference
+from turnout.studies.attack_cases import (
+    BACKDOOR,
+    BY_SHARE,
+    CLIP,
+    FLIPPED,
+    KINDS_OF_ATTACK,
+    MEAN,
+    MEDIAN,
+    METHODS,
+    NOBODY,
+    RFA,
+    SIZES,
+    UNIFORM,
+    VOTING,
+    Size,
+    by_kind,
+    by_share,
+    plan,
+)  # fmt: skip
 from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.drawing import Chart, band, picture
-from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, on_one_core, row
-from turnout.world.attacks import ALIE, Attack, ClaimExamples, ClaimWork, FreeRider, InnerProduct, Noise, SignFlip
+from turnout.studies.study import Curve, Curves, Look, Row, Study, not_run, row
 from turnout.world.attacks.base import hostile_clients
-from turnout.world.participation import Always, Dropout
-
-MEAN, MEDIAN, TRIMMED, RFA, KRUM, MULTI, CLIP, CENTRED = METHODS = (
-    "mean", "median", "trimmed mean", "RFA", "Krum", "multi-Krum", "norm clip", "centred clip",
-)  # fmt: skip
-PARTS: dict[str, Aggregation] = dict(
-    zip(METHODS, (
-        WeightedSum(), CoordinateMedian(), TrimmedMean(0.4), GeometricMedian(), Krum(0.4), MultiKrum(0.4), NormClip(),
-        CentredClip(),
-    ), strict=True)
-)  # fmt: skip
-BY_SHARE = (MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP)  # what is compared by share and turnout
-VOTING = (MEDIAN, TRIMMED, RFA, MULTI)  # of these, those with a breakdown point of 0.4 or more
-FLIP = SignFlip(4.0)
-SOME = 0.2  # the attackers of `kinds`
-FLIPPED, BACKDOOR, NOBODY = "label flip", "backdoor", "nobody"
-ON_UPDATES: Mapping[str, tuple[Attack, ...]] = {
-    "sign flip": (FLIP,),
-    "noise": (Noise(10.0),),
-    "ALIE": (ALIE(),),
-    "inner product": (InnerProduct(1.0),),
-    "little work, flipped": (ClaimWork(0.2), SignFlip()),
-    "many samples, flipped": (ClaimExamples(20.0), SignFlip()),
-    "free rider": (FreeRider(),),
-}
-KINDS_OF_ATTACK = (NOBODY, *ON_UPDATES, FLIPPED, BACKDOOR)
-UNIFORM = "one vote each"
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large the study is at one scale."""
-
-    data: DataSpec
-    model: Model
-    rounds: int
-    shares: tuple[float, ...]  # of the clients that attack
-    turnouts: tuple[float, ...]  # most first
-    seeds: int
-
-
-DIGITS = Digits(clients=40, test_share=0.0)
-SIZES = {
-    "smoke": Size(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
-    "small": Size(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
-    "paper": Size(
-        MNIST(clients=100, test_share=0.0), models.MLP(200), 100, (0.0, 0.1, 0.2, 0.3, 0.4, 0.45), (1.0, 0.5, 0.1), 5
-    ),
-}
-
-
-def experiment(size: Size, method: str, turnout: float = 1.0, **world: Any) -> Experiment:
-    """Five epochs of plain SGD a round, the mean over those who replied; IID, so that honest updates are alike."""
-    data = world.pop("data", size.data)
-    there = Always() if turnout == 1 else Dropout(round(1 - turnout, 6))
-    local = Local(SGD(lr=0.1), epochs=5, batch_size=10)
-    algorithm = Algorithm(local, weighting=FedAvg(), aggregation=PARTS[method], nonfinite="absent")
-    return on_one_core(Experiment(World(data, there, **world), size.model, algorithm, rounds=size.rounds))
-
-
-def by_share(share: float, turnout: float, method: str) -> str:
-    """What one of the experiments is called.
-
-    >>> by_share(0.4, 0.2, "median")
-    '40 % hostile, 20 % there, median'
-    """
-    return f"{100 * share:g} % hostile, {100 * turnout:g} % there, {method}"
-
-
-def by_kind(kind: str, method: str) -> str:
-    return f"{kind}, {method}"
-
-
-def of_kind(size: Size, kind: str, method: str) -> Experiment:
-    """20 % of the clients with one attack; who claims little work does it under scheme C, which pays for that."""
-    if kind in (FLIPPED, BACKDOOR):
-        wrapper = LabelFlip if kind == FLIPPED else Backdoor
-        return experiment(size, method, data=wrapper(size.data, SOME))
-    if kind == NOBODY:
-        return experiment(size, method)
-    found = experiment(size, method, attack=ON_UPDATES[kind], attackers=SOME)
-    return found.but(**{"algorithm.weighting": ByWork()}) if kind.startswith("little work") else found
-
-
-def plan(scale: str) -> Plan:
-    size = SIZES[scale]
-    shares = {
-        by_share(share, turnout, method): experiment(
-            size, method, turnout, **({"attack": (FLIP,), "attackers": share} if share else {})
-        )
-        for share in size.shares
-        for turnout in size.turnouts
-        for method in BY_SHARE
-    }
-    kinds = {by_kind(kind, method): of_kind(size, kind, method) for kind in KINDS_OF_ATTACK for method in METHODS}
-    lied = "many samples, flipped"
-    kinds[by_kind(lied, UNIFORM)] = of_kind(size, lied, MEDIAN).but(**{"algorithm.shares": Shares(by="uniform")})
-    notes = [
-        "no paper's: the claims were written before the first run",
-        f"{type(size.data).__name__}, {size.data.clients} clients, IID; {size.rounds} rounds of 5 epochs, plain SGD",  # type: ignore[attr-defined]
-        "by share: attackers send -4 times their update; trimmed mean, Krum and multi-Krum are set for 40 % hostile",
-        f"by kind: {100 * SOME:g} % of the clients attack, everybody is there",
-        "accuracy of a run: mean over the last fifth of its rounds",
-    ]
-    return Plan([Part("shares", shares, size.seeds), Part("kinds", kinds, size.seeds)], notes)
 
 
 def look(run: Run) -> Look:
