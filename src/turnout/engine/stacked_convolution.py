@@ -29,9 +29,9 @@ class Convolution(Stacked):
         if x.dim() == 4:
             return aten.conv2d(x, W, b, stride, padding)
         if _kernels(x):
-            from turnout.engine.gpu.convolution import convolve
+            from turnout.engine.gpu.convolution import SAMPLES, convolve
 
-            return convolve(x.transpose(1, 2), W, b, padding, stride, samples_first=True).transpose(1, 2)
+            return convolve(x.transpose(1, 2), W, b, padding, stride, order=SAMPLES).transpose(1, 2)
         grouped = aten.conv2d(_beside(x), W.flatten(0, 1), b.flatten(), stride, padding, (1, 1), len(x))
         return _apart(grouped, len(x))
 
@@ -71,9 +71,9 @@ class InputGradient(Linear):
         if d.dim() == 4:
             return InputGradient.forward(d[None], W[None], stride, padding, size)[0]
         if _kernels(d):
-            from turnout.engine.gpu.convolution import input_gradient
+            from turnout.engine.gpu.convolution import SAMPLES, input_gradient
 
-            return input_gradient(d.transpose(1, 2), W, padding, size, stride, samples_first=True).transpose(1, 2)
+            return input_gradient(d.transpose(1, 2), W, padding, size, stride, order=SAMPLES).transpose(1, 2)
         clients, B, i = len(d), d.shape[1], W.shape[2]
         x = d.new_empty(B, clients * i, *size)
         return _apart(_backward(d, x, W, stride, padding, (True, False))[0], clients)

@@ -39,7 +39,7 @@ BIAS_IN_PRODUCT = False  # whether the gradient of the bias is one more column o
 
 @jit
 def _product(
-    x_ptr, w_ptr, b_ptr, y_ptr, N, xs_c, xs_i, xs_b, xs_h, xs_w, ws_c, ws_o, ws_i, bs_c, ys_c, ys_o, ys_b,
+    x_ptr, w_ptr, b_ptr, y_ptr, N, xs_c, xs_i, xs_b, xs_h, xs_w, ws_c, ws_o, ws_i, bs_c, ys_c, ys_o, ys_b, ys_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PAD: tl.constexpr,
@@ -74,13 +74,13 @@ def _product(
         total = tl.trans(total)
     if BIAS:
         total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place)[None, :]
+    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place * ys_p)[None, :]
     tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
 
 
 @jit
 def _weight_gradient(
-    x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b,
+    x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b, ds_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PAD: tl.constexpr,
@@ -110,7 +110,7 @@ def _weight_gradient(
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
         d = tl.load(
-            d_at + (n // (OH * OW) * ds_b + place)[None, :], mask=(o < O)[:, None] & (n < last)[None, :], other=0.0
+            d_at + (n // (OH * OW) * ds_b + place * ds_p)[None, :], mask=(o < O)[:, None] & (n < last)[None, :], other=0.0
         )
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
@@ -118,21 +118,22 @@ def _weight_gradient(
 
 
 Pair = tuple[int, int]
+CHANNELS, SAMPLES, PIXELS = "coBhw", "cBohw", "cBhwo"  # the order of a result's dimensions in memory
 
 
 def convolve(
-    x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, stride: Pair = (1, 1), samples_first: bool = False
+    x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, stride: Pair = (1, 1), order: str = CHANNELS
 ) -> Tensor:
     """Convolution of x [c, i, B, h, w] with W [c, o, i, kh, kw], each client's own -> [c, o, B, oh, ow].
 
-    With `samples_first` the result lies in memory as [c, B, o, oh, ow].
+    `order`: of the result in memory, one of the three below `Pair`.
     """
     outer = [(x.shape[3 + k] + 2 * padding[k] - W.shape[3 + k]) // stride[k] + 1 for k in (0, 1)]
-    return _convolve(x, W, bias, W.shape[1], padding, (outer[0], outer[1]), stride, False, samples_first)
+    return _convolve(x, W, bias, W.shape[1], padding, (outer[0], outer[1]), stride, False, order)
 
 
 def input_gradient(
-    d: Tensor, W: Tensor, padding: Pair, size: Pair, stride: Pair = (1, 1), samples_first: bool = False
+    d: Tensor, W: Tensor, padding: Pair, size: Pair, stride: Pair = (1, 1), order: str = CHANNELS
 ) -> Tensor:
     """Gradient [c, i, B, h, w] of the input of `convolve`, of size (h, w), from the gradient of its output."""
     (kh, kw), (sh, sw) = W.shape[3:], stride
@@ -141,22 +142,22 @@ def input_gradient(
         spread[..., ::sh, ::sw][..., : d.shape[3], : d.shape[4]] = d
         d = spread
     around = (kh - 1 - padding[0], kw - 1 - padding[1])
-    return _convolve(d, W, None, W.shape[2], around, size, (1, 1), True, samples_first)
+    return _convolve(d, W, None, W.shape[2], around, size, (1, 1), True, order)
 
 
 def _convolve(
     x: Tensor, W: Tensor, bias: Tensor | None, o: int, padding: Pair, size: Pair, stride: Pair, turned: bool,
-    samples_first: bool,
+    order: str,
 ) -> Tensor:  # fmt: skip
     (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
-    lead = (c, B, o) if samples_first else (c, o, B)
-    y = torch.empty(*lead, *size, dtype=x.dtype, device=x.device)
-    y = y.transpose(1, 2) if samples_first else y
+    lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
+    y = torch.empty([lengths[d] for d in order], dtype=x.dtype, device=x.device)
+    y = y.permute([order.index(d) for d in CHANNELS])
     N, block = B * size[0] * size[1], power_of_two(o, 16, t.outputs)
     roles = (W.stride(2), W.stride(1)) if turned else (W.stride(1), W.stride(2))
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, t.positions), pieces(o, block), c](
-        x, W, W if bias is None else bias, y, N, *x.stride(), W.stride(0), *roles, bs_c, *y.stride()[:3],
+        x, W, W if bias is None else bias, y, N, *x.stride(), W.stride(0), *roles, bs_c, *y.stride()[:3], y.stride(4),
         i, h, w, o, *size, kh, kw, *padding, *stride, max(padding) > 0,
         turned, bias is not None, precision(), t.positions_first, block, t.patch, t.positions,
         num_warps=t.warps, num_stages=t.stages,
@@ -180,10 +181,10 @@ def weight_gradient(
     parts = pieces(N, stretch)
     if by_sample:
         parts, stretch = B, N // B
-    d = d if d.stride(4) == 1 and d.stride(3) == d.shape[4] else d.contiguous()
+    d = d if d.stride(3) == d.shape[4] * d.stride(4) else d.contiguous()
     g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
     _weight_gradient[tiles, parts, c](
-        x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3],
+        x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,
         int(bias), precision(), block_o, block_k, t.positions, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip

@@ -21,7 +21,7 @@ WARPS = 4
 
 @jit
 def _drop(
-    x_ptr, key_ptr, y_ptr, N, xs_c, xs_0, xs_1, key_s, at_0, at_1, at_2, least, gain,
+    x_ptr, key_ptr, y_ptr, N, xs_c, xs_0, xs_1, ys_c, ys_0, ys_1, key_s, at_0, at_1, at_2, least, gain,
     INNER: tl.constexpr, L: tl.constexpr,
     GOLDEN: tl.constexpr, MIX_1: tl.constexpr, MIX_2: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -35,21 +35,22 @@ def _drop(
     z = z ^ ((z >> 31) & 0x1FFFFFFFF)
     kept = ((z >> 20) & 0x7FFFFFFF) >= least
     x = tl.load(x_ptr + c * xs_c + first * xs_0 + second * xs_1 + last, mask=n < N, other=0.0)
-    tl.store(y_ptr + c * N + n, x * tl.where(kept, gain, 0.0), mask=n < N)
+    tl.store(y_ptr + c * ys_c + first * ys_0 + second * ys_1 + last, x * tl.where(kept, gain, 0.0), mask=n < N)
 
 
 def drop(x: Tensor, key_c: Tensor, p: float, whole_channels: bool) -> Tensor:
-    """x * mask with the mask of `dropout.keep_mask`, for x [c, i, B, h, w] or [c, B, i], 0 < p < 1."""
+    """x * mask with the mask of `dropout.keep_mask`, for x [c, i, B, h, w] or [c, B, i], 0 < p < 1; in the order of x."""
     c, N = x.shape[0], x[0].numel()
     if x.dim() == 5:  # addresses count as for a single client: [B, i, h, w], or [B, i] for whole channels
         i, B, L = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]
         at = (1, i, 0) if whole_channels else (L, i * L, 1)
         x = x if x.stride(4) == 1 and x.stride(3) == x.shape[4] else x.contiguous()
-        strides = x.stride()[:3]
+        y = torch.empty_like(x)
+        strides = (*x.stride()[:3], *y.stride()[:3])
     else:
         x, B, L, at = x.contiguous(), 1, N, (0, 0, 1)
-        strides = (N, 0, 0)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        y = torch.empty_like(x)
+        strides = (N, 0, 0, N, 0, 0)
     _drop[pieces(N, BLOCK), c](
         x, key_c, y, N, *strides, key_c.stride(0), *at, int(p * 2**31), 1 / (1 - p),
         B, L, _GOLDEN, _MIX_1, _MIX_2, BLOCK, num_warps=WARPS,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, dropout, pooling, triton_tools
+from turnout.engine.gpu import convolution, dense, dropout, pixels, pooling, triton_tools
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.types import Tensors
@@ -23,14 +23,22 @@ from turnout.types import Tensors
 
 @dataclass(frozen=True)
 class GatheredConvolution(Convolution):
-    """A convolution without unfolding: backward needs only the input."""
+    """A convolution without unfolding: backward needs only the input. Its result lies in memory pixel by pixel."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         bias = None if self.bias is None else weights[self.bias]
-        return convolution.convolve(x, weights[self.weight], bias, self.padding), x
+        W = weights[self.weight]
+        if pixels.pays(W):
+            x = pixels.by_pixel(x)
+            return pixels.convolve(x, W, bias, self.padding), x
+        order = convolution.PIXELS if pixels.fits(W.shape[1]) else convolution.CHANNELS
+        return convolution.convolve(x, W, bias, self.padding, order=order), x
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
-        W, d = weights[self.weight], d.contiguous()
+        W = weights[self.weight]
+        if pixels.pays(W):
+            return self._backward_by_pixel(pixels.by_pixel(d), saved, W, sink, first)
+        d = pixels.by_pixel(d) if pixels.fits(W.shape[1]) else d.contiguous()
         dx = d if first else convolution.input_gradient(d, W, self.padding, tuple(saved.shape[3:]))
         if isinstance(sink, SquaredGradientSink):
             g_BcoK = convolution.weight_gradient(saved, d, self.kernel, self.padding, False, by_sample=True)
@@ -43,6 +51,17 @@ class GatheredConvolution(Convolution):
         sink.total(self.weight, g_coK[..., : W[0, 0].numel()].view(W.shape))
         if self.bias is not None:
             sink.total(self.bias, g_coK[..., -1] if together else d.sum((2, 3, 4)))
+        return dx
+
+    def _backward_by_pixel(self, d: Tensor, x: Tensor, W: Tensor, sink: GradientSink, first: bool) -> Tensor:
+        dx = d if first else pixels.input_gradient(d, W, self.padding, (x.shape[3], x.shape[4]))
+        squared = isinstance(sink, SquaredGradientSink)
+        g, g_bias = pixels.weight_gradient(x, d, self.kernel, self.padding, squared)
+        for name, own in ((self.weight, g), (self.bias, g_bias)):
+            if name is not None and squared:
+                sink.targets[name].add_(own)
+            elif name is not None:
+                sink.total(name, own)
         return dx
 
 
@@ -98,13 +117,17 @@ class TiledMaxPool(MaxPool):
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         if not self._tiles():
             return super().forward(x, weights)
+        if x.stride(1) == 1 and x.shape[1] > 1:
+            y, which = pooling.pool_pixels(x, self.kernel)
+            return y, (which, tuple(x.shape[3:]), True)
         y, which = pooling.pool(x, self.kernel)
-        return y, (which, tuple(x.shape[3:]))
+        return y, (which, tuple(x.shape[3:]), False)
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not self._tiles():
             return super().backward(d, saved, weights, sink, first)
-        return pooling.unpool(d, saved[0], self.kernel, saved[1])
+        which, size, by_pixel = saved
+        return (pooling.unpool_pixels if by_pixel else pooling.unpool)(d, which, self.kernel, size)
 
 
 # Plain layer -> layer with kernels; remove an entry to use the plain layer.

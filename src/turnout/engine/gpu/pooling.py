@@ -1,14 +1,19 @@
 """Triton kernels for max-pooling without overlap; one byte per window is stored for backward. The functions to call are
 at the end.
+
+Images lie in memory one after another, or pixel by pixel with all channels side by side (gpu/pixels.py); of those the
+result is [c, B, i, h, w] in memory, as a dense layer behind it reads it.
 """
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, tl
+from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, tl
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
@@ -46,6 +51,73 @@ def _unpool(
     which = tl.load(which_ptr + at, mask=covered, other=255).to(tl.int32)
     d = tl.load(d_ptr + at, mask=covered, other=0.0)
     tl.store(dx_ptr + n, tl.where(covered & (which == row % KH * KW + column % KW), d, 0.0), mask=n < total)
+
+
+@jit
+def _pool_pixels(
+    x_ptr, y_ptr, which_ptr, I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
+    KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0).to(tl.int64)
+    p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
+    i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]
+    real = (p < OH * OW) & (i < I)
+    at = x_ptr + image * (H * W * I) + (p // OW * (KH * W) + p % OW * KW) * I + i
+    best = tl.load(at, mask=real, other=0.0)
+    which = tl.zeros((BLOCK_P, BLOCK_I), tl.int32)
+    for tap in tl.static_range(1, KH * KW):
+        x = tl.load(at + (tap // KW * W + tap % KW) * I, mask=real, other=0.0)
+        better = (x > best) | (x != x)
+        best, which = tl.where(better, x, best), tl.where(better, tap, which)
+    to = image * (I * OH * OW) + i * (OH * OW) + p
+    tl.store(y_ptr + to, best, mask=real)
+    tl.store(which_ptr + to, which.to(tl.uint8), mask=real)
+
+
+@jit
+def _unpool_pixels(
+    d_ptr, which_ptr, dx_ptr, I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
+    KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0).to(tl.int64)
+    p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
+    i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]
+    real = (p < OH * OW) & (i < I)
+    at = image * (I * OH * OW) + i * (OH * OW) + p
+    d = tl.load(d_ptr + at, mask=real, other=0.0)
+    which = tl.load(which_ptr + at, mask=real, other=255).to(tl.int32)
+    to = dx_ptr + image * (H * W * I) + (p // OW * (KH * W) + p % OW * KW) * I + i
+    for tap in tl.static_range(0, KH * KW):
+        tl.store(to + (tap // KW * W + tap % KW) * I, tl.where(which == tap, d, 0.0), mask=real)
+
+
+def pool_pixels(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """`pool` of [c, i, B, h, w] that lies pixel by pixel."""
+    c, i, B, h, w = x.shape
+    shape = (c, B, i, h // kernel[0], w // kernel[1])
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    which = torch.empty(shape, dtype=torch.uint8, device=x.device)
+    grid, blocks = _pixel_grid(shape)
+    _pool_pixels[grid](x, y, which, i, h, w, *shape[3:], *kernel, *blocks, num_warps=WARPS)
+    return y.transpose(1, 2), which.transpose(1, 2)
+
+
+def unpool_pixels(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """The gradient of the input of `pool_pixels`, which lies pixel by pixel too."""
+    d, which = d.transpose(1, 2).contiguous(), which.transpose(1, 2)
+    (c, B, i, oh, ow), (h, w) = d.shape, size
+    covered = oh * kernel[0] == h and ow * kernel[1] == w
+    dx = (torch.empty if covered else torch.zeros)(c, B, h, w, i, dtype=d.dtype, device=d.device)
+    grid, blocks = _pixel_grid(d.shape)
+    _unpool_pixels[grid](d, which, dx, i, h, w, oh, ow, *kernel, *blocks, num_warps=WARPS)
+    return dx.permute(0, 4, 1, 2, 3)
+
+
+def _pixel_grid(shape: Sequence[int]) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """Programs, and the positions and channels of each, for pooled images [c, B, i, h, w]."""
+    c, B, i, h, w = shape
+    block_p, block_i = power_of_two(h * w, 16, 32), power_of_two(i, 16, 32)
+    return (c * B, pieces(h * w, block_p), pieces(i, block_i)), (block_p, block_i)
 
 
 def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
