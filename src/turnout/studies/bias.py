@@ -51,14 +51,15 @@ class Quadratics:
 
     clients: int = 20
     spread: float = 1.0
+    absent: int = 0  # so many of the last ones have not arrived
 
     def __post_init__(self) -> None:
-        if self.clients < 1 or self.spread < 0:
-            raise Mistake(f"Quadratics(clients={self.clients}, spread={self.spread}): need clients >= 1, spread >= 0")
+        if self.clients <= self.absent or self.spread < 0:
+            raise Mistake(f"{self}: need clients > absent >= 0, spread >= 0")
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
-        x_CSD, y_CS = self.problems(seed)
-        owner = torch.arange(self.clients).repeat_interleave(SAMPLES)
+        x_CSD, y_CS = (part[: self.clients - self.absent] for part in self.problems(seed))
+        owner = torch.arange(len(x_CSD)).repeat_interleave(SAMPLES)
         test = torch.eye(DIMENSION), optimum(x_CSD, y_CS).float()
         names = [f"{client:04d}" for client in owner.tolist()]  # owners are ordered by name
         return Own(x_CSD.flatten(0, 1), y_CS.flatten(), names, test=test, test_share=0.0).load(seed)
