@@ -35,6 +35,11 @@ BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MUL
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
     "advise.md": ["it takes minutes", "it takes minutes"],
+    "coming-from.md": [
+        "it starts Ray, and make test-slow runs it",
+        "pfl is no package of these tests",
+        "FedLab is no package of these tests",
+    ],
     "deploy.md": [
         "it takes two minutes, and make test-slow runs it",
         "a server runs until its last round, and make test-slow starts it",
@@ -117,6 +122,20 @@ def test_every_block_runs_as_it_stands(page: Path, command: Path, tmp_path: Path
     if page.name == "README.md":
         experiment = next(names["experiment"] for names in defined if "experiment" in names)
         assert to_toml(load("my.toml")) == to_toml(experiment), "README's file is not the same as the Python above it"
+
+
+@pytest.mark.slow
+def test_the_same_experiment_in_flower_runs(tmp_path: Path):
+    """The block of docs/coming-from.md as a program of its own, on the samples that the block before it writes."""
+    found = blocks(ROOT / "docs" / "coming-from.md")
+    flower = next(i for i, block in enumerate(found) if block.why == "it starts Ray, and make test-slow runs it")
+    for block in found[flower - 1 : flower + 1]:
+        (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "block.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{block.place}: {done.stderr[-2000:]}"
+    assert float(re.findall(r"\{'accuracy': (0\.\d+)\}", done.stdout)[-1]) > 0.5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
