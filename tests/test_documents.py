@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import turnout as to
 from turnout.cli import main
 from turnout.config.catalogue import markdown
 from turnout.config.read import load, to_toml
@@ -152,6 +153,17 @@ def test_the_page_of_parts_is_the_code_s():
     assert (ROOT / "docs" / "parts.md").read_text(encoding="utf-8") == markdown(), (
         "docs/parts.md is out of date: turnout list --markdown > docs/parts.md"
     )
+
+
+def test_versions_agree_and_the_newest_is_on_top():
+    headings = re.findall(
+        r"^## (\d+\.\d+\.\d+) \((unreleased|\d{4}-\d\d-\d\d)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    versions = [version for version, _ in headings]
+    assert versions[0] == to.__version__
+    assert f"\nversion: {to.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert versions == sorted(versions, key=lambda v: [int(n) for n in v.split(".")], reverse=True)
+    assert [date for _, date in headings].count("unreleased") <= 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
