@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import turnout as to
 from turnout.cli import main
 from turnout.config.catalogue import markdown
 from turnout.config.read import load, to_toml
@@ -35,6 +36,11 @@ BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MUL
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
     "advise.md": ["it takes minutes", "it takes minutes"],
+    "coming-from.md": [
+        "it starts Ray, and make test-slow runs it",
+        "pfl is no package of these tests",
+        "FedLab is no package of these tests",
+    ],
     "deploy.md": [
         "it takes two minutes, and make test-slow runs it",
         "a server runs until its last round, and make test-slow starts it",
@@ -119,6 +125,20 @@ def test_every_block_runs_as_it_stands(page: Path, command: Path, tmp_path: Path
         assert to_toml(load("my.toml")) == to_toml(experiment), "README's file is not the same as the Python above it"
 
 
+@pytest.mark.slow
+def test_the_same_experiment_in_flower_runs(tmp_path: Path):
+    """The block of docs/coming-from.md as a program of its own, on the samples that the block before it writes."""
+    found = blocks(ROOT / "docs" / "coming-from.md")
+    flower = next(i for i, block in enumerate(found) if block.why == "it starts Ray, and make test-slow runs it")
+    for block in found[flower - 1 : flower + 1]:
+        (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "block.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{block.place}: {done.stderr[-2000:]}"
+    assert float(re.findall(r"\{'accuracy': (0\.\d+)\}", done.stdout)[-1]) > 0.5
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_what_does_not_run_is_known(page: Path):
     text = page.read_text(encoding="utf-8")
@@ -133,6 +153,17 @@ def test_the_page_of_parts_is_the_code_s():
     assert (ROOT / "docs" / "parts.md").read_text(encoding="utf-8") == markdown(), (
         "docs/parts.md is out of date: turnout list --markdown > docs/parts.md"
     )
+
+
+def test_versions_agree_and_the_newest_is_on_top():
+    headings = re.findall(
+        r"^## (\d+\.\d+\.\d+) \((unreleased|\d{4}-\d\d-\d\d)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    versions = [version for version, _ in headings]
+    assert versions[0] == to.__version__
+    assert f"\nversion: {to.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert versions == sorted(versions, key=lambda v: [int(n) for n in v.split(".")], reverse=True)
+    assert [date for _, date in headings].count("unreleased") <= 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

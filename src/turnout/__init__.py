@@ -13,7 +13,7 @@ import pkgutil
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from turnout.public import *  # noqa: F403

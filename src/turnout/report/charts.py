@@ -38,7 +38,10 @@ MOST_POINTS = 240
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `y` at `x`, perhaps with a band from `low` to `high`; `colour` numbers the style."""
+    """One line: `y` at `x`, perhaps with a band from `low` to `high`; `colour` numbers the style.
+
+    Not `joined`, it is points: what is between two of them means nothing, a client's friends for instance.
+    """
 
     name: str
     x: Floats
@@ -47,6 +50,7 @@ class Series:
     low: Floats | None = None
     high: Floats | None = None
     of: str = ""  # the numbers of the variants it stands for, "0 2": a page can switch it off with them
+    joined: bool = True
 
 
 class Mark(NamedTuple):
@@ -147,7 +151,8 @@ def _line(s: Series, x: Axis, y: Axis) -> str:
     if len(s.x) == 1:
         dot = f'class="dot {style(s.colour)}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="3"'
         return f"<circle {dot}{switch(s.of)}><title>{text(s.name)}</title></circle>"
-    line = f'class="line {style(s.colour)}" d="{path(xs, ys)}"{switch(s.of)}'
+    drawn = path(xs, ys) if s.joined else "".join(f"M{a:.1f},{b:.1f}h.01" for a, b in zip(xs, ys, strict=True))
+    line = f'class="line {"" if s.joined else "points "}{style(s.colour)}" d="{drawn}"{switch(s.of)}'
     return f"<path {line}><title>{text(s.name)}</title></path>"
 
 

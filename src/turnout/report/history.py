@@ -58,7 +58,7 @@ def history_section(runs: Runs) -> list[Markup]:
     axes = {name: _axis(runs, name, [h.values[name] for h in histories]) for name in names}
     x = make_axis(min(h.round_K[0] for h in histories), max(h.round_K[-1] for h in histories), LEFT, WIDTH - RIGHT,
                   "count", about=6)  # fmt: skip
-    charts = [frame(_title(name), grid(x, axes[name], "round") + '<g class="own"></g><g class="cursor"></g>', "{}")
+    charts = [frame(heading(name), grid(x, axes[name], "round") + '<g class="own"></g><g class="cursor"></g>', "{}")
               for name in names]  # fmt: skip
     about = {
         "quantities": [_about(runs, name, axes[name]) for name in names],
@@ -118,25 +118,31 @@ def _chosen(client_C: NDArray[np.int64], worth_C: Floats, room: int) -> NDArray[
 def _axis(runs: Runs, name: str, values: Sequence[Floats]) -> Axis:
     known = np.concatenate([v[np.isfinite(v)] for v in values])
     low, high = float(known.min()), float(known.max())
-    unit = _unit(runs, name)
+    unit = unit_of(runs, name)
     low, high = (min(low, 0.0), max(high, 1.0)) if unit == "percent" else (low, high)
     return value_axis(low, high, HEIGHT - BOTTOM, 40, unit)
 
 
-def _unit(runs: Runs, name: str) -> Unit:
+def unit_of(runs: Runs, name: str) -> Unit:
+    """The unit of a metric, or of what is recorded of a client."""
     return UNITS.get(name, "number") if name in RECORDED else runs.glossary.unit(name)
 
 
-def _title(name: str) -> str:
+def heading(name: str) -> str:
+    """What stands above the chart of a quantity."""
     return RECORDED.get(name) or title_of(name)
+
+
+def is_joined(name: str) -> bool:
+    """Whether its points are joined: work, bytes and friends are of one round, and say nothing of those between."""
+    return name == "loss" or name not in RECORDED
 
 
 def _about(runs: Runs, name: str, axis: Axis) -> dict[str, object]:
     """What the script must know of a quantity: its range in values and in pixels, and whether points are joined."""
     places = [round(float(axis.place(v)), 2) for v in (axis.low, axis.high)]
-    joined = name == "loss" or name not in RECORDED
-    return {"unit": _unit(runs, name), "low": axis.low, "high": axis.high, "from": places[0], "to": places[1],
-            "joined": joined}  # fmt: skip
+    return {"unit": unit_of(runs, name), "low": axis.low, "high": axis.high, "from": places[0], "to": places[1],
+            "joined": is_joined(name)}  # fmt: skip
 
 
 def _packed(history: History, names: Sequence[str], axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:

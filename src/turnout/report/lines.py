@@ -112,13 +112,13 @@ def _series(runs: Runs, line: Callable[[str], Line]) -> list[Series]:
 def _joint(runs: Runs, series: list[Series], title: str) -> tuple[list[Series], str]:
     """The lines that differ; where only one is left, the title says whose it is."""
     known = [s for s in series if np.isfinite(s.y).any()]
-    lines = _merged(known)
+    lines = merged(known)
     if len(lines) == 1 and len(runs.variants) > 1:
         title += ", all variants" if len(known) == len(runs.variants) else f", {lines[0].name}"
     return lines, title
 
 
-def _merged(series: list[Series]) -> list[Series]:
+def merged(series: list[Series]) -> list[Series]:
     """Lines that coincide are drawn once under a joint name: paired variants often see the same turnout."""
     found: list[list[Series]] = []
     for s in series:

@@ -17,7 +17,8 @@ from turnout.report.charts import Series, line_chart
 from turnout.report.client_rows import rows_of
 from turnout.report.figure import together
 from turnout.report.finding import find_runs
-from turnout.report.history import RECORDED, UNITS
+from turnout.report.history import RECORDED, heading, is_joined, unit_of
+from turnout.report.lines import merged
 from turnout.report.maps import turnout_charts, turnout_map
 from turnout.report.page import common_kinds, facts, notes, variants_of
 from turnout.report.runs import RunRecords, Runs
@@ -148,9 +149,20 @@ def clients_page(watched: Watched, name: str, page: int, order: str, number: int
     header = ["asked", "answered", "mean work", "last there", *([title_of(main).lower()] if main else [])]
     where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
     choices = [Choice(_named(other), where[i], i == number) for i, other in enumerate(runs.runs)]
-    return {"name": name, "title": f"Clients of {runs.title}", "count": len(rows), "header": header, "rows": shown,
-            "page": page, "pages": pages, "order": order, "has_metric": main is not None, "address": where[number],
-            "seed": "" if run.seed is None else run.seed, "choices": choices}  # fmt: skip
+    return {
+        "name": name,
+        "title": f"Clients of {runs.title}",
+        "count": len(rows),
+        "header": header,
+        "rows": shown,
+        "page": page,
+        "pages": pages,
+        "order": order,
+        "has_metric": main is not None,
+        "address": where[number],
+        "seed": "" if run.seed is None else run.seed,
+        "choices": choices,
+    }
 
 
 def _named(run: RunRecords) -> str:
@@ -181,9 +193,14 @@ def client_page(watched: Watched, name: str, client: int, seed: int | None = Non
         raise Mistake(f"client {client} was never asked or measured in {name}")
     where = [f"/client?{urlencode({'name': name, 'client': client, 'seed': s})}" for s in seeds]
     events = dict.fromkeys((t, kind, detail) for run in chosen for t, who, kind, detail in run.events if who == client)
-    return {"name": name, "client": client, "title": f"Client {client} of {runs.title}", "charts": trusted(charts),
-            "events": sorted(events), "choices": [Choice(str(s), to, s == seed) for s, to in zip(seeds, where,
-            strict=True)]}  # fmt: skip
+    return {
+        "name": name,
+        "client": client,
+        "title": f"Client {client} of {runs.title}",
+        "charts": trusted(charts),
+        "events": sorted(events),
+        "choices": [Choice(str(s), to, s == seed) for s, to in zip(seeds, where, strict=True)],
+    }
 
 
 def _client_charts(runs: Runs, chosen: Sequence[RunRecords], client: int) -> list[str]:
@@ -193,10 +210,17 @@ def _client_charts(runs: Runs, chosen: Sequence[RunRecords], client: int) -> lis
     charts, variants = [], list(runs.variants)
     for quantity in [*metrics, *RECORDED]:
         series = [
-            Series(run.variant, found[quantity][0].astype(np.float64), found[quantity][2], variants.index(run.variant))
+            Series(
+                run.variant,
+                found[quantity][0].astype(np.float64),
+                found[quantity][2],
+                variants.index(run.variant),
+                joined=is_joined(quantity),
+            )
             for run, found in zip(chosen, rows, strict=True)
+            if np.isfinite(found[quantity][2]).any()
         ]
-        unit = UNITS.get(quantity, "number") if quantity in RECORDED else runs.glossary.unit(quantity)
+        unit = unit_of(runs, quantity)
         whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if unit == "percent" else []
-        charts.append(line_chart(series, RECORDED.get(quantity) or title_of(quantity), unit=unit, beside=whole))
+        charts.append(line_chart(merged(series), heading(quantity), unit=unit, beside=whole))
     return charts
