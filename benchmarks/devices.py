@@ -3,9 +3,9 @@
     python benchmarks/devices.py --devices 200 --rounds 50
 
 Devices are threads of a few processes; every round some of the processes are killed without warning and started again.
-The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, the memory of the server and of
-the SuperLink and the seconds of CPU they have used so far; in the end how many answered, and whether every client's rows
-are there and can be read.
+The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, the memory of the server and
+of the SuperLink and the seconds of CPU they have used so far; in the end how many answered, and whether the rows of all
+clients are there and can be read.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from turnout.experiment import Algorithm, Experiment, World
 from turnout.runtimes.clients import Clients
 from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
 from turnout.runtimes.flower.device import WeightDevice
-from turnout.runtimes.flower.devices import digest_of
+from turnout.runtimes.flower.introductions import digest_of
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.setup import Setup
 from turnout.tracks.building import described, enrolment_of
@@ -54,6 +54,8 @@ class DeviceFile:
     root        the certificate of whoever signed the server's: without, nothing is encrypted
     look        seconds between two looks for a message: with hundreds of devices, more
     slowness    seconds added whenever training looks at the clock, to try what slow devices do
+    step_seconds  that a step of training takes at least, to the same end
+    down_mbps   how fast messages come at most, to try what thin links do (0: as fast as they can), and up_mbps go
     """
 
     experiment: Path = Path("experiment.toml")
@@ -66,6 +68,9 @@ class DeviceFile:
     root: Path | None = None
     look: float = 0.2
     slowness: float = 0.0
+    step_seconds: float = 0.0
+    down_mbps: float = 0.0
+    up_mbps: float = 0.0
 
 
 def read_device(path: Path) -> DeviceFile:
@@ -110,7 +115,7 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
     identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)
     device = WeightDevice(identity, clients, said.folder, said.policy)
-    device.slowness = said.slowness
+    device.slowness, device.step_seconds = said.slowness, said.step_seconds
     return device
 
 
@@ -126,9 +131,9 @@ def run_once(paths: Sequence[Path]) -> None:
 
 
 def _stay(device: Device, said: DeviceFile) -> None:
-    from turnout.runtimes.flower.warm import stay
+    from turnout.runtimes.flower.warm import Way, stay
 
-    stay(device, said.superlink, said.root, said.key, said.look)
+    stay(device, said.superlink, said.root, said.key, Way(said.look, said.down_mbps, said.up_mbps))
 
 
 def stock_command(path: Path, port: int) -> list[str]:

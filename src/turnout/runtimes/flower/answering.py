@@ -35,6 +35,9 @@ class Device:
         self.identity, self.folder, self.policy = identity, folder, policy or Policy()
         self.standing: Standing | None = None  # whose rows are in memory
         self.slowness = 0.0  # seconds added at every look at the clock, to try what slow devices do
+        self.download: float | None = None  # seconds that the question at hand was on its way, from its announcement on
+        self.upload: float | None = None  # and that the last reply to work was
+        self._work_done = False
         folder.mkdir(parents=True, exist_ok=True)
 
     def questions(self) -> dict[str, Answering]:
@@ -61,6 +64,7 @@ class Device:
         """The answer to a question."""
         head = head_of(parts)
         standing, what = Standing.of(head), str(head["what"])
+        self._work_done = what == "work"
         if what == "hello":  # the server does not know yet whose rows these are
             return self.said(standing, **self._introduction(head, standing))
         if what == "bye":
@@ -74,6 +78,15 @@ class Device:
         if what not in questions:
             return self.said(standing, error=f"no question is called {what!r}")
         return questions[what](head, standing, parts)
+
+    def arrived(self, seconds: float) -> None:
+        """The question that is answered next took so long to download."""
+        self.download = seconds
+
+    def sent(self, seconds: float) -> None:
+        """The last answer took so long to upload; told with the next reply to work, if it was one."""
+        if self._work_done:
+            self.upload = seconds
 
     @property
     def leaves(self) -> bool:

@@ -41,6 +41,7 @@ class WeightDevice(Device):
         self.clients, self.rows = clients, RowsOnDisk(folder / "rows")
         self.held: Tensor | None = None
         self.steps_a_second: float | None = None
+        self.step_seconds = 0.0  # that a step takes at least, to try what slow devices do
 
     def questions(self) -> dict[str, Answering]:
         return {"work": self._work, "measure": self._measure, "gradient": self._gradient}
@@ -99,6 +100,7 @@ class WeightDevice(Device):
         training = time.monotonic()
         replies, state = self.clients.work(download, asked)
         steps_1 = replies.report.pop("steps", asked.steps_R)
+        time.sleep(max(0.0, int(steps_1[0]) * self.step_seconds - (time.monotonic() - training)))
         spent = time.monotonic() - training
         self.steps_a_second = int(steps_1[0]) / max(spent, 1e-9)
         self.clients.keep(replies, state)
@@ -106,7 +108,8 @@ class WeightDevice(Device):
             replies = self.clients.unfinished(client_1, download)
             self.clients.let_go()
         self._keep(standing, download.t, download.shared_P)
-        said = self.said(standing, steps=int(steps_1[0]), training=spent)
+        times = {"training": spent, "download": self.download, "upload": self.upload}
+        said = self.said(standing, steps=int(steps_1[0]), **times)
         return said | {REPLY: wire.pack(wire.replies_tree(replies))}
 
     def _download(self, head: State, standing: Standing, parts: Parts) -> Download:

@@ -7,26 +7,22 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
-import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from turnout.clients.store import ENROLLED
-from turnout.config.write import to_table
-from turnout.data.description import read_text
-from turnout.data.federation import digest
-from turnout.errors import Mistake
+from turnout.data.description import Description
 from turnout.runtimes import wire
-from turnout.runtimes.flower.enrolled import Client, Enrolled, likeness
-from turnout.runtimes.flower.keys import signed_text, verified
+from turnout.runtimes.flower.enrolled import Client, Enrolled
+from turnout.runtimes.flower.introductions import Introductions
 from turnout.runtimes.flower.link import Parts, current
-from turnout.runtimes.flower.messages import NEVER, REPLY, Standing, question
+from turnout.runtimes.flower.messages import NEVER, REPLY, question
+from turnout.runtimes.flower.notes import Notes
 from turnout.runtimes.flower.post import Heard, Letter, Post
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.work import POLL
@@ -38,37 +34,15 @@ CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left
 HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 
 
-@dataclass
-class Notes:
-    """What the record of a round should say beside its turnout."""
-
-    refused: list[str] = field(default_factory=list)
-    declined: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    late: int = 0
-    late_used: int = 0
-    unreachable: int = 0
-
-    def extra(self) -> Extra:
-        said: Extra = {
-            name: "; ".join(words) for name in ("refused", "declined", "failed") if (words := getattr(self, name))
-        }
-        counts = {name: float(n) for name in ("late", "late_used", "unreachable") if (n := getattr(self, name))}
-        return said | counts
-
-
 class Devices:
     """Real clients. `run` is this run's own mark; devices keep their rows by it."""
 
     def __init__(self, settings: Flower, mark: str):
         connection = current()
-        self.settings, self.digest = settings, mark
+        self.settings, self.introductions = settings, Introductions(mark, connection.data)
         self.enrolled = Enrolled(settings.clients)
         self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
-        self.data = connection.data
         self.run, self.notes = "", Notes()
-        self._challenges: dict[int, str] = {}
-        self._strangers: set[int] = set()
 
     def late_reply(self, client: Client, heard: Heard) -> None:
         """A reply to work of a round that has closed."""
@@ -76,6 +50,14 @@ class Devices:
     def rows_of(self, heard: Heard) -> Tensors | None:
         """The rows that a client which leaves has sent, where they are what they should be."""
         return None
+
+    @property
+    def data(self) -> Description | None:
+        """What the clients' data is like, once one has said it."""
+        return self.introductions.data
+
+    def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
+        return self.introductions.wrong(node, head, self.run)
 
     def names(self) -> tuple[str, ...]:
         return self.enrolled.names()
@@ -112,14 +94,8 @@ class Devices:
 
     def _greet(self) -> None:
         """Ask who they are of nodes that are not known."""
-        known = {client.node for client in self.enrolled} | self._strangers | self.post.busy()
-        letters = []
-        for node in self.link.nodes() - known:
-            self._challenges[node] = secrets.token_hex(16)
-            standing = Standing(self.run, NEVER)
-            parts = question("hello", standing, challenge=self._challenges[node])
-            letters.append(Letter(node, "hello", parts))
-        self.post.send(letters, HELLO_SECONDS)
+        known = {client.node for client in self.enrolled} | self.post.busy()
+        self.post.send(self.introductions.asked_of(self.link.nodes() - known, self.run), HELLO_SECONDS)
 
     def _check_in(self) -> None:
         """Ask those who have not been asked for a while how they are: one may want to leave."""
@@ -169,33 +145,13 @@ class Devices:
         wrong = heard.wrong or self.wrong_introduction(node, head)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):
-            self._strangers.add(node)
+            self.introductions.strangers.add(node)
             self.notes.refused.append(f"node {node}: {entered}")
             print(f"node {node} is refused: {entered}", file=sys.stderr)
             return
         entered.accepts, entered.labels = bool(head["next"]), tuple(head.get("labels") or ())
         entered.leaving = bool(head["leaving"]) and not entered.member  # its leaving is on record: it is told so
         entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
-
-    def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
-        for name, kind in {"examples": int, "data": str, "digest": str, "key": str, "signature": str}.items():
-            if type(head.get(name)) is not kind:
-                return f"its introduction has no {name}"
-        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
-            return "it has no name, or no training samples"
-        if head["digest"] != self.digest:
-            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
-        try:
-            data = read_text(head["data"], "its description")
-        except Mistake as mistake:
-            return str(mistake)
-        if self.data is not None and likeness(data) != likeness(self.data):
-            return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
-        self.data = self.data or data
-        text = signed_text(self.run, self._challenges.get(node, ""), head["name"])
-        if head["key"] and not verified(head["key"], head["signature"], text):
-            return "its signature is not that of its key"
-        return None
 
     def know(self, heard: Heard) -> Client | None:
         """The client that has answered; None where the answer cannot be used."""
@@ -264,7 +220,7 @@ class Devices:
         letters = [Letter(c.node, "bye", question("bye", c.standing(self.run)), c.number, -2) for c in gone if c.node]
         self.post.send(letters, HELLO_SECONDS)
         for client in gone:  # whoever comes again does so as another node
-            self._strangers.add(client.node or 0)
+            self.introductions.strangers.add(client.node or 0)
             client.leaving, client.node = False, None
 
     def close(self) -> None:
@@ -273,10 +229,3 @@ class Devices:
         while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
             self.post.collect()
             time.sleep(POLL)
-
-
-def digest_of(experiment: Any) -> str:
-    """What server and devices must agree on."""
-    table = to_table(experiment)
-    algorithm = {name: part for name, part in table["algorithm"].items() if name not in ("membership", "selection")}
-    return digest(repr([algorithm, *(table.get(name) for name in ("model", "task", "seed", "start"))]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,17 @@ BUSY = 30.0  # seconds after a message that count as a busy time
 BACK_OFF = 0.25  # of a look: until a part of a message that was not there yet is asked for again
 
 
-def stay(device: Device, superlink: str, root: Path | None, key: Path | None, look: float = 0.2) -> None:
-    """Answer the server's questions until the device has left; `look` seconds are between two looks for one."""
+@dataclass(frozen=True)
+class Way:
+    """How a device reaches the SuperLink: seconds between two looks for a message, and speeds it keeps to (0: none)."""
+
+    look: float = 0.2
+    down_mbps: float = 0.0
+    up_mbps: float = 0.0
+
+
+def stay(device: Device, superlink: str, root: Path | None, key: Path | None, way: Way) -> None:
+    """Answer the server's questions until the device has left."""
     keys = None if key is None else _key_pair(key)
     certificate = None if root is None else root.read_bytes()
     with http_request_response(superlink, root is None, certificate, keys) as connection:
@@ -41,30 +51,35 @@ def stay(device: Device, superlink: str, root: Path | None, key: Path | None, lo
         print(f"{device.identity.name} is connected as node {node}", flush=True)
         last = time.monotonic()
         while not (device.folder / LEFT).exists():
-            message = _received(receive, pull, confirm, BACK_OFF * look)
+            message = _received(device, receive, pull, confirm, way)
             if message is not None:
-                _reply(_answer(device, message), send, push, time.monotonic())
+                _reply(device, _answer(device, message), send, push, way)
                 last = time.monotonic()
             else:
-                time.sleep(look if time.monotonic() - last < BUSY else min(CALM * look, max(1.0, look)))
+                busy = time.monotonic() - last < BUSY
+                time.sleep(way.look if busy else min(CALM * way.look, max(1.0, way.look)))
 
 
 def _received(
-    receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None], again: float
-) -> Message | None:
+    device: Device, receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None],
+    way: Way,
+) -> Message | None:  # fmt: skip
     """The next message with all its parts; None where there is none.
 
-    A message is announced before its parts are there: each is asked for again after so many seconds, then twice as
-    many. Where many devices ask too often, the SuperLink has no time to take the parts.
+    A message is announced before its parts are there: each is asked for again after a while, then after twice as long.
+    Where many devices ask too often, the SuperLink has no time to take the parts.
     """
     try:
-        found = receive()
+        found, began = receive(), time.monotonic()
         if found is None:
             return None
         head, tree = found
         run, ids = head.metadata.run_id, [part.object_id for part in iterate_object_tree(tree)]
+        again = BACK_OFF * way.look
         contents = pull_objects(ids, lambda part: pull(run, part), initial_backoff=again, backoff_cap=max(1.0, again))
         confirm(run, head.metadata.message_id)
+        _keep_to(way.down_mbps, sum(map(len, contents.values())), began)
+        device.arrived(time.monotonic() - began)
     except RunNotRunningException:
         return None
     message = inflate_object_from_contents(tree.object_id, contents)
@@ -83,15 +98,29 @@ def _answer(device: Device, message: Message) -> Message:
         return Message(Error(code=code, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
-def _reply(reply: Message, send: Callable[..., Any], push: Callable[..., None], began: float) -> None:
+def _reply(device: Device, reply: Message, send: Callable[..., Any], push: Callable[..., None], way: Way) -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
+    began, sizes = time.monotonic(), list[int]()
     try:
         with no_object_id_recompute():
-            wanted, session = send(reply, get_object_tree(reply), time.monotonic() - began)
+            wanted, session = send(reply, get_object_tree(reply), 0.0)
             run, parts = reply.metadata.run_id, get_all_nested_objects(reply)
-            push_objects(parts, lambda part, data: push(run, session, part, data), object_ids_to_push=wanted)
+
+            def pushed(part: str, data: bytes) -> None:
+                sizes.append(len(data))
+                _keep_to(way.up_mbps, sum(sizes), began)
+                push(run, session, part, data)
+
+            push_objects(parts, pushed, object_ids_to_push=wanted)
     except RunNotRunningException:
         print("the run has ended before the answer arrived", flush=True)
+    device.sent(time.monotonic() - began)
+
+
+def _keep_to(mbps: float, size: int, began: float) -> None:
+    """Wait until so many bytes would be through a link of this speed (0: as fast as it is)."""
+    if mbps:
+        time.sleep(max(0.0, began + 8e-6 * size / mbps - time.monotonic()))
 
 
 def _key_pair(path: Path) -> Any:

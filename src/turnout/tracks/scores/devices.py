@@ -23,8 +23,9 @@ from turnout.data.labels import Public
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
 from turnout.runtimes.flower.answering import Answering, Device, Identity
-from turnout.runtimes.flower.devices import Devices, digest_of
+from turnout.runtimes.flower.devices import Devices
 from turnout.runtimes.flower.enrolled import Client
+from turnout.runtimes.flower.introductions import digest_of
 from turnout.runtimes.flower.link import Parts
 from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, Standing, question
 from turnout.runtimes.flower.policy import Policy

@@ -1,0 +1,64 @@
+"""Who a node is: asked once, and believed where its experiment, its data and its signature are right."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from turnout.config.write import to_table
+from turnout.data.description import Description, read_text
+from turnout.data.federation import digest
+from turnout.errors import Mistake
+from turnout.runtimes.flower.enrolled import likeness
+from turnout.runtimes.flower.keys import signed_text, verified
+from turnout.runtimes.flower.messages import NEVER, Standing, question
+from turnout.runtimes.flower.post import Letter
+
+SAYS = {"examples": int, "data": str, "digest": str, "key": str, "signature": str}
+
+
+class Introductions:
+    """What nodes were asked, and who was refused; `digest` is what server and devices must agree on."""
+
+    def __init__(self, digest: str, data: Description | None):
+        self.digest, self.data = digest, data
+        self.strangers: set[int] = set()
+        self._challenges: dict[int, str] = {}
+
+    def asked_of(self, nodes: Iterable[int], run: str) -> list[Letter]:
+        """A question to each node that was not refused, with a text that it has to sign."""
+        letters = []
+        for node in set(nodes) - self.strangers:
+            self._challenges[node] = secrets.token_hex(16)
+            parts = question("hello", Standing(run, NEVER), challenge=self._challenges[node])
+            letters.append(Letter(node, "hello", parts))
+        return letters
+
+    def wrong(self, node: int, head: dict[str, Any], run: str) -> str | None:
+        """Why an introduction is not believed; None where it is."""
+        for name, kind in SAYS.items():
+            if type(head.get(name)) is not kind:
+                return f"its introduction has no {name}"
+        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
+            return "it has no name, or no training samples"
+        if head["digest"] != self.digest:
+            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
+        try:
+            data = read_text(head["data"], "its description")
+        except Mistake as mistake:
+            return str(mistake)
+        if self.data is not None and likeness(data) != likeness(self.data):
+            return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
+        self.data = self.data or data
+        text = signed_text(run, self._challenges.get(node, ""), head["name"])
+        if head["key"] and not verified(head["key"], head["signature"], text):
+            return "its signature is not that of its key"
+        return None
+
+
+def digest_of(experiment: Any) -> str:
+    """What server and devices must agree on."""
+    table = to_table(experiment)
+    algorithm = {name: part for name, part in table["algorithm"].items() if name not in ("membership", "selection")}
+    return digest(repr([algorithm, *(table.get(name) for name in ("model", "task", "seed", "start"))]))
