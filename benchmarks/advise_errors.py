@@ -96,8 +96,8 @@ def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
 def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: int, seconds: float) -> None:
     """Repeat every fleet's advice in turn, count, print.
 
-    When the time is up nothing more is begun, and what was begun is finished and counted: which repeats are counted does
-    not depend on how they ended.
+    When the time is up nothing more is begun, and what was begun is finished and counted: which repeats are counted
+    does not depend on how they ended.
     """
     start, found = time.perf_counter(), {name: list[Found]() for name in fleets}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -178,7 +178,7 @@ def _is_literal(hint: Any, value: Any) -> bool:
 
 def settable(maker: Any) -> dict[str, Any]:
     """The settings of a class or function with their type hints."""
-    if dataclasses.is_dataclass(maker):
+    if isinstance(maker, type) and dataclasses.is_dataclass(maker):
         hints = _hints(maker)
         return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
     function = maker.__init__ if inspect.isclass(maker) else maker
