@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -93,14 +93,49 @@ def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
         return named, fleet.is_right(advice), fleet.names_a_wrong_winner(advice), advice.race.seeds
 
 
-def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: int) -> None:
-    """Repeat every fleet's advice, count, print."""
-    start = time.perf_counter()
+def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: int, seconds: float) -> None:
+    """Repeat every fleet's advice in turn, count, print.
+
+    When the time is up nothing more is begun, and what was begun is finished and counted: which repeats are counted
+    does not depend on how they ended.
+    """
+    start, found = time.perf_counter(), {name: list[Found]() for name in fleets}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        tasks = {name: [pool.submit(one, repeat) for repeat in range(repeats)] for name, one in fleets.items()}
-        for name, futures in tasks.items():
-            print(json.dumps(summary(name, [future.result() for future in futures])), flush=True)
+        tasks = [(name, pool.submit(one, repeat)) for repeat in range(repeats) for name, one in fleets.items()]
+        wait([task for _, task in tasks], seconds)
+        for _, task in tasks:
+            task.cancel()
+        for name, task in tasks:
+            if not task.cancelled():
+                found[name].append(task.result())
+    for name in fleets:
+        if found[name]:
+            print(json.dumps(summary(name, found[name])), flush=True)
     print(f"{time.perf_counter() - start:.0f} s with {processes} processes")
+
+
+def exact_interval(found: int, n: int) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval of a share: the shares under which so many, or so few, have 2.5 %.
+
+    >>> [round(end, 4) for end in exact_interval(0, 300)]
+    [0.0, 0.0122]
+    """
+
+    def at_most(k: int, share: float) -> float:
+        return math.fsum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k + 1))
+
+    low = halved(lambda share: 1 - at_most(found - 1, share) > 0.025) if found else 0.0
+    high = halved(lambda share: at_most(found, share) < 0.025) if found < n else 1.0
+    return low, high
+
+
+def halved(above: Callable[[float], bool]) -> float:
+    """Where a condition begins to hold between 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return high
 
 
 def summary(name: str, found: list[Found]) -> dict[str, object]:
@@ -110,7 +145,7 @@ def summary(name: str, found: list[Found]) -> dict[str, object]:
         "repeats": n,
         "wrong winners": wrong,
         "share": round(wrong / n, 4),
-        "standard error": round(math.sqrt(max(wrong, 1) * max(n - wrong, 1) / n**3), 4),
+        "95 % interval": [round(end, 4) for end in exact_interval(wrong, n)],
         "right recommendations": sum(f[1] for f in found),
         "mean seeds": round(sum(f[3] for f in found) / n, 1),
         "answers": dict(Counter(f[0] for f in found).most_common(8)),
@@ -124,6 +159,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--candidates", type=int, default=5, help="of noise")
     parser.add_argument("--runs", type=int, default=200, help="of a pool")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing more after so long")
     parser.add_argument("--seeds", type=int, default=16, help="the most that are raced")
     given = parser.parse_args()
     if given.what == "pool":
@@ -136,7 +172,7 @@ def main() -> None:
     else:
         every = given.what == "all-candidates"
         fleets = {k.name: partial(known, number=i, every=every, seeds=given.seeds) for i, k in enumerate(KNOWN)}
-    counted(fleets, given.repeats, given.processes)
+    counted(fleets, given.repeats, given.processes, given.seconds)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Files are read by it (`build`, read.py), and objects made in Python are checked 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import numbers
 import sys
@@ -177,7 +178,7 @@ def _is_literal(hint: Any, value: Any) -> bool:
 
 def settable(maker: Any) -> dict[str, Any]:
     """The settings of a class or function with their type hints."""
-    if dataclasses.is_dataclass(maker):
+    if isinstance(maker, type) and dataclasses.is_dataclass(maker):
         hints = _hints(maker)
         return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
     function = maker.__init__ if inspect.isclass(maker) else maker
@@ -186,8 +187,12 @@ def settable(maker: Any) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in names}
 
 
+@functools.lru_cache(maxsize=1024)
 def _hints(thing: Any) -> dict[str, Any]:
-    """The type hints of a class or function; what only a type checker imports may be anything."""
+    """The type hints of a class or function; what only a type checker imports may be anything.
+
+    Kept: they are an eighth of a run of a second otherwise.
+    """
     try:
         return typing.get_type_hints(thing)
     except NameError:

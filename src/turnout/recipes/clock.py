@@ -41,6 +41,7 @@ class Load:
     """A model and what it asks of devices: shared parameters, operations of one sample's training.
 
     slower  small networks reach less of a device's peak: by how many times
+    device  where it is fastest to simulate: a small network on one core, a large one on a GPU where there is one
     """
 
     name: str
@@ -48,15 +49,17 @@ class Load:
     parameters: int
     flops: float
     slower: float
+    device: str
 
 
-def _mlp(name: str, hidden: tuple[int, ...], slower: float) -> Load:
+def _mlp(name: str, hidden: tuple[int, ...], slower: float, device: str) -> Load:
     widths = (64, *hidden, 10)
     products = sum(a * b for a, b in itertools.pairwise(widths))
-    return Load(name, models.MLP(*hidden), products + sum(widths[1:]), 6.0 * products, slower)
+    return Load(name, models.MLP(*hidden), products + sum(widths[1:]), 6.0 * products, slower, device)
 
 
-LOADS = {load.name: load for load in (_mlp("20 k", (256,), 20.0), _mlp("1.6 M", (1230, 1230), 1.0))}
+SMALL, LARGE = _mlp("20 k", (256,), 20.0, "cpu"), _mlp("1.6 M", (1230, 1230), 1.0, "auto")
+LOADS = {load.name: load for load in (SMALL, LARGE)}
 
 
 def fleet(name: str, slower: float) -> Devices:
@@ -123,7 +126,7 @@ def timed(
             rounds=40 * round(deadlines),
             evaluate=Evaluate(every=1 if method == WAIT else 5, per_client=True),
             stop=Stop(simulated_hours=deadlines * seconds / 3600),
-            runtime=InProcess(device="cpu", threads=1),
+            runtime=InProcess(device=load.device, threads=1),
         )
         for method, parts in methods(seconds, clients, keep=0.05).items()
     }
@@ -131,4 +134,4 @@ def timed(
 
 def deadlines(clients: int = 30, rounds: int = 30) -> dict[str, Experiment]:
     """Laptops, phones and Raspberry Pis on the embedded digits: waiting, a deadline, partial work, FedBuff."""
-    return timed(TIERS, LOADS["20 k"], clients, deadlines=rounds)
+    return timed(TIERS, SMALL, clients, deadlines=rounds)

@@ -48,19 +48,22 @@ AT = 40  # places in time at which pictures read the curves
 
 @dataclass(frozen=True)
 class Size:
-    """How large the study is at one scale; `deadlines`: how many of them a run may last."""
+    """How large the study is at one scale; `deadlines`: how many of them a run of each model may last."""
 
-    loads: tuple[str, ...]
+    deadlines: Mapping[str, int]
     fleets: tuple[str, ...]
     clients: int
-    deadlines: int
     seeds: int
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(self.deadlines)
 
 
 SIZES = {
-    "smoke": Size(("20 k",), (TIERS,), 10, 3, seeds=2),
-    "small": Size(("20 k",), FLEETS, 50, 40, seeds=5),
-    "paper": Size(("20 k", "1.6 M"), FLEETS, 50, 100, seeds=5),
+    "smoke": Size({"20 k": 3}, (TIERS,), 10, seeds=2),
+    "small": Size({"20 k": 40}, FLEETS, 50, seeds=5),
+    "paper": Size({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
 }
 
 
@@ -75,10 +78,11 @@ def cases(scale: str) -> list[tuple[str, str]]:
 def plan(scale: str) -> Plan:
     size, variants, notes = SIZES[scale], dict[str, Experiment](), list[str]()
     for fleet, load in cases(scale):
-        found = timed(fleet, LOADS[load], size.clients, size.deadlines, EPOCHS, BATCH)
+        last = size.deadlines[load]
+        found = timed(fleet, LOADS[load], size.clients, last, EPOCHS, BATCH)
         variants |= {variant(fleet, load, method): experiment for method, experiment in found.items()}
         seconds = median_seconds(fleet, LOADS[load], size.clients, EPOCHS, BATCH)
-        notes.append(f"{fleet}, {load}: the deadline is {seconds:g} s, and a run ends after {size.deadlines} of them")
+        notes.append(f"{fleet}, {load}: the deadline is {seconds:g} s, and a run ends after {last} of them")
     notes += [
         "FedAvg, ternary, 8 bit and friends use whole replies that are in time; B and C also what was finished by "
         f"then; wait has no deadline; FedBuff steps after {size.clients // 5} replies, with {size.clients} at work",
