@@ -77,9 +77,10 @@ def laps(one: Callable[[int], Any], rounds: int, cuda: bool) -> list[float]:
 
 
 def turnout_times(case: Case, clients: int, args: argparse.Namespace, engine: str = "auto") -> tuple[list[float], Any]:
-    """The time of every round from the first on, and a function that does one more."""
-    track = prepare(experiment(case, clients, args, engine))
-    state = track.begin()
+    """The time of every round from the first on, that with all preparation, and a function that does one more."""
+    given, start = experiment(case, clients, args, engine), time.perf_counter()
+    track = prepare(given)
+    state, prepared = track.begin(), 1000 * (time.perf_counter() - start)
 
     def one(t: int) -> None:
         nonlocal state
@@ -88,7 +89,8 @@ def turnout_times(case: Case, clients: int, args: argparse.Namespace, engine: st
             track.evaluate(state, t)
 
     rounds = 2 if engine == "loop" else args.warm_up + args.rounds
-    return laps(one, rounds, args.device == "cuda"), one
+    times = laps(one, rounds, args.device == "cuda")
+    return [times[0] + prepared, *times[1:]], one
 
 
 def central_time(case: Case, clients: int, args: argparse.Namespace) -> float:

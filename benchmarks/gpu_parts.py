@@ -2,6 +2,7 @@
 ratio to the plain round. Beside it `central`: one model trained on the same samples in one large batch.
 
     python benchmarks/gpu_parts.py [--device cuda] [--clients 50] [--rounds 30] [--parts plain,scaffold,...]
+    python benchmarks/gpu_parts.py --model mtfl_cifar_cnn --clients 100 --parts adam,"independent adam"
 
 Medians over rounds after a warm-up; the sides are measured one after another in one process.
 """
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "independent": lambda: {"personal": to.personal.everything},
     "momentum": lambda: {"local": local(to.SGD(0.05, momentum=0.9))},
     "adam": lambda: {"local": local(to.Adam(0.001))},
+    "independent adam": lambda: {"local": local(to.Adam(0.001)), "personal": to.personal.everything},
     "together": lambda: {
         "terms": [to.Elastic(0.01, reduce="mean")],
         "personal": to.personal.Named("output.*"),
@@ -55,11 +57,13 @@ def data(clients: int, each: int = 50) -> to.data.Own:
     return to.data.Own(x, y, torch.arange(clients).repeat_interleave(each), test=(x[:10], y[:10]), test_share=0.0)
 
 
-def experiment(settings: dict[str, Any], clients: int, device: str, rounds: int) -> to.Experiment:
+def experiment(
+    settings: dict[str, Any], clients: int, device: str, rounds: int, model: str = "pfl_cifar_cnn"
+) -> to.Experiment:
     algorithm = to.Algorithm(**{"local": local(to.SGD(0.05)), **settings})
     world = to.World(data(clients), to.participation.Always())
     runtime = to.InProcess(device=device, precision="tf32" if device == "cuda" else "float32")
-    return to.Experiment(world, to.models.pfl_cifar_cnn(), algorithm, rounds=rounds, runtime=runtime)
+    return to.Experiment(world, getattr(to.models, model)(), algorithm, rounds=rounds, runtime=runtime)
 
 
 def milliseconds(one: Callable[[int], None], rounds: int, warm_up: int, cuda: bool) -> float:
@@ -74,7 +78,7 @@ def milliseconds(one: Callable[[int], None], rounds: int, warm_up: int, cuda: bo
 
 
 def part_time(name: str, args: argparse.Namespace) -> float:
-    track = prepare(experiment(PARTS[name](), args.clients, args.device, args.rounds + args.warm_up))
+    track = prepare(experiment(PARTS[name](), args.clients, args.device, args.rounds + args.warm_up, args.model))
     state = track.begin()
 
     def one(t: int) -> None:
@@ -86,7 +90,7 @@ def part_time(name: str, args: argparse.Namespace) -> float:
 
 def central_time(args: argparse.Namespace) -> float:
     """One model, five steps on a batch of everybody's ten samples each."""
-    model = to.models.pfl_cifar_cnn().build((3, 32, 32), 10).to(args.device)
+    model = getattr(to.models, args.model)().build((3, 32, 32), 10).to(args.device)
     optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.05), nn.CrossEntropyLoss()
     x = torch.randn(args.clients * 10, 3, 32, 32, device=args.device)
     y = torch.randint(0, 10, (len(x),), device=args.device)
@@ -107,6 +111,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=15)
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--model", default="pfl_cifar_cnn", help="of turnout.models")
     parser.add_argument("--host-rows", action="store_true", help="keep clients' rows beside the CPU, for comparison")
     args = parser.parse_args()
     if args.host_rows:
@@ -118,7 +123,8 @@ def main() -> None:
     for name in args.parts.split(","):
         found = part_time(name, args)
         plain = plain or found
-        print(f"{name:14} {found:9.1f} ms  {found / plain:5.2f} x  {found / central:5.2f} x central", flush=True)
+        line = f"{name:14} {found:9.1f} ms  {found / plain:5.2f} x  {found / central:5.2f} x central"
+        print(f"{line}  {1000 * args.clients / found:6.0f} clients/s", flush=True)
 
 
 if __name__ == "__main__":

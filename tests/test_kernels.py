@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gpu import dense, triton_tools
+from turnout.engine.gpu import dense, pixels
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.machine import triton_tools
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ CONVOLUTIONS = {  # clients, inputs, batch, height, width, outputs, kernel, padd
     "uneven": (1, 4, 2, 8, 5, 3, (5, 3), (2, 0)),
     "wide": (2, 1, 1, 4, 4, 2, (1, 1), (1, 2)),
     "many": (2, 20, 2, 8, 8, 70, (3, 3), (0, 0)),
+    "by pixel": (2, 48, 2, 6, 7, 16, (3, 2), (1, 0)),
 }
 
 
@@ -139,8 +141,10 @@ def test_dropout_hides_the_addressed_entries(place, whole, image, p):
 
 @everywhere
 @pytest.mark.parametrize(("kernel", "stride"), [((2, 2), (2, 2)), ((3, 2), (3, 2)), ((3, 3), (2, 2))])
-def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, stride):
-    x = drawn(2, 3, 2, 8, 7).mul(2).round().requires_grad_()  # rounded: windows with equals
+@pytest.mark.parametrize("by_pixel", [False, True])
+def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, stride, by_pixel):
+    x = drawn(2, 3, 2, 8, 7).mul(2).round()  # rounded: windows with equals
+    x = (pixels.by_pixel(x) if by_pixel else x).requires_grad_()
     wanted = F.max_pool2d(x.flatten(0, 1), kernel, stride).unflatten(0, (2, 3))
     d = drawn(*wanted.shape, seed=1)
     (gx,) = torch.autograd.grad(wanted, x, d)

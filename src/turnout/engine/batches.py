@@ -105,7 +105,7 @@ class BatchLoader:
 
     def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype):
         self.samples, self.batches, self.dtype = samples, batches, dtype
-        longest_J = batches.size_cJ.max(0).values
+        longest_J = batches.size_cJ.amax(0)  # `max` along a dimension wakes all of torch's threads
         self.width_J: list[int] = longest_J.tolist()
         short_cJ = (batches.size_cJ < longest_J) & (batches.size_cJ > 0)
         self.short_J: list[bool] = short_cJ.any(0).tolist()

@@ -16,13 +16,14 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
-from turnout.engine.gpu.optimizer_steps import optimizer_step
+from turnout.engine.gpu.optimizer_steps import Spring, optimizer_step, spring_descent, springs_fit
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
 from turnout.engine.network import Network
 from turnout.engine.standing import hold_rows, put_rows_back, standing
 from turnout.exchange import Limit
+from turnout.machine.transfer import to_device
 from turnout.parts.optimizers import SGD
 from turnout.types import Tensors
 
@@ -55,8 +56,9 @@ class Chunk:
         self.slots = {name: value[rows] for name, value in result.slots.items()}
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.down = job.down
-        self.progress_c = job.optimizer.progress(self.steps_c).to(self.flat_cP) if job.terms else self.steps_c
-        self.examples_c = job.samples.count_C[rows].to(self.flat_cP.device) if job.terms else self.steps_c
+        self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)  # before the steps: nothing has to wait later
+        self.progress_c = self._there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
+        self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         if self.graphs is not None:
             self.graphs.keep("matrix", result.flat_CP)
@@ -65,6 +67,10 @@ class Chunk:
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
+
+    def _there(self, value_c: Tensor) -> Tensor:
+        """Numbers of clients as those of the weights, beside them."""
+        return to_device(value_c, self.flat_cP.device, self.flat_cP.dtype)
 
     def _gradient_room(self) -> Tensor:
         if self.graphs is None:
@@ -83,7 +89,7 @@ class Chunk:
             return None
         steps = self.batches.size_cJ.shape[1]
         keys_cJk = dropout_keys(self.job.seed, self.job.t, self.client_c, steps, self.network.keys)
-        return keys_cJk.to(self.job.samples.x.device)
+        return to_device(keys_cJk, self.job.samples.x.device)
 
     @cached_property
     def loader(self) -> BatchLoader:
@@ -97,8 +103,8 @@ class Chunk:
         else:
             self._run_steps()
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
-            sums[self.rows] /= self.steps_c.clamp(min=1).to(self.flat_cP.device)
-        self.result.count_C[self.rows] += self.steps_c.to(self.flat_cP.device)
+            sums[self.rows] /= self.steps_there_c.clamp(min=1)
+        self.result.count_C[self.rows] += self.steps_there_c
         self._finish_terms()
         if self.graphs is not None:
             put_rows_back(self)
@@ -132,9 +138,10 @@ class Chunk:
     def _stopped(self, steps: int) -> None:
         """Nobody takes more steps than these."""
         self.steps_c = self.steps_c.clamp(max=steps)
+        self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)
         self.result.steps_C[self.rows] = self.steps_c
         if self.job.terms:
-            self.progress_c = self.job.optimizer.progress(self.steps_c).to(self.flat_cP)
+            self.progress_c = self._there(self.job.optimizer.progress(self.steps_c))
 
     def _run_steps(self) -> None:
         steps = self.steps_c.tolist()
@@ -222,6 +229,10 @@ class Chunk:
         for slot in self.network.layout.slots if self.job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
+        springs = self._springs(flat, grad)
+        if springs:
+            spring_descent(flat, grad, springs, lr)
+            return loss
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             corrected = term.correct(grad[:, :shared], at, self.down.get(term.name, {}), mine)
@@ -237,6 +248,15 @@ class Chunk:
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
+    def _springs(self, flat: Tensor, grad: Tensor) -> list[Spring]:
+        """The terms as springs, where all are and a GPU takes the whole step at once; else nothing."""
+        if not self.job.terms or not springs_fit(self.job.optimizer, flat, grad):
+            return []
+        start_cP = self.start_cP[:, : self.network.layout.shared]
+        found = [term.spring(start_cP, self.down.get(term.name, {})) for term in self.job.terms]
+        known = [spring for spring in found if spring is not None]
+        return known if len(known) == len(found) else []
+
     def _finish_terms(self) -> None:
         """What each term sends and keeps when training has ended."""
         everyone = slice(0, len(self.client_c))
@@ -246,12 +266,15 @@ class Chunk:
             for name, value in mine.items():
                 self.mine[term.name][name].copy_(value)
             for name, value in up.items():
-                self._sent(term.name, name, value)[self.rows] = value
+                self._send(term.name, name, value)
 
-    def _sent(self, term: str, name: str, like: Tensor) -> Tensor:
-        """The cohort's tensor for what a term sends, made when the first chunk arrives."""
-        clients = len(self.job.client_C)
-        return self.result.up.setdefault(term, {}).setdefault(name, like.new_zeros(clients, *like.shape[1:]))
+    def _send(self, term: str, name: str, value: Tensor) -> None:
+        """Write what a term sends into the cohort's tensor; where this chunk is everybody, a new tensor is that."""
+        sent, clients = self.result.up.setdefault(term, {}), len(self.job.client_C)
+        if len(value) == clients and value._base is None:
+            sent[name] = value
+        else:
+            sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
 
     def _write_update(self) -> None:
         """Replace the shared columns by the scaled update, while they are still in the cache."""
@@ -265,7 +288,7 @@ class Chunk:
         if self.job.limit is not None:
             scale_c = self.job.limit.scale(self.steps_c)
         if scale_c is not None:
-            update_cP.mul_(scale_c[:, None].to(update_cP))
+            update_cP.mul_(self._there(scale_c)[:, None])
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
 
     def _write_from_copy(self, weights: ChunkWeights, start_cP: Tensor) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from turnout.engine.batches import Batch
 from turnout.engine.gradients import Gradients
+from turnout.machine.transfer import to_device
 from turnout.rng import keys
 from turnout.types import Samples, Tensors
 
@@ -49,13 +50,13 @@ class OwnSamples:
         device = self.pool.x.device
         for first in range(0, self.row_cm.shape[1], size):
             some = slice(first, first + size)
-            row_cB, real_cB = self.row_cm[:, some].to(device), self.real_cm[:, some]
-            mask_cB = None if bool(real_cB.all()) else real_cB.to(like)
+            row_cB, real_cB = to_device(self.row_cm[:, some], device), self.real_cm[:, some]
+            mask_cB = None if bool(real_cB.all()) else to_device(real_cB, like.device, like.dtype)
             yield Batch(self.pool.x[row_cB], self.pool.y[row_cB], mask_cB, None, training=False)
 
     def count(self, like: Tensor) -> Tensor:
         """How many samples each client has here [c, 1]."""
-        return self.real_cm.sum(1, keepdim=True).to(like)
+        return to_device(self.real_cm.sum(1, keepdim=True), like.device, like.dtype)
 
 
 def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:

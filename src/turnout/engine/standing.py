@@ -38,7 +38,8 @@ def standing(
     def squared_gradients(samples: int) -> Tensor:
         own = _samples_of(chunk, rows, key(chunk.job.seed, "samples", chunk.job.t), samples)
         size = max(chunk.job.batch_size, 32) if flat.is_cuda else chunk.job.batch_size
-        return fisher(chunk.gradients, flat, states, own, size)[:, :shared]
+        found = fisher(chunk.gradients, flat, states, own, size)
+        return found if found.shape[1] == shared else found[:, :shared]
 
     def full_gradient(x_cP: Tensor) -> Tensor:
         full = flat.clone()

@@ -24,6 +24,7 @@ from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
 from turnout.machine.clock import stage
+from turnout.machine.transfer import to_device
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
 from turnout.types import Samples
@@ -181,7 +182,7 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     finite_C = torch.ones(clients, dtype=torch.bool, device=device)
     magnitude = {slot.name: torch.zeros_like(loss_C) for slot in parameters} if job.magnitudes else {}
     return Trained(
-        flat_CP, states, slots, count_C.to(device), loss_C, finite_C, {}, mine, magnitude, job.steps_C.clone()
+        flat_CP, states, slots, to_device(count_C, device), loss_C, finite_C, {}, mine, magnitude, job.steps_C.clone()
     )
 
 
@@ -192,4 +193,4 @@ def _batches(job: Job, block: slice) -> Batches:
     samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
     batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
-    return Batches(batches.row_cJB.to(job.samples.x.device), batches.size_cJ)
+    return Batches(to_device(batches.row_cJB, job.samples.x.device), batches.size_cJ)

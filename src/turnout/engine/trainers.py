@@ -51,8 +51,7 @@ def make_trainer(
 
     With an `optimizer`, the engines that can train a large model are compared in a short trial (engine/trial.py).
     """
-    if not x.is_cuda:
-        torch.set_num_threads(1)  # a pool of one worker works in this thread
+    torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
     gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
     if not isinstance(gradients, ByHand):  # layers written by hand draw nothing that is not addressed
@@ -143,8 +142,7 @@ def place_of(settings: InProcess) -> Place:
             torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
-    else:
-        keep_freed_memory()
+    keep_freed_memory()
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
 
 

@@ -8,6 +8,7 @@ parent.py    processes that end with the one that started them
 threads.py   cores, and an ordered, bounded thread-pool map
 clock.py     seconds by stage of the work
 memory.py    free memory, and memory that is kept for the next round
+transfer.py  copies to a GPU that nobody waits for; triton_tools.py: Triton if it is installed
 cache.py     the user's cache folder
 script.py    processes that do not run the user's script again
 optional.py  libraries that only some features need

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from turnout.machine.transfer import to_device
 from turnout.parts.arrived import Arrived
 from turnout.types import Extra
 
@@ -26,7 +27,7 @@ def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
     used_C = weight_C != 0
     if not bool(used_C.all()):
         update_CP, weight_C = update_CP[used_C.to(update_CP.device)], weight_C[used_C]
-    return weight_C.to(update_CP) @ update_CP
+    return to_device(weight_C, update_CP.device, update_CP.dtype) @ update_CP
 
 
 def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:

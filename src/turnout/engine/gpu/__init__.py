@@ -2,11 +2,11 @@
 
 layers.py         the layers that have kernels, swapped in by engine/backprop.py: read this first
 convolution.py    kernels: convolutions, each client with its own weights
+pixels.py         the same for pictures that lie pixel by pixel, which is faster
 dense.py          kernels: large dense layers on small batches
 pooling.py        kernels: max-pooling without overlap
 dropout.py        kernel: addressed dropout
-triton_tools.py   Triton if it is installed, and helpers for its kernels
-optimizer_steps.py  kernel: Adam's step
+optimizer_steps.py  kernels: Adam's step, and SGD's with terms that are springs
 graphs.py         a local step captured as one CUDA graph
 captured.py       a plain SGD step as such a graph
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ConvolutionTile:
 PRODUCT = ConvolutionTile(outputs=64, patch=32, positions=128, warps=4, stages=3, positions_first=True)
 GRADIENT = ConvolutionTile(outputs=64, patch=64, positions=64, warps=4, stages=3)
 SPLIT_FROM = 512  # fewest positions in a part of the weight gradient's sum
-BIAS_IN_PRODUCT = False  # whether the gradient of the bias is one more column of the weight gradient, or a separate sum
+BY_PIXEL = ConvolutionTile(outputs=64, patch=64, positions=64, warps=2, stages=2)  # GRADIENT where d lies by pixels
 
 
 @jit
@@ -109,9 +109,8 @@ def _weight_gradient(
         x = tl.load(x_at + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
-        d = tl.load(
-            d_at + (n // (OH * OW) * ds_b + place * ds_p)[None, :], mask=(o < O)[:, None] & (n < last)[None, :], other=0.0
-        )
+        d_real = (o < O)[:, None] & (n < last)[None, :]
+        d = tl.load(d_at + (n // (OH * OW) * ds_b + place * ds_p)[None, :], mask=d_real, other=0.0)
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
     tl.store(g_at, total, mask=(o < O)[:, None] & (k < K + BIAS)[None, :])
@@ -165,6 +164,12 @@ def _convolve(
     return y
 
 
+def bias_is_free(W: Tensor) -> bool:
+    """Whether one more column of the weights' gradient, for the bias, takes no time: tiles have room for it."""
+    K = W[0, 0].numel()
+    return power_of_two(K + 1, 16, 1024) == power_of_two(K, 16, 1024) <= GRADIENT.patch
+
+
 def weight_gradient(
     x: Tensor, d: Tensor, kernel: Pair, padding: Pair, bias: bool, stride: Pair = (1, 1), by_sample: bool = False
 ) -> Tensor:
@@ -172,7 +177,7 @@ def weight_gradient(
 
     With `by_sample` each sample's own [B, c, o, K].
     """
-    (c, i, B, h, w), o, t = x.shape, d.shape[1], GRADIENT
+    (c, i, B, h, w), o, t = x.shape, d.shape[1], BY_PIXEL if d.stride(1) == 1 else GRADIENT
     N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
     block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)
     tiles = pieces(o, block_o) * pieces(K, block_k)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
+from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
 
 
 @dataclass(frozen=True)

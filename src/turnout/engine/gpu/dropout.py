@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, tl
+from turnout.machine.triton_tools import jit, pieces, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
 BLOCK = 1024  # numbers per program
@@ -39,7 +39,7 @@ def _drop(
 
 
 def drop(x: Tensor, key_c: Tensor, p: float, whole_channels: bool) -> Tensor:
-    """x * mask with the mask of `dropout.keep_mask`, for x [c, i, B, h, w] or [c, B, i], 0 < p < 1; in the order of x."""
+    """x * mask with the mask of `dropout.keep_mask`, for x [c, i, B, h, w] or [c, B, i], 0 < p < 1; in x's order."""
     c, N = x.shape[0], x[0].numel()
     if x.dim() == 5:  # addresses count as for a single client: [B, i, h, w], or [B, i] for whole channels
         i, B, L = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, dropout, pixels, pooling, triton_tools
+from turnout.engine.gpu import convolution, dense, dropout, pixels, pooling
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.machine import triton_tools
 from turnout.types import Tensors
 
 
@@ -46,7 +47,7 @@ class GatheredConvolution(Convolution):
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return dx
-        together = self.bias is not None and convolution.BIAS_IN_PRODUCT
+        together = self.bias is not None and convolution.bias_is_free(W)
         g_coK = convolution.weight_gradient(saved, d, self.kernel, self.padding, together)
         sink.total(self.weight, g_coK[..., : W[0, 0].numel()].view(W.shape))
         if self.bias is not None:

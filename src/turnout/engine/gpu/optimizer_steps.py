@@ -1,5 +1,6 @@
-"""Adam's step as one Triton kernel: each number is read and written once, instead of in seven passes over all clients'
-weights. What is computed is `parts.optimizers.Adam.step`, which also does every other case.
+"""Adam's step, and SGD's with terms that are springs, each as one Triton kernel: every number is read and written once,
+instead of in several passes over all clients' weights. What is computed is `parts.optimizers.Adam.step`, and the terms'
+`correct` before `SGD.step`, which also do every other case.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -7,13 +8,14 @@ Shape letters: c clients of a chunk, P parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import installed, jit, pieces, tl
-from turnout.parts.optimizers import Adam, Optimizer
+from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.types import Tensors
 
 BLOCK = 1024  # numbers per program
@@ -40,6 +42,38 @@ def _adam(
     tl.store(x_ptr + c * xs_c + p, x, mask=real)
 
 
+@jit
+def _spring_descent(
+    x_ptr, g_ptr, stiff_ptr, pull_ptr, lr_ptr, P, shared, xs_c, gs_c, BLOCK: tl.constexpr,
+):  # fmt: skip
+    c = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + c * xs_c + p, mask=p < P, other=0.0)
+    g = tl.load(g_ptr + c * gs_c + p, mask=p < P, other=0.0)
+    stiff = tl.load(stiff_ptr + p, mask=p < shared, other=0.0)
+    pull = tl.load(pull_ptr + p, mask=p < shared, other=0.0)
+    tl.store(x_ptr + c * xs_c + p, x - tl.load(lr_ptr) * (g + (stiff * x - pull)), mask=p < P)
+
+
+Spring = tuple[Tensor, Tensor]  # (k, f) [P] of a term that adds k x - f to the gradient
+
+
+def spring_descent(x_cP: Tensor, grad_cP: Tensor, springs: Sequence[Spring], lr: Any) -> None:
+    """x <- x - lr (g + Σ (k x - f)) in place; springs act on the first columns, the shared ones."""
+    stiff_P, pull_P = (sum(parts[1:], parts[0]).contiguous() for parts in zip(*springs, strict=True))
+    lr = lr if isinstance(lr, Tensor) else torch.full((), lr, device=x_cP.device, dtype=x_cP.dtype)
+    c, P = x_cP.shape
+    _spring_descent[pieces(P, BLOCK), c](
+        x_cP, grad_cP, stiff_P, pull_P, lr, P, len(stiff_P), x_cP.stride(0), grad_cP.stride(0), BLOCK, num_warps=WARPS
+    )
+
+
+def springs_fit(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor) -> bool:
+    """Whether SGD's step with springs can be one kernel here."""
+    plain = type(optimizer) is SGD and not optimizer.momentum and not optimizer.weight_decay
+    return plain and _here(x_cP, grad_cP)
+
+
 def optimizer_step(
     optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: Any
 ) -> None:
@@ -58,6 +92,9 @@ def optimizer_step(
 
 
 def _fits(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor, slots: Tensors) -> bool:
-    rows = (x_cP, grad_cP, *slots.values())
-    plain = type(optimizer) is Adam and x_cP.is_cuda and x_cP.device.index == torch.cuda.current_device()
-    return plain and installed() and all(v.dtype == torch.float32 and v.stride(1) == 1 for v in rows)
+    return type(optimizer) is Adam and _here(x_cP, grad_cP, *slots.values())
+
+
+def _here(*rows: Tensor) -> bool:
+    here = rows[0].is_cuda and rows[0].device.index == torch.cuda.current_device()
+    return here and installed() and all(v.dtype == torch.float32 and v.stride(1) == 1 for v in rows)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -32,7 +32,7 @@ class PixelTile:
 
 
 PRODUCT = PixelTile(positions=128, channels=32, warps=4, stages=3)
-GRADIENT = PixelTile(positions=64, channels=128, warps=4, stages=3)  # here channels: entries of kernel times channels
+GRADIENT = PixelTile(positions=64, channels=64, warps=2, stages=2)  # here channels: entries of kernel times channels
 SPLIT_FROM = 512  # fewest positions in a part of the weight gradient's sum
 
 
@@ -54,7 +54,7 @@ def _product(
     x_at = x_ptr + c * xs_c + ((n // (OH * OW) * H + row) * W + column)[:, None] * I + i[None, :]
     w_at = w_ptr + c * ws_c + o[None, :] * (T * I) + i[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_O), tl.float32)
-    for step in range(0, T * goes):
+    for step in range(T * goes):
         tap, first = step // goes, step % goes * BLOCK_I
         down, right = tap // KW, tap % KW
         real = n < N
@@ -68,9 +68,7 @@ def _product(
         total = tl.dot(x, w, total, input_precision=PRECISION)
     if BIAS:
         total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[None, :]
-    tl.store(
-        y_ptr + c * ys_c + n[:, None] * O + o[None, :], total, mask=(n < N)[:, None] & (o < O)[None, :]
-    )
+    tl.store(y_ptr + c * ys_c + n[:, None] * O + o[None, :], total, mask=(n < N)[:, None] & (o < O)[None, :])
 
 
 @jit
@@ -149,9 +147,7 @@ def _convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, size: Pa
     return y.permute(0, 4, 1, 2, 3)
 
 
-def weight_gradient(
-    x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: bool = False
-) -> tuple[Tensor, Tensor]:
+def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: bool = False) -> tuple[Tensor, Tensor]:
     """Gradients of `convolve`'s weights [c, o, i, kh, kw] and bias [c, o] from the gradient of its output.
 
     `squared`: the sum over samples of the squares of each one's own.

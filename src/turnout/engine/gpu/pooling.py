@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.triton_tools import jit, pieces, power_of_two, tl
+from turnout.engine.gpu.pixels import by_pixel
+from turnout.machine.triton_tools import jit, pieces, power_of_two, tl
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
@@ -93,7 +94,7 @@ def _unpool_pixels(
 
 def pool_pixels(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """`pool` of [c, i, B, h, w] that lies pixel by pixel."""
-    c, i, B, h, w = x.shape
+    x, (c, i, B, h, w) = by_pixel(x), x.shape
     shape = (c, B, i, h // kernel[0], w // kernel[1])
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     which = torch.empty(shape, dtype=torch.uint8, device=x.device)

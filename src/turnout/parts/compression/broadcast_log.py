@@ -24,7 +24,7 @@ class BroadcastLog:
     """The server's state of a compression.
 
     left_P    R_G: what was left out of the messages so far (empty without error feedback)
-    byte_B    the last messages, one after another
+    byte_B    the last messages, one after another, where they were written
     length_M  how long each is, and
     round_M   the round at whose end it was sent
     since     all messages sent at the end of this round or later are in the log
@@ -43,7 +43,7 @@ class BroadcastLog:
 
     @classmethod
     def from_state(cls, state: State) -> BroadcastLog:
-        beside = {name: state[name].cpu() for name in ("byte_B", "length_M", "round_M")}
+        beside = {name: state[name].cpu() for name in ("length_M", "round_M")}
         return cls(**state | beside)
 
     def to_state(self) -> State:
@@ -65,7 +65,7 @@ class BroadcastLog:
         """The messages such a client is sent, in order, each with the round it was sent in; None: the model itself."""
         if int(self.owed(torch.tensor([round]), dense)[0]) == dense:
             return None
-        messages = self.byte_B.split(self.length_M.tolist())
+        messages = self.byte_B.cpu().split(self.length_M.tolist())
         return [(t, m.numpy().tobytes()) for m, t in zip(messages, self.round_M.tolist(), strict=True) if t >= round]
 
     def sent(self, message_B: Tensor, round: int, left_P: Tensor, dense: int) -> BroadcastLog:
@@ -74,7 +74,9 @@ class BroadcastLog:
         round_M = torch.cat([self.round_M, torch.tensor([round])])
         from_end_M = length_M.flip(0).cumsum(0).flip(0)
         gone = int((from_end_M > dense).sum())
-        byte_B = torch.cat([self.byte_B, message_B.cpu()])[int(length_M[:gone].sum()) :].clone()
+        byte_B = torch.cat([self.byte_B.to(message_B.device), message_B])
+        if gone:
+            byte_B = byte_B[int(length_M[:gone].sum()) :].clone()
         since = int(round_M[gone - 1]) + 1 if gone else self.since
         return replace(
             self, left_P=left_P, byte_B=byte_B, length_M=length_M[gone:], round_M=round_M[gone:], since=since

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
+from turnout.machine.transfer import to_device
+from turnout.parts.compression.codec import byte_kernel
 from turnout.parts.compression.codec.bits import Coded, bytes_of, floats_of, refuse
 from turnout.rng import keys, unit
 
@@ -30,12 +32,17 @@ class Dither:
     base: int  # the key they are drawn under
     client_C: Tensor
 
-    def at(self, slot: Slot, like: Tensor) -> Tensor:
-        """The numbers of a tensor's columns, drawn on the device of the rows."""
-        column_n = torch.arange(slot.start, slot.start + slot.size, device=like.device)
-        row_C = unit(keys(self.base + 1, self.client_C)).to(like)
-        sum_Cn = unit(keys(self.base, column_n)).to(like) + row_C[:, None]
-        return sum_Cn.sub_((sum_Cn >= 1).to(like))
+    def parts(self, like_CP: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of columns [P] and of rows [C, 1]; columns are drawn on the device of the rows."""
+        column_P = torch.arange(like_CP.shape[1], device=like_CP.device)
+        row_C = to_device(unit(keys(self.base + 1, self.client_C)), like_CP.device, like_CP.dtype)
+        return unit(keys(self.base, column_P)).to(like_CP), row_C[:, None]
+
+
+def turned(column_n: Tensor, row_C1: Tensor) -> Tensor:
+    """The dither of entries: the sum of a column's and a row's number, less 1 from 1 on."""
+    sum_Cn = column_n + row_C1
+    return sum_Cn.sub_((sum_Cn >= 1).to(sum_Cn))
 
 
 @dataclass(frozen=True)
@@ -53,21 +60,31 @@ class Byte:
         (tensor([[ 0.0000, -0.2500,  0.0000]]), tensor([7]))
         """
         rows, width = x_CP.shape
-        step_CS = x_CP.new_zeros(rows, len(slots), dtype=torch.float32)
-        whole_CP = torch.empty(rows, width, dtype=torch.int8, device=x_CP.device)
+        head, step_CS = 4 * len(slots), _steps(x_CP, slots)
+        byte_CB = torch.empty(rows, head + width, dtype=torch.uint8, device=x_CP.device)
+        byte_CB[:, :head] = bytes_of(step_CS)
+        whole_CP = byte_CB[:, head:].view(torch.int8)
+        parts = None if self.dither is None else self.dither.parts(x_CP)
+        if parts is not None and byte_kernel.fits(x_CP):
+            decoded_CP = byte_kernel.quantise(x_CP, parts, step_CS, slots, whole_CP, LEVELS)
+        else:
+            decoded_CP = self._rounded(x_CP, parts, step_CS, slots, whole_CP)
+        return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
+
+    @staticmethod
+    def _rounded(
+        x_CP: Tensor, dither: tuple[Tensor, Tensor] | None, step_CS: Tensor, slots: tuple[Slot, ...], whole_CP: Tensor
+    ) -> Tensor:
+        """Tensor by tensor: the whole multiples of the steps, and what they miss; returns what they mean."""
         decoded_CP = torch.empty_like(x_CP)
         for i, slot in enumerate(slots):
-            x_Cn = x_CP[:, slot.start : slot.start + slot.size]
-            step_CS[:, i] = x_Cn.abs().amax(1).div_(LEVELS) if slot.size else 0
+            own = slice(slot.start, slot.start + slot.size)
             step_C1 = step_CS[:, i, None].to(x_CP.dtype)
-            at_Cn = x_Cn / torch.where(step_C1 > 0, step_C1, 1)
-            whole_Cn = at_Cn.round_() if self.dither is None else at_Cn.add_(self.dither.at(slot, at_Cn)).floor_()
-            whole_Cn.clamp_(-LEVELS, LEVELS)
-            whole_CP[:, slot.start : slot.start + slot.size] = whole_Cn
-            sent_Cn = torch.mul(whole_Cn, step_C1, out=decoded_CP[:, slot.start : slot.start + slot.size])
-            x_Cn.sub_(sent_Cn)
-        byte_CB = torch.cat([bytes_of(step_CS), whole_CP.view(torch.uint8)], 1)
-        return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
+            at_Cn = x_CP[:, own] / torch.where(step_C1 > 0, step_C1, 1)
+            whole_Cn = at_Cn.round_() if dither is None else at_Cn.add_(turned(dither[0][own], dither[1])).floor_()
+            whole_CP[:, own] = whole_Cn.clamp_(-LEVELS, LEVELS)
+            x_CP[:, own].sub_(torch.mul(whole_Cn, step_C1, out=decoded_CP[:, own]))
+        return decoded_CP
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Messages as rows again."""
@@ -85,3 +102,14 @@ class Byte:
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
         return 4 * len(slots) + sum(s.size for s in slots)
+
+
+def _steps(x_CP: Tensor, slots: tuple[Slot, ...]) -> Tensor:
+    """The step of each tensor of each row: 1/127 of its largest entry."""
+    step_CS = x_CP.new_zeros(len(x_CP), len(slots), dtype=torch.float32)
+    for i, slot in enumerate(slots):
+        x_Cn = x_CP[:, slot.start : slot.start + slot.size]
+        if slot.size:
+            size_C = torch.linalg.vector_norm(x_Cn, torch.inf, 1) if x_CP.is_cuda else x_Cn.abs().amax(1)
+            step_CS[:, i] = size_C.div_(LEVELS)
+    return step_CS

@@ -128,21 +128,25 @@ def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
 
 def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
     """Twice the columns that are picked, rising; what is not there is odd, behind its piece but before the next one."""
+    size_bP = x_bP.abs()
+    sizes = [size_bP[:, piece.start : piece.start + piece.size] for piece in pieces]
+    tops = [size_bn.topk(min(p.keep + 1, p.size)) for size_bn, p in zip(sizes, pieces, strict=True)]
+    tied_bS = torch.stack([_tied(top.values, p.keep) for top, p in zip(tops, pieces, strict=True)], 1)
+    tied = tied_bS.any(0).tolist()  # a GPU is waited for once
     found = []
-    for piece in pieces:
-        index_bk, there_bk = _top(x_bP[:, piece.start : piece.start + piece.size].abs(), piece.keep)
+    for i, piece in enumerate(pieces):
+        value_bk, index_bk = tops[i].values[:, : piece.keep], tops[i].indices[:, : piece.keep]
+        if tied[i]:
+            row_t = tied_bS[:, i].nonzero().squeeze(1)
+            index_bk[row_t] = sizes[i][row_t].sort(dim=1, descending=True, stable=True).indices[:, : piece.keep]
         behind = 2 * (piece.start + piece.size) - 1
-        found.append(torch.where(there_bk, 2 * (piece.start + index_bk), behind))
+        found.append(torch.where(value_bk != 0, 2 * (piece.start + index_bk), behind))
     return torch.cat(found, 1).sort(1).values
 
 
-def _top(size_bn: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    value_bk, index_bk = size_bn.topk(min(keep + 1, size_bn.shape[1]))
-    if keep < size_bn.shape[1]:
-        # Of equals `topk` takes any: where the next one is as large, sort those rows, which leaves equals in order.
-        tied_b = (value_bk[:, keep] == value_bk[:, keep - 1]) & (value_bk[:, keep] > 0)
-        row_t = tied_b.nonzero().squeeze(1)
-        value_bk, index_bk = value_bk[:, :keep], index_bk[:, :keep]
-        if len(row_t):
-            index_bk[row_t] = size_bn[row_t].sort(dim=1, descending=True, stable=True).indices[:, :keep]
-    return index_bk, value_bk != 0
+def _tied(value_bk: Tensor, keep: int) -> Tensor:
+    """Rows whose next entry is as large as the last that is kept: of equals `topk` takes any, while a sort leaves them
+    in order."""
+    if keep == value_bk.shape[1]:
+        return torch.zeros_like(value_bk[:, 0], dtype=torch.bool)
+    return (value_bk[:, keep] == value_bk[:, keep - 1]) & (value_bk[:, keep] > 0)

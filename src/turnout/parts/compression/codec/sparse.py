@@ -102,18 +102,19 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     bits_C = torch.cat(widths, 1).sum(1) + there.sum(1)
     floats_C = len(form.pieces) * form.per_piece + there.sum(1) * form.per_entry
     length_C = (bits_C + 7) // 8 + 4 * floats_C
-    size = int(length_C.max()) if rows else 0
+    *lengths, few = torch.cat([length_C, few_CS.any()[None]]).tolist()  # a GPU is waited for once
+    size = max(lengths, default=0)
 
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
     put(bit_CN, flags, widths[0], few_CS.to(torch.int64), 1)
-    put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if bool(few_CS.any()) else 0)
+    put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     if negative_CK is not None:
         put(bit_CN, signs, there, negative_CK.to(torch.int64), 1)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     put(bit_CN, ends + widths[4], there, there, 1)
     byte_CB = pack(bit_CN[:, :-1])
-    _put_floats(form, byte_CB, (bits_C + 7) // 8, there_CK, float_CF)
-    return Coded(byte_CB, length_C.cpu())
+    _put_floats(form, byte_CB, (bits_C + 7) // 8, there_CK, float_CF, everything=not few)
+    return Coded(byte_CB, torch.tensor(lengths, dtype=torch.int64))
 
 
 def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
@@ -195,11 +196,13 @@ def _float_fields(form: Form, there_CK: Tensor) -> Tensor:
     return torch.cat([pieces_CF, there_CK.repeat_interleave(form.per_entry, 1)], 1)
 
 
-def _put_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, float_CF: Tensor) -> None:
+def _put_floats(
+    form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, float_CF: Tensor, everything: bool
+) -> None:
     has_CF = _float_fields(form, there_CK)
     of_C4F = bytes_of(float_CF)
     has, byte = _float_bytes(has_CF, at_C)
-    if bool(has_CF.all()):
+    if everything:
         byte_CB.scatter_(1, byte, of_C4F)
         return
     row, field = has.nonzero(as_tuple=True)
