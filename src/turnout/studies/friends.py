@@ -195,12 +195,15 @@ class Results:
     curves: Curves
 
     @property
-    def names(self) -> list[str]:
-        return [variant(self.setting, self.alpha, method) for method in self.setting.methods]
+    def there(self) -> list[str]:
+        """The methods that were run."""
+        return [method for method in self.setting.methods if self.has(method)]
 
-    @property
-    def there(self) -> bool:
-        return self.curves.has(*self.names)
+    def has(self, *methods: str) -> bool:
+        return self.curves.has(*(variant(self.setting, self.alpha, method) for method in methods))
+
+    def why_missing(self) -> str:
+        return self.curves.why_missing(*(variant(self.setting, self.alpha, method) for method in self.setting.methods))
 
     def of(self, method: str) -> dict[int, float]:
         return self.curves.each(variant(self.setting, self.alpha, method), accuracy)
@@ -219,12 +222,12 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     found = []
     for setting, alpha in cases(scale):
         results, case = Results(setting, alpha, curves), setting.case(alpha)
+        found += [row(case, f"accuracy {method}", results.of(method)) for method in results.there]
+        for other in ("Dropout", "Stale"):
+            if results.has("FDMS", other):
+                found.append(row(case, f"FDMS over {other}", difference(results.of("FDMS"), results.of(other))))
         if not results.there:
             found.append(not_run(case, "FDMS over Dropout"))
-            continue
-        found += [row(case, f"accuracy {method}", results.of(method)) for method in setting.methods]
-        found.append(row(case, "FDMS over Dropout", results.gain))
-        found.append(row(case, "FDMS over Stale", difference(results.of("FDMS"), results.of("Stale"))))
     return found
 
 
@@ -237,20 +240,20 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 
 def _case_claims(results: Results) -> list[Claim]:
-    case = results.setting.case(results.alpha)
-    words = [f"{case}: FDMS > Dropout", f"{case}: FDMS > Stale", f"{case}: |Full - FDMS| < |Full - Dropout|"]
-    both = AUTHORS_STALE in results.setting.methods
-    words += [f"{case}: FDMS > Stale as in the authors' code (the last weights)"] if both else []
-    if not results.there:
-        return [Claim(claim, False, results.curves.why_missing(*results.names)) for claim in words]
-    closer = difference(results.gap("Dropout"), results.gap("FDMS"))
-    ours = results.of("FDMS")
-    found = [
-        better(words[0], ours, results.of("Dropout"), "points"),
-        better(words[1], ours, results.of("Stale"), "points"),
-        above(words[2], closer, unit="points"),
-    ]
-    return found + ([better(words[3], ours, results.of(AUTHORS_STALE), "points")] if both else [])
+    case, others = results.setting.case(results.alpha), {"Dropout": "Dropout", "Stale": "Stale"}
+    if AUTHORS_STALE in results.setting.methods:
+        others[AUTHORS_STALE] = "Stale as in the authors' code (the last weights)"
+    found = [_beats(f"{case}: FDMS > {words}", results, other) for other, words in others.items()]
+    closer = f"{case}: |Full - FDMS| < |Full - Dropout|"
+    if not results.has("Full", "FDMS", "Dropout"):
+        return [*found, Claim(closer, False, results.why_missing())]
+    return [*found, above(closer, difference(results.gap("Dropout"), results.gap("FDMS")), unit="points")]
+
+
+def _beats(claim: str, results: Results, other: str) -> Claim:
+    if not results.has("FDMS", other):
+        return Claim(claim, False, results.why_missing())
+    return better(claim, results.of("FDMS"), results.of(other), "points")
 
 
 def _trend_claims(scale: str, curves: Curves) -> list[Claim]:
@@ -272,8 +275,8 @@ def _trend_claims(scale: str, curves: Curves) -> list[Claim]:
 
 
 def _larger(claim: str, more: Results, less: Results) -> Claim:
-    if not (more.there and less.there):
-        return Claim(claim, False, more.curves.why_missing(*more.names, *less.names))
+    if not (more.has("FDMS", "Dropout") and less.has("FDMS", "Dropout")):
+        return Claim(claim, False, (less if more.has("FDMS", "Dropout") else more).why_missing())
     gains: tuple[BySeed, BySeed] = more.gain, less.gain
     return better(claim, *gains, "points")
 
@@ -282,8 +285,8 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Accuracy over the rounds, a chart a case, a file a data set."""
     charts: dict[str, list[Chart]] = {}
     for setting, alpha in cases(scale):
-        if Results(setting, alpha, curves).there:
-            names = {method: variant(setting, alpha, method) for method in setting.methods}
+        if there := Results(setting, alpha, curves).there:
+            names = {method: variant(setting, alpha, method) for method in there}
             chart = (f"{setting.case(alpha)}: accuracy", "round", over_rounds(curves, names))
             charts.setdefault(setting.data, []).append(chart)
     return {f"{data}.svg": picture(found, "percent") for data, found in charts.items()}
