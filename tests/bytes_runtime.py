@@ -224,7 +224,36 @@ class BytesRuntime(Simulated):
 # -- the other side
 
 
-class Home:
+class ClientsAtHome:
+    """What a process that clients live in answers on either track."""
+
+    clients: Any
+    residue: int
+    processes: int
+
+    def _only_mine(self, client_I: Tensor) -> Tensor:
+        assert bool((client_I % self.processes == self.residue).all()), "asked about somebody else's client"
+        return client_I
+
+    def forget(self, client: Tensor) -> State:
+        self.clients.forget(self._only_mine(client))
+        return {}
+
+    def save(self, folder: str, mark: str, files: list[str]) -> State:
+        return {"files": self.clients.save(Path(folder), mark, files)}
+
+    def load(self, folder: str, files: list[str]) -> State:
+        self.clients.load(Path(folder), files)
+        return {}
+
+    def describe(self) -> State:
+        return self.clients.describe()
+
+    def memory(self, cohort: int, ever: int) -> State:
+        return dict(self.clients.memory(cohort, ever))
+
+
+class Home(ClientsAtHome):
     """The process that clients live in."""
 
     def open(self, experiment: str, residue: int, processes: int) -> State:
@@ -236,10 +265,6 @@ class Home:
         self.residue, self.processes, self.place = residue, processes, place
         self.clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
         return {}
-
-    def _only_mine(self, client_I: Tensor) -> Tensor:
-        assert bool((client_I % self.processes == self.residue).all()), "asked about somebody else's client"
-        return client_I
 
     def work(self, download: State, asked: State) -> State:
         work = wire.assignment_of(asked)
@@ -262,10 +287,6 @@ class Home:
     def farewell(self, client: Tensor, told: State) -> State:
         return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Told.from_state(told)))
 
-    def forget(self, client: Tensor) -> State:
-        self.clients.forget(self._only_mine(client))
-        return {}
-
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
         flat_P, own = with_first_values(self.clients.model, shared, wire.flatten(states)[0])
         found_P = self.clients.mean_gradient(flat_P, own, self._only_mine(client), share, t)
@@ -276,19 +297,6 @@ class Home:
         asked = wire.measure_of(tree)
         self._only_mine(asked.client_C)
         return wire.measured_tree(self.clients.measure(asked))
-
-    def save(self, folder: str, mark: str, files: list[str]) -> State:
-        return {"files": self.clients.save(Path(folder), mark, files)}
-
-    def load(self, folder: str, files: list[str]) -> State:
-        self.clients.load(Path(folder), files)
-        return {}
-
-    def describe(self) -> State:
-        return self.clients.describe()
-
-    def memory(self, cohort: int, ever: int) -> State:
-        return dict(self.clients.memory(cohort, ever))
 
 
 def write(stream: BinaryIO, message: bytes) -> None:

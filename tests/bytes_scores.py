@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 import turnout as to
-from bytes_runtime import BytesOnly, Process, living_at, serve
+from bytes_runtime import BytesOnly, ClientsAtHome, Process, living_at, serve
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.tracks.building import enrolment_of
@@ -101,7 +101,7 @@ class BytesScores(SimulatedScores):
         return self.processes[0].ask("memory", cohort=cohort, ever=ever)
 
 
-class Home:
+class Home(ClientsAtHome):
     """The process that clients live in."""
 
     def open(self, experiment: str, residue: int, processes: int) -> State:
@@ -109,13 +109,10 @@ class Home:
         federation = given.world.data.load(given.seed, None)
         setup = set_up(given, federation, enrolment_of(federation))
         unlabelled = replace(setup.public, y_R=setup.public.y_R.new_full((len(setup.public.x),), -1))
-        self.mine = range(residue, federation.clients, processes)
-        self.clients = ScoreClients(replace(setup, public=unlabelled), self.mine)
+        self.residue, self.processes = residue, processes
+        mine = range(residue, federation.clients, processes)
+        self.clients = ScoreClients(replace(setup, public=unlabelled), mine)
         return {}
-
-    def _only_mine(self, client_I: Tensor) -> Tensor:
-        assert set(client_I.tolist()) <= set(self.mine), "asked about somebody else's client"
-        return client_I
 
     def build(self, request: State, fraction: Tensor) -> State:
         asked = wire.build_request_of(request)
@@ -127,25 +124,8 @@ class Home:
         self._only_mine(asked.client_C)
         return {"replies": wire.learn_replies_tree(self.clients.learn(asked))}
 
-    def forget(self, client: Tensor) -> State:
-        self.clients.forget(self._only_mine(client))
-        return {}
-
     def measure(self, client: Tensor, tested: Tensor) -> State:
         return {"outputs": wire.own_outputs_tree(self.clients.measure(self._only_mine(client), tested))}
-
-    def save(self, folder: str, mark: str, files: list[str]) -> State:
-        return {"files": self.clients.save(Path(folder), mark, files)}
-
-    def load(self, folder: str, files: list[str]) -> State:
-        self.clients.load(Path(folder), files)
-        return {}
-
-    def describe(self) -> State:
-        return self.clients.describe()
-
-    def memory(self, cohort: int, ever: int) -> State:
-        return dict(self.clients.memory(cohort, ever))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,16 @@ def _robust(s: Settings) -> bool:
     return s["algorithm.aggregation"] != to.WeightedSum()
 
 
+def sends_beside(terms: tuple[Any, ...]) -> bool:
+    return any(term.sends or term.personal for term in terms)
+
+
+def _late_and_together(s: Settings) -> bool:
+    """Late replies are used, and something needs those of one round together."""
+    together = _lends(s) or s["algorithm.mixing"].personal or sends_beside(s["algorithm.terms"])
+    return s["algorithm.closing"].uses_late and together
+
+
 def _median_of_zeros(s: Settings) -> bool:
     by_parameter = isinstance(s["algorithm.aggregation"], to.CoordinateMedian | to.TrimmedMean)
     return by_parameter and isinstance(s["algorithm.compression"], to.TopK)
@@ -162,6 +172,7 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),
     (_median_of_zeros, "hardly anything would be learned"),
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
+    (_late_and_together, "uses late replies, "),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
     (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
     (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
@@ -169,6 +180,7 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
     (lambda s: _nothing_shared(s) and _acts_on_shared(s), "so nothing is shared: leave algorithm."),
+    (lambda s: s["algorithm.closing"] != to.WaitForAll() and s["world.devices"] is None, "set world.devices"),
 )
 
 
@@ -187,6 +199,7 @@ class Tally(Stateless):
     """A term with state everywhere: it pulls towards the mean of where clients began, and counts their steps."""
 
     name: str = "tally"
+    sends: ClassVar[float] = 1
 
     def down(self, start_P: Tensor) -> dict[str, Tensor]:
         return {"mean": start_P.clone()}
@@ -258,6 +271,10 @@ class Draws:
             "world.data": self.data,
             "world.participation": self.participation,
             "world.events": self.events,
+            "world.devices": self.devices,
+            "world.attack": self.attack,
+            "world.attackers": lambda: self.one("attackers", (1, SICK, 6), 0.3) if self.attack() else 0.0,
+            "algorithm.closing": self.closing,
             "algorithm.local": self.local,
             "algorithm.terms": self.terms,
             "algorithm.personal": self.personal,
@@ -317,6 +334,35 @@ class Draws:
             (to.Join(5, 2), to.Join(6, 2), to.Leave(5, 4)),
             (to.RandomEvents(joins=0.5, leaves=0.5, returns=0.5, waiting=2),),
         )
+
+    def attack(self) -> tuple[Any, ...]:
+        """What is sent instead of an update, with or without a look at the others', and what is claimed."""
+        sent = (to.attacks.SignFlip(), to.attacks.Noise(1.0), to.attacks.ALIE(), to.attacks.InnerProduct())
+        claimed = (to.attacks.FreeRider(), to.attacks.ClaimWork(), to.attacks.ClaimExamples(3.0))
+        return (self.one("attack", *sent, *claimed),) if self.chance("attacked", 2) else ()
+
+    def devices(self) -> Any:
+        """Time hangs on how long messages are, and with BatchNorm and compression that hangs on rounding."""
+        norm = "norm" in self.model() or self.model() == "convolution"
+        if not self.chance("timed", 3) or (norm and not isinstance(self.compression(), to.Dense)):
+            return None
+        alike = to.devices.Alike(samples_per_second=10.0, latency=0.1)
+        spread = to.devices.Spread(samples_per_second=10.0, compute_spread=1.0, noise=0.2)
+        return self.one("devices", alike, spread, spread, to.devices.Tiers())
+
+    def closing(self) -> Any:
+        if self.devices() is None and not self.rarely("closing alone"):
+            return to.WaitForAll()
+        together = self.substitution().func.lends or self.mixing().personal or sends_beside(self.terms())
+        late = "discard" if together and not self.rarely("late together") else self.one("late", "use", "discard")
+        closings = (
+            to.Deadline(seconds=2.0, late=late),
+            to.Deadline(seconds=2.0, partial=False, late=late),
+            to.FirstReplies(share=0.6, late=late),
+            to.Percentile(percent=50.0, window=9, late=late),
+        )
+        buffered = (to.Buffered(size=2), to.Buffered(size=1, concurrency=3)) if late == "use" else ()
+        return self.one("closing", to.WaitForAll(), to.WaitForAll(), *closings, *buffered)
 
     def local(self) -> to.Local:
         work = self.one(
@@ -419,10 +465,10 @@ class Draws:
         return self.one("weighting", to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedAvg(), to.FedNova())
 
     def aggregation(self) -> Any:
-        """Krum is not among them: which reply is nearest to the others may hang on the last bit."""
         by_parameter = (to.CoordinateMedian(), to.TrimmedMean(0.2))
         sparse = isinstance(self.compression(), to.TopK) and not self.rarely("median of sparse messages")
         whole = (to.GeometricMedian(steps=4), to.NormClip(), to.NormClip(0.1), to.CentredClip(steps=2))
+        whole = (*whole, to.Krum(), to.MultiKrum(), to.MultiKrum(0.1, keep=0.5))
         added = self.substitution().func is to.Stale and not self.rarely("median of old rows")
         mixed = self.mixing().personal and not self.rarely("median and mixing")
         if added or mixed or not self.chance("robust", 2):

@@ -33,17 +33,22 @@ class HereGrid(Grid):
         self.out: dict[str, Message] = {}
         self.sent: list[tuple[int, int]] = []  # node, bytes
 
-    def set_run(self, run: Run) -> None: ...
+    def set_run(self, run: Run) -> None:
+        """Flower's own server program calls it; a server in this process has no run of Flower's."""
+        raise AssertionError("nobody sets a run here")
 
     @property
     def run(self) -> Run:
-        raise NotImplementedError
+        """Turnout's server never asks which run of Flower's it is in: it has its own runs."""
+        raise AssertionError("there is no run of Flower's here")
 
     def create_message(self, *args, **kwargs):
-        raise NotImplementedError
+        """Turnout makes its messages itself, with their class."""
+        raise AssertionError("messages are made without the grid")
 
     def send_and_receive(self, messages, *, timeout=None):
-        raise NotImplementedError
+        """Turnout looks for answers itself (`pull_messages`), so that it can close a round before the last one."""
+        raise AssertionError("messages are pushed and pulled")
 
     def get_node_ids(self) -> Iterable[int]:
         return self.devices.keys() - self.gone

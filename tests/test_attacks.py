@@ -126,6 +126,19 @@ def test_attacks_follow_one_another(honest: Tensor):
     torch.testing.assert_close(sent(both), honest * torch.tensor([1.0, -2.0, -2.0]).double()[:, None])
 
 
+class NoNumber(to.attacks.Attack):
+    def update(self, scene):
+        return torch.full_like(scene.own_hP, torch.nan)
+
+
+def test_a_forged_update_that_is_no_number_is_treated_like_any_other():
+    server, (record,) = play(ready(attacked(NoNumber(), nonfinite="absent")))
+    assert sorted(record.extra["nonfinite_clients"].split()) == ["1", "3"]
+    assert torch.isfinite(server.shared_P).all()
+    with pytest.raises(Mistake, match="is not finite"):
+        play(ready(attacked(NoNumber())))
+
+
 def test_forged_updates_are_encoded_like_any_other():
     found = sent(attacked(to.attacks.SignFlip(100.0), compression=to.SparseTernary(0.2)))
     assert all(len(row.unique()) <= 3 * 2 for row in found), "two magnitudes and zero, for each of two tensors"

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import turnout as to
-from turnout.cli import main
+from commands import turnout, work_in
 from turnout.cli.planning import make_plan, split_values
 
 Capture = pytest.CaptureFixture[str]
@@ -31,26 +31,10 @@ COMMANDS = [
     "trace record",
 ]
 
-SMALL = """
-rounds = 2
-[world]
-data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
-participation = {kind = "traces", first = 8}
-[algorithm]
-local = {epochs = 2, batch_size = 5}
-"""
-
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything happens in a folder with one small experiment in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "small.toml").write_text(SMALL)
-
-
-def turnout(*arguments: object) -> int:
-    return main([str(a) for a in arguments])
+    work_in(tmp_path, monkeypatch)
 
 
 # -- running

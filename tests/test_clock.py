@@ -262,6 +262,19 @@ def test_a_run_with_replies_under_way_goes_on_from_its_checkpoint(devices, tmp_p
     assert torch.equal(state.shared_P, whole.shared_P)
 
 
+def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
+    """It is not what its client would have sent in the round in which it arrives."""
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0).but(**{"evaluate.substitution": True}))
+    begin = prepared.begin().shared_P
+    state, (_, second) = play(prepared, 2)
+    after_first = begin + trained(prepared, 0, 0, begin)
+    there = ready(timed(devices, closing, 1.0, 1.0, 1.0))
+    complete = sum(trained(there, client, 1, after_first) for client in range(3)) / 3
+    error = float((state.shared_P - after_first - complete).square().sum())
+    assert second.extra["substitution_error"] == pytest.approx(error, rel=1e-9)
+
+
 def test_what_makes_no_sense_with_late_replies_is_refused():
     late = to.Deadline(seconds=9.0, late="use")
     with pytest.raises(to.Mistake, match="nobody is missing, only under way"):

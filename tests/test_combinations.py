@@ -226,7 +226,8 @@ def check_absent(found: Combination, whole: Played) -> None:
         columns = happened.record.clients
         if "loss" in columns:
             replied[columns["client"][~columns["loss"].isnan()]] = True
-        if "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked for it
+        under_way = found.settings["algorithm.closing"].uses_late
+        if under_way or "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked
             replied |= ~((EVERYBODY == SILENT) & isinstance(found.settings["world.participation"], Silent))
     absent = (~replied).nonzero().squeeze(1).tolist()
     other = played(found, *absent, **{"evaluate.substitution": False})
@@ -260,6 +261,8 @@ def check_round(found: Combination, happened: Round, holds: dict[int, int]) -> N
     for client, kind, detail in happened.record.events:
         if kind == "drop" or (kind == "leave" and detail.startswith("exclude")):
             holds.pop(client, None)
+    if found.settings["algorithm.closing"] != to.WaitForAll():
+        return  # who replies in time, and what the late have cost, is in tests/test_clock.py
     if happened.replies is not None:
         check_bytes(found, happened, holds)
         if not happened.record.skipped:
@@ -287,9 +290,9 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
         check_message(compression, happened)
         if compression.directions == "both" and not found.settings["algorithm.mixing"].personal:
             fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
-        for client, finite in zip(replies.client_C.tolist(), replies.report["finite"].tolist(), strict=True):
-            holds |= {client: record.round} if finite else {}
-    told_R = replies.report["finite"] * sum(map(wire_bytes, happened.told.values()))
+        for client, kept in zip(replies.client_C.tolist(), used(happened).tolist(), strict=True):
+            holds |= {client: record.round} if kept else {}
+    told_R = used(happened) * sum(map(wire_bytes, happened.told.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
     unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
     for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):
@@ -298,6 +301,15 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
         assert 0 <= size - model - wire_bytes(download.states) <= whole
     assert record.clients["bytes_down"][record.clients["work"] == 0].isnan().all()
     assert record.bytes_down == int(record.clients["bytes_down"].nansum())
+
+
+def used(happened: Round) -> Tensor:
+    """Whose replies were used [R]: those that are numbers, unless the aggregation chose among them."""
+    record, replies = happened.record, happened.replies
+    assert replies is not None
+    if not record.extra.get("left_out"):
+        return replies.report["finite"]
+    return record.clients["weight"][torch.searchsorted(record.clients["client"], replies.client_C)] > 0
 
 
 def check_message(compression: Any, happened: Round) -> None:
@@ -330,6 +342,10 @@ def check_weights(found: Combination, happened: Round) -> None:
     share_C, weight_C = record.clients["share"], record.clients["weight"]
     counts_C = counted(found, happened)
     gone_L = happened.server.roster.gone_L
+    if left_out := int(record.extra.get("left_out", 0)):  # what the others would have weighed is not in the record
+        assert record.counted == int((weight_C > 0).sum()) == int(counts_C.sum()) - left_out > 0
+        assert (weight_C[~counts_C] == 0).all()
+        return
     assert record.counted == int(counts_C.sum()) > 0
     assert (share_C >= 0).all()
     assert (weight_C >= 0).all()

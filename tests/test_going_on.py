@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from turnout.cli import main
+from commands import turnout, work_in
 from turnout.cli.planning import make_plan
 from turnout.records.records import same
 from turnout.running.plan import write_plan
 
 Capture = pytest.CaptureFixture[str]
 DEMO = ["--seeds", "1", "--jobs", "1", "--set", "rounds=1", "--set", "world.data.clients=6", "-q"]
-SMALL = """
-rounds = 2
-[world]
-data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
-[algorithm]
-local = {epochs = 1, batch_size = 5}
-"""
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "small.toml").write_text(SMALL)
+    work_in(tmp_path, monkeypatch)
 
 
 def run(*arguments: object) -> int:
-    return main(["run", *map(str, arguments)])
+    return turnout("run", *arguments)
 
 
 def test_the_same_command_goes_on(capsys: Capture) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.cli import main
+from commands import SMALL, turnout
 from turnout.report.charts import Series
 from turnout.report.text_plot import text_plot
 from turnout.running.folder import held
@@ -20,25 +20,12 @@ from turnout.running.state import state_of
 
 Capture = pytest.CaptureFixture[str]
 
-SMALL = """
-rounds = 3
-[world]
-data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 30}}
-participation = {kind = "traces", first = 8}
-[algorithm]
-local = {epochs = 2, batch_size = 5}
-"""
-
-
-def turnout(*arguments: object) -> int:
-    return main([str(a) for a in arguments])
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that is finished, one that failed, one that was interrupted, and four made together."""
     here = tmp_path_factory.mktemp("seeing")
-    (here / "small.toml").write_text(SMALL)
+    (here / "small.toml").write_text(SMALL.replace("rounds = 2", "rounds = 3"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         assert turnout("run", "small.toml", "--out", "runs/good", "-q", "--set", "evaluate.per_client=true") == 0

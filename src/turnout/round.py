@@ -40,7 +40,7 @@ from turnout.server.downloads import fetched, owed_bytes
 from turnout.server.finite import without_bad_numbers
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
-from turnout.server.under_way import DECODED
+from turnout.server.under_way import updates_of
 from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
 from turnout.world.attacks.base import Attackers
 
@@ -149,6 +149,7 @@ def client_work(
     update_RP = trained.flat_CP[:, : layout.shared]
     if attackers is not None:  # in a simulation
         update_RP = attackers.sent(update_RP, asked.client_R, download.t)
+        trained = replace(trained, finite_C=trained.finite_C & torch.isfinite(update_RP.sum(1)))
     with stage("similarity"):  # before the encoding, which may write into the update
         hints = algorithm.substitution.hints(update_RP, download.t, seed)
     sending = Sending(download.t, seed, asked.client_R, layout.shared_slots)
@@ -239,9 +240,7 @@ def decoded(
     """What arrived, as the parts of the server see it."""
     by_work_R = algorithm.weighting.client_scale(turnout)[position_R]
     with stage("decode"):
-        update_RP = replies.message.tensors.get(DECODED)  # where replies were under way
-        if update_RP is None:
-            update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
+        update_RP = updates_of(replies.message, algorithm.compression, sending, server.shared_P)
     later = algorithm.scale_at == "server" and algorithm.aggregation.linear
     if algorithm.scale_at == "server" and not later:  # what is no sum has to see updates as they count
         update_RP = update_RP * by_work_R[:, None].to(update_RP)

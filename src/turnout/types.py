@@ -50,10 +50,10 @@ class Samples:
         """Where each client's rows begin."""
         return self.count_C.cumsum(0) - self.count_C
 
-    def of(self, i: int) -> tuple[Tensor, Tensor]:
-        """The i-th client's own samples."""
-        start = int(self.start_C[i])
-        rows = self.row_R[start : start + int(self.count_C[i])]
+    def of(self, i: int, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """The i-th client's own samples, or the first of them: a part of the result would keep all of it in memory."""
+        start, count = int(self.start_C[i]), int(self.count_C[i])
+        rows = self.row_R[start : start + (count if most is None else min(most, count))]
         return self.x[rows], self.y[rows]
 
     def take(self, place_c: Tensor) -> Samples:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import turnout as to
-from turnout.running.loop import rounds_of
-from turnout.tracks.prepare import prepare
+from turnout.machine.memory import give_back_freed_memory
+from turnout.running.loop import begin, rounds_of
 
 
 def drawn(seed: int, tiny: bool = False) -> to.Experiment:
@@ -44,12 +44,13 @@ def resident(field: str) -> int:
 
 def main(seed: int) -> None:
     to.run(drawn(seed, tiny=True), Path(tempfile.mkdtemp()) / "first", quiet=True)  # what the libraries take
-    experiment = drawn(seed)
+    give_back_freed_memory()
     before = resident("VmRSS")
-    track = prepare(experiment)
+    folder = Path(tempfile.mkdtemp())
+    track = begin(drawn(seed), folder, resume=False)
     announced = track.memory()
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here, where a run is refused or begins
-    for _ in rounds_of(track, Path(tempfile.mkdtemp())):
+    for _ in rounds_of(track, folder):
         pass
     used = resident("VmHWM") - before
     print(json.dumps({"seed": seed, "announced": sum(announced.values()), "used": used, "parts": announced}))

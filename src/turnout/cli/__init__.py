@@ -11,7 +11,7 @@ predicting.py `turnout predict`
 exporting.py  `turnout export`
 looking.py    `turnout list`, `report`, `data`; tables.py: their tables
 writing.py    `turnout init`
-fleet.py      `turnout fleet`
+fleet.py      `turnout fleet`; reading_a_log.py: the options of how a log is read
 measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`

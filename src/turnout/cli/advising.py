@@ -6,29 +6,14 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnout.cli.fleet import (
-    Capacity,
-    Client,
-    Deadline,
-    End,
-    Every,
-    Examples,
-    FirstRound,
-    FullWork,
-    Megabytes,
-    Missing,
-    Round,
-    Samples,
-    Separator,
-    Start,
-    Time,
-    TimeFormat,
-    Work,
-)
+from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
+
+if TYPE_CHECKING:
+    from turnout.world.fleet import Reading
 
 Log = Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log: CSV or Parquet, or a run's folder.")]
 File = Annotated[
@@ -55,6 +40,7 @@ Json = Annotated[
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")]
 
 
+@reads_a_log
 def advise(
     log: Log,
     experiment: File = None,
@@ -66,23 +52,7 @@ def advise(
     rounds: Rounds = None,
     seeds: Seeds = None,
     tune: Tune = True,
-    round: Round = None,
-    client: Client = None,
-    work: Work = None,
-    time: Time = None,
-    start: Start = None,
-    end: End = None,
-    examples: Examples = None,
-    every: Every = None,
-    missing: Missing = None,
-    separator: Separator = None,
-    time_format: TimeFormat = None,
-    full_work: FullWork = 1.0,
-    first_round: FirstRound = None,
-    capacity: Capacity = None,
-    samples: Samples = None,
-    megabytes: Megabytes = None,
-    deadline: Deadline = None,
+    reading: Reading = AS_GUESSED,
     jobs: Jobs = None,
     quiet: Quiet = False,
     json_to: Json = None,
@@ -105,13 +75,8 @@ def advise(
     from turnout.cli.planning import read_source
     from turnout.cli.screen import console, say
     from turnout.running.folder import new_folder
-    from turnout.world.fleet import Reading
 
     check_json(json_to)
-    reading = Reading(
-        round, client, work, time, start, end, examples, every, missing, separator, time_format, full_work,  # type: ignore[arg-type]
-        first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
-    )  # fmt: skip
     given = None if experiment is None else read_source(experiment)[1]
     folder = out or new_folder(f"advise-{Path(log).stem}")
     try:

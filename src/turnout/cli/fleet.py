@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnout.cli.exporting import write_devices
+from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
 
@@ -17,36 +18,6 @@ if TYPE_CHECKING:
 Log = Annotated[
     Path | None,
     typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
-]
-# How a log is read: the same options wherever one is.
-Round = Annotated[str | None, typer.Option("--round", metavar="COLUMN", help="The column of the round.")]
-Client = Annotated[str | None, typer.Option("--client", metavar="COLUMN", help="The column of the client.")]
-Work = Annotated[str | None, typer.Option("--work", metavar="COLUMN", help="The column of the work done, 0 to 1.")]
-Time = Annotated[str | None, typer.Option("--time", metavar="COLUMN", help="The column of the time of a check-in.")]
-Start = Annotated[str | None, typer.Option("--start", metavar="COLUMN", help="The column of the start of a stay.")]
-End = Annotated[str | None, typer.Option("--end", metavar="COLUMN", help="The column of the end of a stay.")]
-Examples = Annotated[
-    str | None, typer.Option("--examples", metavar="COLUMN", help="The column of how many examples a client has.")
-]
-Every = Annotated[
-    str | None, typer.Option("--every", metavar="TIME", help="How long a round is, where the log has times: 15min, 1h.")
-]
-Missing = Annotated[
-    str | None, typer.Option("--missing", metavar="absent|not-asked", help="What it means to have no row in a round.")
-]
-Separator = Annotated[str | None, typer.Option("--separator", help="What stands between the cells of a CSV.")]
-TimeFormat = Annotated[
-    str | None, typer.Option("--time-format", help="How times are written, as for strptime: '%d.%m.%Y %H:%M'.")
-]
-FullWork = Annotated[float, typer.Option("--full-work", help="The number that means all of the work: 100 for percent.")]
-FirstRound = Annotated[int | None, typer.Option("--first-round", help="The number of the log's first round.")]
-Capacity = Annotated[
-    str | None, typer.Option("--capacity", metavar="FILE", help="FedScale's capacity trace: decides the work.")
-]
-Samples = Annotated[int | None, typer.Option("--samples", help="With --capacity: samples to train on in a round.")]
-Megabytes = Annotated[float | None, typer.Option("--megabytes", help="With --capacity: the size of the model.")]
-Deadline = Annotated[
-    str | None, typer.Option("--deadline", metavar="TIME", help="With --capacity: the most a round may take.")
 ]
 # What is written.
 Out = Annotated[
@@ -64,25 +35,10 @@ Example = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="Leave out what is drawn from the log beside it.")]
 
 
+@reads_a_log
 def fleet(
     log: Log = None,
-    round: Round = None,
-    client: Client = None,
-    work: Work = None,
-    time: Time = None,
-    start: Start = None,
-    end: End = None,
-    examples: Examples = None,
-    every: Every = None,
-    missing: Missing = None,
-    separator: Separator = None,
-    time_format: TimeFormat = None,
-    full_work: FullWork = 1.0,
-    first_round: FirstRound = None,
-    capacity: Capacity = None,
-    samples: Samples = None,
-    megabytes: Megabytes = None,
-    deadline: Deadline = None,
+    reading: Reading = AS_GUESSED,
     out: Out = None,
     json: Json = None,
     csv: Csv = None,
@@ -104,8 +60,6 @@ def fleet(
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """
-    from turnout.world.fleet import Reading
-
     if (log is None) == (example is None):
         raise Mistake("give a log, or --example FILE to write one that is made up")
     for option, path in (("--out", out), ("--json", json), ("--csv", csv), ("--example", example)):
@@ -117,21 +71,6 @@ def fleet(
     if devices is not None and log is not None:
         write_devices(log, devices)
         return
-    columns = {"round": round, "client": client, "work": work, "time": time, "start": start, "end": end}
-    reading = Reading(
-        **columns,
-        examples=examples,
-        every=every,
-        missing=missing,  # type: ignore[arg-type]
-        separator=separator,
-        time_format=time_format,
-        full_work=full_work,
-        first_round=first_round,
-        capacity=capacity,
-        samples=samples,
-        megabytes=megabytes,
-        deadline=deadline,
-    )
     assert log is not None
     _look(log, reading, out, json, csv, quick)
 

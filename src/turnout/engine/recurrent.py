@@ -12,6 +12,7 @@ Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,18 +26,18 @@ from turnout.engine.stacked import Stacked
 aten: Any = torch.ops.aten
 
 
-class Cell:
+class Cell(ABC):
     """One position: forward and backward of its pointwise part, for rows of all clients and samples [N, ...]."""
 
     gates: ClassVar[int]
 
+    @abstractmethod
     def forward(self, a: Tensor, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From the gates' two halves and the state: h, c and what backward needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward(self, dh: Tensor, dc: Tensor, c: Tensor, new_c: Tensor, saved: Tensor) -> tuple[Tensor, ...]:
         """The gradients of a, of u, of h (its direct part) and of c."""
-        raise NotImplementedError
 
 
 class LSTMCell(Cell):

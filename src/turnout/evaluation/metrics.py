@@ -25,19 +25,22 @@ Models = Callable[[Tensor], tuple[Tensor, Tensors]]  # places in the list of cli
 
 def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The loss and every metric of each sample under one model, in evaluation mode (statistics do not move)."""
+    # One place for all: small results that are kept one by one between large ones would leave holes in the memory.
+    found = {name: flat_P.new_empty(len(x)) for name in ("loss", *task.metrics)} if len(x) else {}
 
     @torch.no_grad()
-    def part(gradients: Gradients, rows: slice) -> Tensors:
+    def part(gradients: Gradients, rows: slice) -> None:
         network = gradients.network
         network.module.eval()
         features = x[rows].to(flat_P.dtype) if x.is_floating_point() else x[rows]
         output = network.output(flat_P, states, features)
-        values = {"loss": task.loss(output, y[rows])}
-        return values | {name: metric(output, y[rows]).to(flat_P.dtype) for name, metric in task.metrics.items()}
+        found["loss"][rows] = task.loss(output, y[rows])
+        for name, metric in task.metrics.items():
+            found[name][rows] = metric(output, y[rows]).to(flat_P.dtype)
 
     size = BATCH * ON_GPU if x.is_cuda else BATCH
-    parts = workers.map(part, [slice(i, i + size) for i in range(0, len(x), size)])
-    return {name: torch.cat([values[name] for values in parts]) for name in (parts[0] if parts else {})}
+    workers.map(part, [slice(i, i + size) for i in range(0, len(x), size)])
+    return found
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""The memory of this machine: how much is free, and keeping what is freed for the next round."""
+"""The memory of this machine: how much is free, and what becomes of what a process has freed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def keep_freed_memory(megabytes: int = 256) -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return sys.platform == "linux" and bool(mallopt(trim, megabytes << 20)) and bool(mallopt(mmap, 32 << 20))
+
+
+def give_back_freed_memory() -> bool:
+    """Return to the system what this process has freed so far: reading data takes a few times what is kept of it.
+
+    False where the C library cannot, or has nothing to return.
+    """
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -28,6 +28,7 @@ from turnout.machine.at_work import Bell
 from turnout.machine.clock import stage
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
+from turnout.machine.memory import give_back_freed_memory
 from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.records.now import end_now, keep_now
@@ -256,6 +257,12 @@ def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
     write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
 
+def _prepared(experiment: Experiment, data_dir: Path | None) -> Track:
+    prepared = prepare(experiment, data_dir)
+    give_back_freed_memory()  # of reading the data, before it is seen whether the rest fits
+    return prepared
+
+
 def begin(
     experiment: Experiment,
     folder: Path,
@@ -271,7 +278,7 @@ def begin(
     if overwrite and contents(folder):
         refuse_to_delete(folder)
         metric_of(experiment)
-        prepared = prepare(experiment, data_dir)
+        prepared = _prepared(experiment, data_dir)
         delete_run(folder, holding=True)
         write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
         return prepared
@@ -283,7 +290,7 @@ def begin(
     if settings.exists():
         experiment = as_before(experiment, folder)
     metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
-    prepared = prepare(experiment, data_dir)
+    prepared = _prepared(experiment, data_dir)
     if settings.exists():
         _refuse_other_engine(prepared, folder, other_engine)
     if not settings.exists() or not (folder / "environment.json").exists():

@@ -359,17 +359,20 @@ def _placed(setup: Setup) -> Model:
 def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
     """A trainer measured on a batch of some client's samples."""
     first = torch.tensor([_first_with_data(clients.federation)])
-    x, y = clients.federation.train(first, 0).of(0)
-    size, place = clients.algorithm.local.batch_size, clients.place
-    x = x[:size].to(place.dtype) if x.is_floating_point() else x[:size]
+    x, y = clients.federation.train(first, 0).of(0, most=clients.algorithm.local.batch_size)
+    x = x.to(clients.place.dtype) if x.is_floating_point() else x
     loss, optimizer = loss_by_hand(clients.task), clients.algorithm.local.optimizer
-    return make_trainer(settings.compute, clients.network, loss, x, y[:size], optimizer)
+    return make_trainer(settings.compute, clients.network, loss, x, y, optimizer)
 
 
 def data_bytes(federation: Federation) -> int:
-    """What the samples take that lie in memory."""
-    tensors = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
-    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, Tensor))
+    """What the samples take that lie in memory, and whose they are; what is shared counts once."""
+    rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
+    named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    central = getattr(federation, "central", None)
+    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _first_with_data(federation: Federation) -> int:

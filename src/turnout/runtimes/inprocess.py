@@ -7,6 +7,7 @@ Shape letters: C clients of the cohort, R participants.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ class SimulatedWorld:
         return finished(participation, client_C, t, full_work, self.seed, self.groups)
 
 
-class Simulated(SimulatedWorld):
+class Simulated(SimulatedWorld, ABC):
     """What every simulated runtime of the weight track draws: turnout, and the work of those who count."""
 
     def __init__(self, setup: Setup):
@@ -122,9 +123,9 @@ class Simulated(SimulatedWorld):
             held = self.unfinished(client_C, download)
             return self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
 
+    @abstractmethod
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download; a runtime asks them."""
-        raise NotImplementedError
 
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""

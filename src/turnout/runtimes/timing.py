@@ -79,7 +79,7 @@ class Timing:
         algorithm, model, seed = setup.algorithm, setup.model, setup.experiment.seed
         federation, layout = setup.data, model.layout
         held = next(c for c in range(federation.clients) if int(federation.examples(torch.tensor([c]))[0]) > 0)
-        x, _ = federation.train(torch.tensor([held]), 0).of(0)
+        x, _ = federation.train(torch.tensor([held]), 0).of(0, most=1)
         shared_P = model.flat_P[: layout.shared]
         states = {name: model.states[name] for name in layout.shared_states}
         states |= initial_moments(layout, shared_P, algorithm)

@@ -16,10 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.parts.compression.base import Compression, Sending
 from turnout.types import Message, Replies, State, Times, Turnout, flatten
 
 DECODED = "decoded"  # the name of updates in messages that were decoded before
 _ROWS = ("client_C", "work_C", "progress_C", "full_progress_C")
+
+
+def updates_of(message: Message, compression: Compression, sending: Sending, like_P: Tensor) -> Tensor:
+    """The updates in messages [R, P], decoded now unless they were when they got under way."""
+    update_RP = message.tensors.get(DECODED)
+    return compression.decode(message, sending, like_P) if update_RP is None else update_RP
 
 
 def _none() -> Tensor:

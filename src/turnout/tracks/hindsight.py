@@ -18,7 +18,9 @@ from turnout.exchange import Download, Simulation
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.compression.base import Sending
+from turnout.server.arriving import AGE
 from turnout.server.state import Served
+from turnout.server.under_way import updates_of
 from turnout.types import Extra, Replies, Turnout
 
 BLOCK = 256  # clients trained at a time: their updates are summed at once
@@ -53,9 +55,9 @@ class SimulatedHindsight:
         sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
         sending = Sending(download.t, self.seed, replies.client_C, self.layout.shared_slots)
-        update_RP = algorithm.compression.decode(replies.message, sending, download.shared_P)
+        update_RP = updates_of(replies.message, algorithm.compression, sending, download.shared_P)
         position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-        complete_R = turnout.complete_C[position_R]
+        complete_R = turnout.complete_C[position_R] & (replies.report.get(AGE, torch.zeros_like(position_R)) == 0)
         known_C = torch.zeros_like(everybody_C).index_fill(0, position_R[complete_R], True)
         weight_R = torch.where(complete_R, sent_C[position_R], 0.0).to(update_RP)
         error_P = served.total_P.double() - (weight_R @ update_RP).double()

@@ -20,6 +20,7 @@ from turnout.layout import Layout
 from turnout.rng import draw
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.types import State, Tensors
+from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
 ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can hand it out"
@@ -106,6 +107,57 @@ class Track(Protocol):
     def memory(self) -> dict[str, int]:
         """Bytes the run will need, before its first round: the largest pieces by name."""
         ...
+
+
+class Keeping(Protocol):
+    """A runtime of either track, as far as it knows and keeps clients."""
+
+    def names(self) -> tuple[str, ...] | None: ...
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]: ...
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None: ...
+
+    def durable(self, t: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class OnRuntime:
+    """What tracks leave to their runtime: who the clients are, what they keep, and where it all runs."""
+
+    runtime: Keeping
+    enrolment: Enrolment
+
+    @property
+    def clients(self) -> int:
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.runtime.names()
+
+    @property
+    def data_note(self) -> str:
+        return self.enrolment.note
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.runtime.save(folder, mark, files)
+
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
+        self.runtime.load(run, folder, files)
+
+    def durable(self, t: int) -> None:
+        self.runtime.durable(t)
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def about(self) -> dict[str, Any]:
+        return self.runtime.describe()
 
 
 def sample_of(members: Members, experiment: Experiment) -> Tensor:

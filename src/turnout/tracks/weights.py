@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,13 +27,13 @@ from turnout.server.state import Server
 from turnout.task import Predictor
 from turnout.tracks.building import described
 from turnout.tracks.hindsight import SimulatedHindsight
-from turnout.tracks.track import ON_ITS_DEVICE, filled, sample_of
+from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, sample_of
 from turnout.types import Extra, State
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(OnRuntime):
     """Federated parameters, prepared for one experiment."""
 
     experiment: Experiment
@@ -50,24 +48,11 @@ class Weights:
     warnings: tuple[str, ...] = ()
 
     @property
-    def clients(self) -> int:
-        names = self.names
-        return self.enrolment.clients if names is None else len(names)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.runtime.names()
-
-    @property
     def device(self) -> torch.device:
         return self.server.shared_P.device
 
     def headline(self) -> str:
         return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
-
-    @property
-    def data_note(self) -> str:
-        return self.enrolment.note
 
     def begin(self) -> Server:
         return self.server
@@ -99,18 +84,6 @@ class Weights:
 
     def unpack(self, tree: State) -> Server:
         return Server.from_state(tree)
-
-    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.runtime.save(folder, mark, files)
-
-    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        self.runtime.load(run, folder, files)
-
-    def durable(self, t: int) -> None:
-        self.runtime.durable(t)
-
-    def close(self) -> None:
-        self.runtime.close()
 
     # -- evaluation
 
@@ -169,9 +142,6 @@ class Weights:
 
     def data(self) -> Description:
         return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
-
-    def about(self) -> dict[str, Any]:
-        return self.runtime.describe()
 
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared

@@ -67,8 +67,7 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
     with_data = ids[federation.examples(ids).cpu() > 0]
     if len(with_data) == 0:
         raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
-    x, y = federation.train(with_data[:1], 0).of(0)
-    return x[:8], y[:8]
+    return federation.train(with_data[:1], 0).of(0, most=8)
 
 
 class TiedToClients(Protocol):

@@ -6,8 +6,6 @@ Shape letters: C members that are measured, R public samples, L labels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +22,12 @@ from turnout.tracks.scores.public_labels import PublicLabels, accuracy, hits
 from turnout.tracks.scores.round import run_round
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.track import ON_ITS_DEVICE, sample_of
+from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, sample_of
 from turnout.types import State
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreTrack:
+class ScoreTrack(OnRuntime):
     """Federated scores, prepared for one experiment."""
 
     experiment: Experiment
@@ -43,23 +41,10 @@ class ScoreTrack:
     fingerprint: str
     warnings: tuple[str, ...] = ()
 
-    @property
-    def clients(self) -> int:
-        names = self.names
-        return self.enrolment.clients if names is None else len(names)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.runtime.names()
-
     def headline(self) -> str:
         rows, labels = self.server.table.score_RL.shape
         kinds = f"{self.models} model{'s' * (self.models > 1)}"
         return f"{self.clients:,} clients, {kinds}, scores of {labels} labels on {rows:,} public samples"
-
-    @property
-    def data_note(self) -> str:
-        return self.enrolment.note
 
     def begin(self) -> ScoreServer:
         return self.server
@@ -73,18 +58,6 @@ class ScoreTrack:
 
     def unpack(self, tree: State) -> ScoreServer:
         return ScoreServer.from_state(tree)
-
-    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.runtime.save(folder, mark, files)
-
-    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        self.runtime.load(run, folder, files)
-
-    def durable(self, t: int) -> None:
-        self.runtime.durable(t)
-
-    def close(self) -> None:
-        self.runtime.close()
 
     # -- evaluation
 
@@ -141,9 +114,6 @@ class ScoreTrack:
 
     def data(self) -> Description:
         return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
-
-    def about(self) -> dict[str, Any]:
-        return self.runtime.describe()
 
     def memory(self) -> dict[str, int]:
         selection = self.algorithm.selection
