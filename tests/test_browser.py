@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
+from made_records import make_records
 from turnout.machine.lock import holder_of
 from turnout.recipes.flexible import arrival
 from turnout.recipes.friends import friends
-from turnout.records.records import Records
 from turnout.report import write_report
-from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -196,18 +193,8 @@ def test_a_report_prints(browser: Browser, report: str, tmp_path: Path) -> None:
 
 
 def test_ten_thousand_clients_and_a_thousand_rounds_open_in_two_seconds(browser: Browser, tmp_path: Path) -> None:
-    clients, rounds, asked = 10_000, 1_000, 1_000
-    ids = torch.arange(clients)
-    with Records.open(tmp_path / "records.sqlite") as records:
-        for t in range(rounds):
-            chosen = (torch.arange(asked) * 10 + t) % clients
-            chosen = chosen.sort().values
-            work = uniform(0, "work", t, ids=chosen).double()
-            columns = {"client": chosen, "work": torch.where(work < 0.4, 0.0, work), "weight": work / asked}
-            measured = {"personal_accuracy": (ids, uniform(1, "accuracy", t, ids=ids).double())}
-            evaluation = Evaluation(t, {"global_accuracy": t / rounds}, measured) if t % 100 == 99 else None
-            counts = {"members": clients, "asked": asked, "answered": asked // 2}
-            records.add_round(RoundRecord(round=t, work=0.5, clients=columns, **counts), evaluation)
+    """With a tenth of the clients asked in every round; benchmarks/report.py asks all."""
+    make_records(tmp_path, clients=10_000, rounds=1_000, asked=1_000)
     path = write_report(tmp_path)
     assert path.stat().st_size < 5_000_000
     page, heard = opened(browser, "about:blank", "file://")

@@ -58,6 +58,10 @@ ODD: dict[str, tuple[Callable[[Path], to.Experiment], str]] = {
         lambda folder: experiment(participation=Given(*[0.4] * CLIENTS), **{"algorithm.local": to.Local(steps=2)}),
         "nobody's work counts in the first 3 rounds",
     ),
+    "too little for one mini-batch, of a third": (
+        lambda folder: experiment(participation=Given(0.4, 0.4, *[0.6] * 4), **{"algorithm.local": to.Local(steps=2)}),
+        "33% of those who turn up in the first rounds finish less than one mini-batch, which counts as absent: look at",
+    ),
     "a label far off": (
         lambda folder: experiment(data(gap)),
         "the largest label makes 20,001 classes, but training samples are of 4 of them: number the labels from 0",

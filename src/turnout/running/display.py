@@ -241,7 +241,8 @@ class Display:
 
     def _say_end(self, message: Ended, line: Line | None) -> None:
         if line is None:
-            self.say(f"{self._prefix(message.name)}was complete already, with {message.rounds} rounds", "dim")
+            has = "its one round" if message.rounds == 1 else f"all of its {message.rounds:,} rounds"
+            self.say(f"{self._prefix(message.name)}has {has} already: nothing was left to do", "dim")
             return
         parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
         name = message.name if self.runs > 1 else "done"

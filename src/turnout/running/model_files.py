@@ -78,7 +78,8 @@ def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
 
 
 def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
-    torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), path)
+    with path.open("wb") as file:  # by its name it would complain of a file that is not called .pt2 yet
+        torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), file)
     return "a program: torch.export.load"
 
 

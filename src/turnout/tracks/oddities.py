@@ -17,6 +17,8 @@ from turnout.parts.local import turn_out
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
+ROUNDS_SEEN = 3  # at least, to see how much work is lost to rounding
+MUCH_LOST = 0.1  # of those who turn up
 LISTED = 5  # classes
 FEW = 20  # samples, of which nothing is said: a test, or a first try
 GAPS = 10  # classes without samples, from which on labels are taken for badly numbered
@@ -32,10 +34,8 @@ def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federatio
     if not isinstance(federation, Pooled):
         return found
     found += _about_labels(federation)
-    if federation.clients <= CLIENTS_TRIED and not _anybody(experiment, algorithm, federation, drop_single):
-        tried = min(experiment.rounds, ROUNDS_TRIED)
-        found.append(f"nobody's work counts in the first {tried} rounds, so nothing will be trained: look at "
-                     "world.participation and at how much work algorithm.local asks for")  # fmt: skip
+    if federation.clients <= CLIENTS_TRIED:
+        found += _about_work(experiment, algorithm, federation, drop_single)
     return found
 
 
@@ -61,16 +61,25 @@ def _has_test_samples(federation: Federation) -> bool:
     return central is not None and len(central[1]) > 0
 
 
-def _anybody(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> bool:
-    """Whether anybody's work counts in the first rounds."""
+def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:
+    """Whether anybody's work counts in the first rounds, and whether much of it is less than a mini-batch."""
     client_N, seed, local = torch.arange(federation.clients), experiment.seed, algorithm.local
     examples_N, groups = federation.examples(client_N), federation.groups()
-    for t in range(min(experiment.rounds, ROUNDS_TRIED)):
+    tried, counts, there, lost = min(experiment.rounds, ROUNDS_TRIED), False, 0, 0
+    for t in range(tried):
         done_N = finished(experiment.world.participation, client_N, t, local.full_work, seed, groups)
         turnout, _ = turn_out(client_N, done_N, examples_N, local, drop_single, t)
-        if bool(algorithm.weighting.counts(turnout).any()):
-            return True
-    return False
+        counts = counts or bool(algorithm.weighting.counts(turnout).any())
+        there_N = (done_N > 0) & (examples_N > 0)
+        there, lost = there + int(there_N.sum()), lost + int((there_N & (turnout.work_C == 0)).sum())
+        if counts and t + 1 >= ROUNDS_SEEN:
+            break
+    how = "look at world.participation and at how much work algorithm.local asks for"
+    if not counts:
+        yield f"nobody's work counts in the first {tried} rounds, so nothing will be trained: {how}"
+    elif lost > there * MUCH_LOST:
+        yield (f"{lost / there:.0%} of those who turn up in the first rounds finish less than one mini-batch, which "
+               f"counts as absent: {how}")  # fmt: skip
 
 
 def _about_labels(federation: Pooled) -> Iterator[str]:
