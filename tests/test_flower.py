@@ -13,17 +13,15 @@ import torch
 
 import turnout as to
 from flower_grid import HereGrid, devices_of
+from spoilt import KINDS, Spoilt
 from turnout.config.read import load
 from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
-from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import LEAVING, LEFT, Device
+from turnout.runtimes.flower.answering import LEAVING, LEFT
 from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
 from turnout.runtimes.flower.keys import sign, signed_text, verified
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, REPLY
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.settings import Flower
 
@@ -140,45 +138,6 @@ def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
         part = [w for c, w in zip(found["client"], found["work"], strict=True) if c == 1]
         assert all(0 < w < 1 for w in part)
     check_replay(tmp_path / "run")
-
-
-class Spoilt:
-    """A device whose answers to work are spoilt in one way."""
-
-    def __init__(self, device: Device, kind: str):
-        self.device, self.kind = device, kind
-
-    def answer(self, parts: Parts) -> Parts:
-        said = self.device.answer(parts)
-        if REPLY not in said:
-            return said
-        head, reply = wire.unpack(said[HEAD]), wire.unpack(said[REPLY])
-        update = reply["message"]["tensors"]["update"]
-        match self.kind:
-            case "cut":
-                return said | {REPLY: said[REPLY][: len(said[REPLY]) // 2]}
-            case "large":
-                return said | {"more": bytes(3_000_000)}
-            case "head":
-                return said | {HEAD: b"no head"}
-            case "steps":
-                return said | {HEAD: wire.pack(head | {"steps": 10**6})}
-            case "client":
-                return said | {HEAD: wire.pack(head | {"client": 0, "name": "0"})}
-            case "nan":
-                update[0, 3] = torch.nan
-            case "shape":
-                reply["message"]["tensors"]["update"] = update[:, :-1]
-            case "type":
-                reply["message"]["tensors"]["update"] = update.double()
-            case "sums":
-                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
-            case "report":
-                reply["report"]["loss"] = torch.zeros(1, 3)
-        return said | {REPLY: wire.pack(reply)}
-
-
-KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
 
 
 def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
