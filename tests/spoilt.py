@@ -26,6 +26,8 @@ class Spoilt:
         if REPLY not in said:
             return said
         head, reply = wire.unpack(said[HEAD]), wire.unpack(said[REPLY])
+        if "message" not in reply:  # it was asked for something else than work
+            return said
         update = reply["message"]["tensors"]["update"]
         match self.kind:
             case "cut":

@@ -155,6 +155,17 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
         assert words in said, (words, said)
 
 
+def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypatch):
+    """A device that is slow to start, or a message that was lost on the way, does not make a stranger of it."""
+    monkeypatch.setattr("turnout.runtimes.flower.introductions.AGAIN_SECONDS", 0.1)
+    grid = HereGrid(devices_of(world(), "012", tmp_path / "devices"))
+    grid.failing = {101: 2}
+    serve_experiment(GridLink(grid), world().but(rounds=1), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [3]
+        assert "not now" in str(records.rounds()["failed"][0])
+
+
 def test_a_name_is_bound_to_its_key(tmp_path):
     """A stranger with another key, and one who cannot sign for the key it shows, are refused."""
     keys = []

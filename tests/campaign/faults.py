@@ -196,8 +196,9 @@ def killed_at_operations(bench: Bench, counts: Counts, places: Iterator[int]) ->
             return
         out = bench.fresh()
         done = bench.child(bench.command(out), at, KILL)
-        wrong = None if done.code == -signal.SIGKILL else f"it was not killed at {at}: {done}"
-        counts.add("kills at a file operation", wrong or bench.resumed(out))
+        wrong = None if done.code in (0, -signal.SIGKILL) else f"it was not killed at {at}: {done}"
+        name = "kills at a file operation" if done.code else "runs that ended before the last operation of another"
+        counts.add(name, wrong or bench.resumed(out))
         shutil.rmtree(out, ignore_errors=True)
 
 

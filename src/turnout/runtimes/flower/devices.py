@@ -142,7 +142,11 @@ class Devices:
 
     def _enter(self, heard: Heard) -> None:
         node, head = heard.letter.node, heard.head
-        wrong = heard.wrong or self.wrong_introduction(node, head)
+        if heard.failed:  # the way's fault, or a device that is not ready yet
+            self.notes.failed.append(f"node {node}: {heard.wrong}")
+            self.introductions.not_yet(node)
+            return
+        wrong = heard.wrong or self.introductions.wrong(node, head, self.run)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):
             self.introductions.strangers.add(node)
