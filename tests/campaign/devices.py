@@ -16,14 +16,11 @@ import json
 import os
 import random
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 from faults import Counts
+from networks import Namespace, Proxy, namespace
 
 from deployments import Deployment, deployed
 from spoilt import Spoilt
@@ -48,95 +46,7 @@ RECORDED = {
     "a device that sends no numbers": "not a number", "a device that speaks for another": "another client",
     "a device with an old introduction": "signature",
 }  # fmt: skip
-SLOW = 0.3  # seconds a piece of at most PIECE bytes takes on the slowed way
-PIECE = 4096
-
-
-class Proxy:
-    """A way to the SuperLink that can be cut (connections break, or go `silent`) and slowed."""
-
-    def __init__(self, port: int, silent: bool):
-        self.port, self.silent, self.is_cut, self.slow = port, silent, False, 0.0
-        self.open: list[socket.socket] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address, self.prefix = f"127.0.0.1:{self.listener.getsockname()[1]}", list[str]()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                here, _ = self.listener.accept()
-                try:
-                    there = socket.create_connection(("127.0.0.1", self.port), 5)
-                except OSError:
-                    here.close()
-                    continue
-                self.open += [here, there]
-                for pair in ((here, there), (there, here)):
-                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(PIECE):
-                while self.is_cut:
-                    if not self.silent:
-                        raise OSError
-                    time.sleep(0.05)
-                time.sleep(self.slow)
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self) -> None:
-        self.is_cut = True
-
-    def mend(self) -> None:
-        self.is_cut = False
-
-    def close(self) -> None:
-        for one in (self.listener, *self.open):
-            one.close()
-
-
-class Namespace:
-    """A network of its own for a device, with one link to this machine that can be taken down."""
-
-    def __init__(self, number: int):
-        self.name, self.port, self.host = f"campaign{number}", 0, f"10.203.{number % 250}.1"
-        self.link = f"cmp{number % 10**6}"
-        self.prefix = ["ip", "netns", "exec", self.name]
-        inside = f"{self.link}n"
-        for words in (
-            f"netns add {self.name}", f"link add {self.link} type veth peer name {inside}",
-            f"link set {inside} netns {self.name}", f"addr add {self.host}/30 dev {self.link}",
-            f"link set {self.link} up",
-            f"-n {self.name} addr add {self.host[:-1]}2/30 dev {inside}", f"-n {self.name} link set {inside} up",
-            f"-n {self.name} link set lo up",
-        ):  # fmt: skip
-            subprocess.run(["ip", *words.split()], check=True, capture_output=True)
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    def cut(self) -> None:
-        subprocess.run(["ip", "link", "set", self.link, "down"], check=True)
-
-    def mend(self) -> None:
-        subprocess.run(["ip", "link", "set", self.link, "up"], check=True)
-
-    def close(self) -> None:
-        for words in (["link", "del", self.link], ["netns", "del", self.name]):
-            subprocess.run(["ip", *words], check=False, capture_output=True)
-
-
-def namespace() -> Namespace | None:
-    """None where there are no rights, or no `ip`."""
-    try:
-        return Namespace(os.getpid())
-    except (OSError, subprocess.CalledProcessError):
-        return None
+SLOW = 0.3  # seconds that each piece takes on the slowed way
 
 
 class Rotating(Spoilt):
