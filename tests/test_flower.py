@@ -218,10 +218,11 @@ def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp
 
 
 def test_a_server_without_data(tmp_path):
-    """It learns from the first device what the data is like; devices test the model, and their own."""
+    """It learns from the first device what the data is like; devices test the model, and their own, noise or not."""
     experiment = world(personal=to.personal.batch_norm).but(
         model=to.models.MLP(8, batch_norm=True), rounds=3, **{"runtime.server_data": False, "evaluate.every": 1}
     )
+    experiment = experiment.but(**{"world.data": to.data.Noisy(to.data.Digits(clients=5), share=0.4)})
     devices = devices_of(experiment, "012", tmp_path / "devices")
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
