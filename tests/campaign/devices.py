@@ -39,7 +39,7 @@ from turnout.records.records import Records
 from turnout.runtimes import wire
 from turnout.runtimes.flower.messages import HEAD, head_of
 
-ROUNDS = 12
+ROUNDS, LAST_ACT = 16, 10  # after which round the last fault comes
 SPOILT = ("nan", "cut", "large", "client")  # what device 4 sends, one after another
 RECORDED = {
     "a device that sends garbage": "cannot be read", "a device that sends too much": "most_bytes",
@@ -210,7 +210,7 @@ def after(out: Path) -> str | None:
     rows = zip(*(columns[name].tolist() for name in ("client", "round", "work")), strict=True)
     worked = {(client, t) for client, t, work in rows if work > 0}
     for client in range(4):
-        if not any((client, t) in worked for t in range(ROUNDS - 4, ROUNDS)):
+        if not any((client, t) in worked for t in range(LAST_ACT, ROUNDS)):
             return f"device {client} has not come back"
     if any(client in (4, 5) for client, _ in worked):
         return f"something bad was used: {sorted(worked)}"

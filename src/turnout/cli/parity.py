@@ -56,6 +56,8 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
                 }
             broken += sum(not acceptable(d, columns[column]) for column, d in found.items() if not isinstance(d, str))
             table.add(name, list(found.values()))
+            for words in (words for words in found.values() if isinstance(words, str)):
+                console(stderr=True).print(f"{name}: {words}", markup=False, soft_wrap=True)
     table.show()
     if broken:
         say(f"{broken} of {len(wanted) * len(columns)} comparisons differ by more than they may", "red")

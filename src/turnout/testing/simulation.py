@@ -18,7 +18,7 @@ from turnout.config.read import load, to_toml
 from turnout.deploy.app import for_devices
 from turnout.deploy.server import serve_experiment
 from turnout.errors import Mistake
-from turnout.experiment import Experiment, World
+from turnout.experiment import Experiment, Stop, World
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import load_tensors
 from turnout.records.checkpoint import NAME
@@ -54,13 +54,13 @@ def simulated(experiments: Mapping[str, Experiment]) -> dict[str, Difference | s
                     refused[name] = str(mistake)
 
         simulate(main, Path(home), NODES)
-        return {name: refused.get(name) or _difference(folder / "run") for name, folder in folders.items()}
+        return {name: refused.get(name) or _found(folder / "run") for name, folder in folders.items()}
 
 
 def _written(experiment: Experiment, folder: Path) -> Experiment:
     """The files of an experiment and its devices; the experiment on devices."""
     folder.mkdir()
-    bare = experiment.but(world=World(experiment.world.data), runtime=one_process(experiment))
+    bare = experiment.but(world=World(experiment.world.data), runtime=one_process(experiment), stop=Stop())
     settings = {"start_with": NODES, "server_data": True, "round_seconds": 120.0, "request_seconds": 60.0}
     found = for_devices(bare).but(**{f"runtime.{name}": value for name, value in settings.items()})
     write_whole(folder / "experiment.toml", to_toml(found))
@@ -69,6 +69,15 @@ def _written(experiment: Experiment, folder: Path) -> Experiment:
         text = f'experiment = "experiment.toml"\nclient = "{i}"\nfolder = "disk-{i}"\n{rule}'
         write_whole(folder / f"device-{i}.toml", text)
     return found
+
+
+def _found(out: Path) -> Difference | str:
+    try:
+        return _difference(out)
+    except Mistake as mistake:
+        return str(mistake)
+    except AssertionError as error:  # not even the same rounds
+        return Difference(float("inf"), str(error))
 
 
 def _difference(out: Path) -> Difference:
