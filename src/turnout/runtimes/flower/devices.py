@@ -146,7 +146,7 @@ class Devices:
             self.notes.failed.append(f"node {node}: {heard.wrong}")
             self.introductions.not_yet(node)
             return
-        wrong = heard.wrong or self.introductions.wrong(node, head, self.run)
+        wrong = heard.wrong or self.wrong_introduction(node, head)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):
             self.introductions.strangers.add(node)
