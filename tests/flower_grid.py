@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -30,6 +31,7 @@ class HereGrid(Grid):
         self.gone: set[int] = set()
         self.waits: dict[int, int] = {}  # messages to anybody before a node answers its second one
         self.heard: set[int] = set()
+        self.failing: dict[int, int] = {}  # how many messages to a node end in an error of Flower's
         self.out: dict[str, Message] = {}
         self.sent: list[tuple[int, int]] = []  # node, bytes
 
@@ -73,11 +75,17 @@ class HereGrid(Grid):
             if node in self.gone:
                 continue
             self.heard.add(node)
-            reply = answered(self.devices[node], self.out.pop(key))
+            reply = self._reply(node, self.out.pop(key))
             reply = travelled(reply)
             reply.metadata.__dict__["_reply_to_message_id"] = key
             found.append(reply)
         return found
+
+    def _reply(self, node: int, message: Message) -> Message:
+        if self.failing.get(node, 0) > 0:
+            self.failing[node] -= 1
+            return Message(Error(code=ErrorCode.MESSAGE_UNAVAILABLE, reason="not now"), reply_to=message)
+        return answered(self.devices[node], message)
 
 
 def travelled(message: Message) -> Message:

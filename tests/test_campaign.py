@@ -37,7 +37,8 @@ def test_files_and_experiments_of_nonsense_are_refused_with_a_sentence(fuzz: Mod
 
 @pytest.mark.slow
 def test_a_short_campaign(tmp_path: Path) -> None:
-    sizes = {"kills": 12, "groups": 4, "stops": 3, "damages": 2, "files": 200, "messages": 20_000, "stride": 20}
+    sizes = {"kills": 12, "groups": 4, "stops": 3, "damages": 2, "memory": 8, "files": 200}
+    sizes |= {"messages": 20_000, "stride": 20, "devices": 1}
     options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
     command = [sys.executable, str(HERE / "run.py"), *options, "--jobs", "1", "--out", str(tmp_path / "found.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
@@ -46,3 +47,4 @@ def test_a_short_campaign(tmp_path: Path) -> None:
     assert found["wrong"] == []
     assert found["tried"]["kills at a file operation"] >= 15
     assert found["tried"]["sanitized kernels"] >= 4
+    assert found["tried"]["the SuperLink killed"] == found["tried"]["a stranger's key"] == 1

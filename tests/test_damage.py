@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -94,6 +95,21 @@ def test_what_the_rows_of_a_round_say_is_sealed(made: Path, tmp_path: Path, caps
     assert main(["check", str(folder)]) == 1
     assert "restore it from a copy" in capsys.readouterr().out
     assert run("--out", folder, "--set", "rounds=5", "--resume") == 2
+
+
+@pytest.mark.parametrize("number", ["NULL", "'two'"])
+def test_a_round_that_is_no_number_is_damage(number: str, made: Path, tmp_path: Path) -> None:
+    """As after a flipped byte in the type of a row's number, which leaves the file's structure whole."""
+    path = tmp_path / "records.sqlite"
+    shutil.copy(made / "run" / "records.sqlite", path)
+    with sqlite3.connect(path, isolation_level=None) as db:
+        db.execute("ALTER TABLE sums RENAME TO before")
+        db.execute(
+            f"CREATE TABLE sums AS SELECT CASE round WHEN 1 THEN {number} ELSE round END AS round, digest FROM before"
+        )
+    db.close()
+    with Records.read(path) as records, pytest.raises(Mistake, match="a round is numbered"):
+        records.check()
 
 
 def test_a_whole_folder_is_said_to_be_whole(made: Path, capsys: Capture) -> None:

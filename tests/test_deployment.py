@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
 
+from deployments import Deployment, deployed
 from turnout.cli import main
-from turnout.config.read import to_toml
-from turnout.deploy.app import write_app
-from turnout.deploy.demo import demo_experiment, play
+from turnout.deploy.demo import play
 from turnout.deploy.device import stock_command
-from turnout.deploy.processes import Process, ServerPlace, Tls, device_process, free_port
-from turnout.deploy.serving import Serving
+from turnout.deploy.processes import free_port
 from turnout.records.records import Records
-from turnout.runtimes.flower.settings import Flower
 
 pytestmark = pytest.mark.slow
 
@@ -36,68 +27,11 @@ def test_the_demonstration(tmp_path):
     assert any(w == 0 for w in work.tolist())
 
 
-class Deployment:
-    """An app in a folder, with a server and any devices."""
-
-    def __init__(self, folder: Path, tls: bool, rounds: int, **settings):
-        self.folder, self.processes = folder, list[Process]()
-        experiment = demo_experiment(rounds).but(
-            runtime=Flower(clients=3, server_data=True, round_seconds=40.0, request_seconds=30.0, **settings)
-        )
-        write_app(folder, experiment)
-        assert (folder / "experiment.toml").read_text() == to_toml(experiment)
-        if tls:
-            self.certify("server", "127.0.0.1")
-        certificates = Tls(folder / "certificates") if tls else None
-        self.place = ServerPlace(folder / "app", folder / "server", port=free_port(), tls=certificates)
-        self.serving = Serving(self.place, folder / "experiment.toml", folder / "run", folder / "devices")
-
-    def certify(self, *words: str) -> None:
-        subprocess.run(["sh", "certificates.sh", *words], cwd=self.folder, check=True, capture_output=True)
-
-    def device(self, name: str, key: str | None = None) -> Path:
-        """The file of a device; with a key, which makes it one that was made by the script."""
-        path = self.folder / f"device-{name}.toml"
-        secure = f'root = "certificates/ca.crt"\nkey = "certificates/{key}.key"\n' if key else ""
-        path.write_text(
-            f'experiment = "experiment.toml"\nclient = "{name}"\nsuperlink = "{self.place.address}"\n'
-            f'folder = "disk-{name}-{key}"\n{secure}'
-        )
-        return path
-
-    def start(self, path: Path, command: list[str] | None = None) -> Process:
-        log = path.with_suffix(f".{len(self.processes)}.log")
-        process = device_process([path], log) if command is None else Process(path.stem, command, log)
-        self.processes.append(process.start())
-        return process
-
-    def until(self, rounds: int, seconds: float = 150.0) -> None:
-        end = time.monotonic() + seconds
-        while not self.serving.watch() and self.serving.rounds_done() < rounds:
-            assert time.monotonic() < end, (self.folder / "server" / "superlink.log").read_text()[-3000:]
-            time.sleep(0.5)
-
-
-@contextmanager
-def deployed(deployment: Deployment) -> Iterator[Deployment]:
-    try:
-        deployment.serving.start()
-        yield deployment
-    finally:
-        for process in deployment.processes:
-            process.kill()
-        deployment.serving.stop()
-
-
 def test_certificates_and_keys(tmp_path):
     """Two registered keys get in; a stranger's key does not, nor a registered one that takes another's name; the
     SuperLink is killed and the run goes on."""
     deployment = Deployment(tmp_path / "app", tls=True, rounds=6, start_with=2)
-    (deployment.folder / "devices").mkdir()
-    for name in ("0", "1", "thief"):
-        deployment.certify("device", name)
-        public = deployment.folder / "certificates" / f"{name}.key.pub"
-        (deployment.folder / "devices" / f"{name}.pub").write_text(public.read_text())
+    deployment.let_in("0", "1", "thief")
     deployment.certify("device", "stranger")
     with deployed(deployment):
         stranger = deployment.start(deployment.device("2", "stranger"))
@@ -105,7 +39,7 @@ def test_certificates_and_keys(tmp_path):
             deployment.start(deployment.device(name, name))
         deployment.until(2)
         assert not stranger.runs  # it was refused
-        assert "Failed to activate SuperNode" in (deployment.folder / "device-2.0.log").read_text()
+        assert "Failed to activate SuperNode" in (deployment.folder / "device-stranger.0.log").read_text()
         deployment.start(deployment.device("0", "thief"))  # a known key, but not that of client 0
         deployment.until(3)
         assert deployment.serving.superlink is not None

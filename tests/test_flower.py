@@ -13,17 +13,15 @@ import torch
 
 import turnout as to
 from flower_grid import HereGrid, devices_of
+from spoilt import KINDS, Spoilt
 from turnout.config.read import load
 from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
-from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import LEAVING, LEFT, Device
+from turnout.runtimes.flower.answering import LEAVING, LEFT
 from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
 from turnout.runtimes.flower.keys import sign, signed_text, verified
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, REPLY
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.settings import Flower
 
@@ -142,45 +140,6 @@ def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
     check_replay(tmp_path / "run")
 
 
-class Spoilt:
-    """A device whose answers to work are spoilt in one way."""
-
-    def __init__(self, device: Device, kind: str):
-        self.device, self.kind = device, kind
-
-    def answer(self, parts: Parts) -> Parts:
-        said = self.device.answer(parts)
-        if REPLY not in said:
-            return said
-        head, reply = wire.unpack(said[HEAD]), wire.unpack(said[REPLY])
-        update = reply["message"]["tensors"]["update"]
-        match self.kind:
-            case "cut":
-                return said | {REPLY: said[REPLY][: len(said[REPLY]) // 2]}
-            case "large":
-                return said | {"more": bytes(3_000_000)}
-            case "head":
-                return said | {HEAD: b"no head"}
-            case "steps":
-                return said | {HEAD: wire.pack(head | {"steps": 10**6})}
-            case "client":
-                return said | {HEAD: wire.pack(head | {"client": 0, "name": "0"})}
-            case "nan":
-                update[0, 3] = torch.nan
-            case "shape":
-                reply["message"]["tensors"]["update"] = update[:, :-1]
-            case "type":
-                reply["message"]["tensors"]["update"] = update.double()
-            case "sums":
-                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
-            case "report":
-                reply["report"]["loss"] = torch.zeros(1, 3)
-        return said | {REPLY: wire.pack(reply)}
-
-
-KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
-
-
 def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
     experiment = world().but(rounds=2, **{"runtime.most_bytes": 2_000_000, "runtime.clients": 12})
     experiment = experiment.but(**{"world.data": to.data.Digits(clients=12)})
@@ -194,6 +153,17 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
         said = str(records.rounds()["refused"][0])
     for words in ("cannot be read", "most_bytes", "steps", "another client", "not a number", "(1, 609)", "float64"):
         assert words in said, (words, said)
+
+
+def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypatch):
+    """A device that is slow to start, or a message that was lost on the way, does not make a stranger of it."""
+    monkeypatch.setattr("turnout.runtimes.flower.introductions.AGAIN_SECONDS", 0.1)
+    grid = HereGrid(devices_of(world(), "012", tmp_path / "devices"))
+    grid.failing = {101: 2}
+    serve_experiment(GridLink(grid), world().but(rounds=1), tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [3]
+        assert "not now" in str(records.rounds()["failed"][0])
 
 
 def test_a_name_is_bound_to_its_key(tmp_path):
@@ -248,10 +218,11 @@ def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp
 
 
 def test_a_server_without_data(tmp_path):
-    """It learns from the first device what the data is like; devices test the model, and their own."""
+    """It learns from the first device what the data is like; devices test the model, and their own, noise or not."""
     experiment = world(personal=to.personal.batch_norm).but(
         model=to.models.MLP(8, batch_norm=True), rounds=3, **{"runtime.server_data": False, "evaluate.every": 1}
     )
+    experiment = experiment.but(**{"world.data": to.data.Noisy(to.data.Digits(clients=5), share=0.4)})
     devices = devices_of(experiment, "012", tmp_path / "devices")
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:

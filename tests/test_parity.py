@@ -6,6 +6,8 @@ A new runtime is one more entry of `RUNTIMES`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -17,7 +19,7 @@ from turnout.runtimes.keeping import KEPT
 from turnout.testing import parity
 from turnout.testing.parity import ONE_PER_PART, Comparison, Elsewhere, acceptable, small_recipes
 
-RUNTIMES = [*parity.RUNTIMES, "bytes only"]
+RUNTIMES = [name for name, runtime in parity.RUNTIMES.items() if runtime.at_once is None] + ["bytes only"]
 
 
 @pytest.fixture
@@ -54,6 +56,17 @@ def test_one_recipe_per_part(elsewhere):
 @pytest.mark.parametrize("elsewhere", RUNTIMES, indirect=True)
 def test_every_other_recipe(elsewhere):
     check(comparisons().keys() - set(ONE_PER_PART), elsewhere)
+
+
+@pytest.mark.slow
+def test_flowers_simulation():
+    """Our apps under `flwr.simulation`, and what was seen in one process; a recipe that only a simulation can do."""
+    names = ["baselines/SCAFFOLD", "friends/Friends"]
+    command = ["parity", *names, "--on", "Flower's simulation", "--markdown"]
+    done = subprocess.run([sys.executable, "-m", "turnout", *command], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "| baselines/SCAFFOLD | equal |" in done.stdout
+    assert "| friends/Friends | - |" in done.stdout  # it measures what the missing would have sent
 
 
 def test_a_difference_is_found():

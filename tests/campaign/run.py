@@ -51,6 +51,7 @@ def work(options: argparse.Namespace) -> None:
 
 def numbered(options: argparse.Namespace, counts: faults.Counts, part: int, parts: int) -> None:
     """One job's share of everything that can be shared."""
+    import damage
     import fuzz
     import groups
     import limits
@@ -65,13 +66,13 @@ def numbered(options: argparse.Namespace, counts: faults.Counts, part: int, part
         faults.killed_at_operations(bench, counts, iter(places))
         faults.failing_disk(bench, counts, iter(places))
     faults.killed_at_random(bench, counts, mine(options.kills))
+    fuzz.messages(counts, seed, mine(options.messages))
     faults.stopped(bench, counts, mine(options.stops))
-    faults.damaged(bench, counts, mine(options.damages))
+    damage.damaged(bench, counts, mine(options.damages))
     limits.too_little_memory(bench, counts, mine(options.memory))
     groups.killed_groups(counts, seed, mine(options.groups))
     fuzz.tables(counts, seed, mine(options.files))
     fuzz.files(counts, seed, mine(options.files))
-    fuzz.messages(counts, seed, mine(options.messages))
     bench.close()
 
 

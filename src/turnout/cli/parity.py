@@ -27,8 +27,9 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     """Compare the runtimes of this machine with one process, over a few rounds.
 
     "equal" is equal to the bit; otherwise the largest difference, relative to the largest number of its kind. Ends
-    with code 1 where a runtime does not keep its promise: those that only move work (processes, Ray) give the same
-    bits; engines agree to 1e-7.
+    with code 1 where a runtime does not keep its promise: those that only move work (processes, Ray, Flower) give the
+    same bits; engines agree to 1e-7. Under Flower's simulation a few devices take part, and what was seen is played
+    again in one process; "-" is what devices cannot do.
 
     \b
     turnout parity participation/C --on 'two processes'
@@ -43,13 +44,20 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     columns = _here({name: RUNTIMES[_known(name, RUNTIMES, "runtime")] for name in on or RUNTIMES}, named=bool(on))
     table = _Table(list(columns), markdown)
     broken = 0
+    chosen = {name: known[_known(name, known, "experiment")] for name in wanted}
+    at_once = {column: runtime.at_once(chosen) for column, runtime in columns.items() if runtime.at_once}
     with KEPT.held():
-        for name in wanted:
-            comparison = Comparison(known[_known(name, known, "experiment")])
+        for name, experiment in chosen.items():
+            comparison = Comparison(experiment)
             with console(stderr=True).status(name):
-                found = {column: _found(comparison, runtime) for column, runtime in columns.items()}
-            broken += sum(not acceptable(found[column], columns[column]) for column in columns)
+                found = {
+                    column: at_once[column][name] if column in at_once else _found(comparison, runtime)
+                    for column, runtime in columns.items()
+                }
+            broken += sum(not acceptable(d, columns[column]) for column, d in found.items() if not isinstance(d, str))
             table.add(name, list(found.values()))
+            for words in (words for words in found.values() if isinstance(words, str)):
+                console(stderr=True).print(f"{name}: {words}", markup=False, soft_wrap=True)
     table.show()
     if broken:
         say(f"{broken} of {len(wanted) * len(columns)} comparisons differ by more than they may", "red")
@@ -88,6 +96,12 @@ def _found(comparison: Comparison, runtime: Elsewhere) -> Difference:
         return Difference(float("inf"), str(error))
 
 
+def _cell(found: Difference | str) -> str:
+    if isinstance(found, str):  # devices refuse it
+        return "-"
+    return f"{found.largest:.0e}" if found.largest else "equal"
+
+
 class _Table:
     """Rows as they come; printed in the end."""
 
@@ -95,8 +109,8 @@ class _Table:
         self.head, self.markdown = ["experiment", *columns], markdown
         self.rows: list[list[str]] = []
 
-    def add(self, name: str, found: Sequence[Difference]) -> None:
-        self.rows.append([name, *(f"{d.largest:.0e}" if d.largest else "equal" for d in found)])
+    def add(self, name: str, found: Sequence[Difference | str]) -> None:
+        self.rows.append([name, *map(_cell, found)])
 
     def show(self) -> None:
         from rich import box

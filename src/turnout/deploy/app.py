@@ -118,7 +118,8 @@ def for_devices(experiment: Experiment) -> Experiment:
     if isinstance(experiment.runtime, Flower):
         return experiment
     world = World(experiment.world.data, Always())
-    clients = getattr(experiment.world.data, "clients", None) or Flower().clients
+    told = getattr(experiment.world.data, "clients", None)
+    clients = told if isinstance(told, int) and told > 0 else Flower().clients
     return experiment.but(world=world, runtime=Flower(clients=clients, compute=experiment.runtime.compute))
 
 

@@ -148,6 +148,8 @@ class Records:
             return None  # of an older version
         sums = dict(self.db.execute("SELECT round, digest FROM sums").fetchall())
         written = {t for table in ("rounds", "evaluations") for (t,) in self.db.execute(f"SELECT round FROM {table}")}
+        if odd := [t for t in (*sums, *written) if not isinstance(t, int)]:
+            return f"a round is numbered {odd[0]!r}"
         unsealed = {t for t in written if t >= min(sums, default=t + 1)} - sums.keys()
         wrong = sorted({t for t, said in sums.items() if self._sum_of(t) != said} | unsealed)
         if not wrong:

@@ -165,9 +165,7 @@ class Clients:
         asked = self.evaluate
         if not (asked.recovery or asked.gradients or asked.activations):
             return None
-        noisy_N = self.federation.noisy()
-        noisy_R = None if noisy_N is None else noisy_N[client_R]
-        return Watch(asked, self.task, self.federation.test(client_R, t), noisy_R)
+        return Watch(asked, self.task, self.federation.test(client_R, t), self._noisy(client_R))
 
     # -- leaving
 
@@ -197,8 +195,12 @@ class Clients:
             own = measure_own(workers, self.task, self.own_models(asked), samples)
         else:  # everybody's own model is the same one
             own = measure_clients(workers, self.task, *whole_model(self.model, asked.shared_P, asked.states), samples)
+        return Measured(values, common, own, self._noisy(asked.client_C))
+
+    def _noisy(self, client_C: Tensor) -> Tensor | None:
+        """Whose training samples have noise; a device has one client, whatever its number is."""
         noisy_N = self.federation.noisy()
-        return Measured(values, common, own, None if noisy_N is None else noisy_N[asked.client_C])
+        return None if noisy_N is None else noisy_N[client_C if len(noisy_N) > 1 else torch.zeros_like(client_C)]
 
     def _central(self, model: tuple[Tensor, Tensors] | None, members: Members) -> dict[str, float]:
         test = self.federation.central_test(members) if model is not None else None

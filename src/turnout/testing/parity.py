@@ -4,6 +4,8 @@ A `Comparison` plays a few rounds of an experiment in one process, and then on o
 asked and answered, what counted and what happened must be the same; of the server's state, of the clients' records and
 of what was measured, the largest difference is found, relative to the largest number of the tensor it is in.
 
+Flower's simulation is compared the other way round (simulation.py): what was seen there is played in one process.
+
 A runtime that only moves work gives the same to the bit, with the native engine, and otherwise one client at a time in
 double precision. Another engine rounds otherwise: it is compared in double precision, at a tenth of the learning rate
 (at the full one some recipes are chaotic: rounding grows to a third of the loss in four rounds), and only in what is
@@ -49,13 +51,21 @@ LOOKED_AT = {  # what else is measured in some of them: what the missing would h
 class Elsewhere:
     """Another runtime to compare with; `settings` makes it from how the one process computes.
 
-    moves  whether it only moves the work, so that results are equal to the bit
-    needs  the library without which it cannot run
+    moves    whether it only moves the work, so that results are equal to the bit
+    needs    the library without which it cannot run
+    at_once  compares several experiments, by name, where starting it takes long and one process plays what it saw
     """
 
     settings: Callable[[InProcess], RuntimeSpec]
     moves: bool = True
     needs: str | None = None
+    at_once: Callable[[Mapping[str, Experiment]], Mapping[str, Difference | str]] | None = None
+
+
+def flower_simulation(experiments: Mapping[str, Experiment]) -> Mapping[str, Difference | str]:
+    from turnout.testing.simulation import simulated
+
+    return simulated(experiments)
 
 
 RUNTIMES = {
@@ -63,6 +73,7 @@ RUNTIMES = {
     "odd chunks": Elsewhere(lambda here: replace(here, chunk=3, threads=2), moves=False),
     "two processes": Elsewhere(lambda here: Processes(2, here)),
     "Ray": Elsewhere(lambda here: Ray(workers=2, compute=here), needs="ray"),
+    "Flower's simulation": Elsewhere(lambda here: here, needs="flwr", at_once=flower_simulation),
 }
 
 
@@ -159,17 +170,17 @@ def difference(one: Played, other: Played, exact: bool = True) -> Difference:
         for name in names:
             mine, theirs = getattr(a, name), getattr(b, name)
             assert mine == theirs, f"round {a.round}: {name} is {mine} in one process and {theirs} elsewhere"
-    found = [_of_tensors(one.state, other.state, "state", exact)]
+    found = [of_tensors(one.state, other.state, "state", exact)]
     for a, b in zip(one.records, other.records, strict=True):
-        found.append(_of_tensors(a.clients, b.clients, f"round {a.round}", exact))
-        beside = _of_tensors(_numbers(a.extra), _numbers(b.extra), f"round {a.round}", exact)
+        found.append(of_tensors(a.clients, b.clients, f"round {a.round}", exact))
+        beside = of_tensors(_numbers(a.extra), _numbers(b.extra), f"round {a.round}", exact)
         found.append(beside if beside.largest > RECORDED else Difference(0.0))
     for t, (mine, theirs) in enumerate(zip(one.values, other.values, strict=True)):
-        found.append(_of_tensors(_numbers(mine), _numbers(theirs), f"measured after round {t}", exact))
+        found.append(of_tensors(_numbers(mine), _numbers(theirs), f"measured after round {t}", exact))
     return max(found, key=lambda difference: difference.largest)
 
 
-def _of_tensors(one: Mapping[str, Tensor], other: Mapping[str, Tensor], where: str, exact: bool) -> Difference:
+def of_tensors(one: Mapping[str, Tensor], other: Mapping[str, Tensor], where: str, exact: bool) -> Difference:
     assert one.keys() == other.keys(), f"{where}: {sorted(one.keys() ^ other.keys())} is only on one side"
     names = [name for name, v in one.items() if exact or (v.is_floating_point() and not name.startswith("bytes"))]
     names = [name for name in names if not name.endswith("seconds")]

@@ -142,6 +142,10 @@ class Devices:
 
     def _enter(self, heard: Heard) -> None:
         node, head = heard.letter.node, heard.head
+        if heard.failed:  # the way's fault, or a device that is not ready yet
+            self.notes.failed.append(f"node {node}: {heard.wrong}")
+            self.introductions.not_yet(node)
+            return
         wrong = heard.wrong or self.wrong_introduction(node, head)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):

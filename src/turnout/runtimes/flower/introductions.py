@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from turnout.runtimes.flower.keys import signed_text, verified
 from turnout.runtimes.flower.messages import NEVER, Standing, question
 from turnout.runtimes.flower.post import Letter
 
+AGAIN_SECONDS = 3.0  # after which a node that could not say who it is is asked again
 SAYS = {"examples": int, "data": str, "digest": str, "key": str, "signature": str}
 
 
@@ -25,11 +27,16 @@ class Introductions:
         self.digest, self.data = digest, data
         self.strangers: set[int] = set()
         self._challenges: dict[int, str] = {}
+        self._later: dict[int, float] = {}  # nodes that could not answer, and when they may be asked again
+
+    def not_yet(self, node: int) -> None:
+        """A node could not answer: it is asked again, but not at once."""
+        self._later[node] = time.monotonic() + AGAIN_SECONDS
 
     def asked_of(self, nodes: Iterable[int], run: str) -> list[Letter]:
         """A question to each node that was not refused, with a text that it has to sign."""
-        letters = []
-        for node in set(nodes) - self.strangers:
+        letters, now = [], time.monotonic()
+        for node in (node for node in set(nodes) - self.strangers if self._later.get(node, now) <= now):
             self._challenges[node] = secrets.token_hex(16)
             parts = question("hello", Standing(run, NEVER), challenge=self._challenges[node])
             letters.append(Letter(node, "hello", parts))
