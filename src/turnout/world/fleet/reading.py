@@ -6,7 +6,7 @@ Everything may be left unsaid. What is guessed then is said in `Fleet.assumed`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from turnout.errors import Mistake, nearest
@@ -16,10 +16,11 @@ ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # what 
 
 # What logs call their columns, the surest name first; compared without case, spaces and punctuation.
 USUAL_NAMES = {
-    "round": ("round", "rounds", "serverround", "roundid", "roundnumber", "t"),
+    "round": ("round", "rounds", "serverround", "globalround", "roundid", "roundnumber", "t", "step", "iteration"),
     "client": (
         *("client", "clientid", "cid", "device", "deviceid", "user", "userid", "node", "nodeid", "participant"),
-        *("worker", "workerid", "clientname", "devicename", "host", "hostname", "name", "id"),
+        *("worker", "workerid", "clientname", "devicename", "host", "hostname", "phone", "handset", "imei", "serial"),
+        *("serialnumber", "uuid", "who", "name", "id"),
     ),
     "work": (
         *("work", "workdone", "fraction", "completed", "completion", "progress", "share", "sharedone", "done"),
@@ -91,6 +92,14 @@ class Reading:
             raise Mistake("with a capacity trace, say what a round asks: samples and megabytes, both above 0")
         if self.capacity is None and any(value is not None for value in (*asked, self.deadline)):
             raise Mistake("samples, megabytes and deadline are for a capacity trace: give capacity = FILE too")
+
+    def said(self) -> dict[str, str | int | float]:
+        """What was not left unsaid.
+
+        >>> Reading(client="who", every="1h").said()
+        {'client': 'who', 'every': '1h'}
+        """
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def columns(self, header: list[str], path: str) -> dict[str, str]:
         """The column of each role that the log has: as said, else by its usual names. A column has one role."""
