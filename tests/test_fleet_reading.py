@@ -61,6 +61,20 @@ def test_a_few_check_ins_without_work_do_not_make_the_others_not_asked(tmp_path:
     assert "work is 0 in 3 of 51 rows, so a client without a row was not asked" in " ".join(many.assumed)
 
 
+def test_days_without_anybody_are_an_outage_or_holes_in_the_log(tmp_path: Path) -> None:
+    text = "timestamp,device\n" + "".join(f"2026-03-0{day}T{hour:02}:05,a\n" for day in (1, 4) for hour in (3, 6, 21))
+    out, skipped = (read(tmp_path, text, every="1h", gaps=gaps) for gaps in ("outage", "skip"))
+    assert (out.rounds, skipped.rounds) == (91, 43)
+    assert [t for t, *_ in skipped.rows()] == [0, 3, 18, 24, 27, 42]  # from 3:00 of the first day to 21:00 of the other
+    assert skipped.start_T is not None
+    assert out.start_T is not None
+    assert skipped.start_T[24] == out.start_T[72]
+    assert "nobody came in 85 of 91 rounds: all were absent (--gaps skip leaves out whole days" in " ".join(out.assumed)
+    assert "nobody came in 48 of 91 rounds, which are left out" in " ".join(skipped.assumed)
+    numbered = read(tmp_path, "round,client\n0,a\n5,a\n", gaps="skip")
+    assert numbered.rows() == [(0, "a", 1.0), (1, "a", 1.0)]
+
+
 @pytest.mark.parametrize("first", [1_772_359_500, 1_772_359_500_000, 1_772_359_500_000_000])
 def test_times_since_1970_in_any_part_of_a_second(tmp_path: Path, first: int) -> None:
     unit = first // 1_772_359_500
@@ -164,6 +178,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for settings, says in (
         ({"every": "1 fortnight"}, "no duration"),
         ({"missing": "abset"}, "did you mean 'absent'"),
+        ({"gaps": "skipped"}, "did you mean 'skip'"),
         ({"full_work": 0}, "above 0"),
         ({"separator": "::"}, "one character"),
     ):

@@ -183,8 +183,8 @@ class Advice:
 
     def hinge_sentences(self) -> list[str]:
         """What the answer hinges on."""
-        found = [f"in the {name} world: {ranking.sentence()}" for name, ranking in self.worlds().items()
-                 if len(self.cases) > 1 and ranking.sentence()]  # fmt: skip
+        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}  # after a first look at the race
+        found = [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
         for hinge in self.hinges:
             best = hinge.ranking.best
             stays = " (as here)" if best is not None and best == self.best else ""

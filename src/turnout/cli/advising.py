@@ -19,6 +19,7 @@ from turnout.cli.fleet import (
     Examples,
     FirstRound,
     FullWork,
+    Gaps,
     Megabytes,
     Missing,
     Round,
@@ -75,6 +76,7 @@ def advise(
     examples: Examples = None,
     every: Every = None,
     missing: Missing = None,
+    gaps: Gaps = "outage",
     separator: Separator = None,
     time_format: TimeFormat = None,
     full_work: FullWork = 1.0,
@@ -109,8 +111,8 @@ def advise(
 
     check_json(json_to)
     reading = Reading(
-        round, client, work, time, start, end, examples, every, missing, separator, time_format, full_work,  # type: ignore[arg-type]
-        first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
+        round, client, work, time, start, end, examples, every, missing, gaps, separator, time_format,  # type: ignore[arg-type]
+        full_work, first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
     )  # fmt: skip
     given = None if experiment is None else read_source(experiment)[1]
     folder = out or new_folder(f"advise-{Path(log).stem}")

@@ -34,6 +34,10 @@ Every = Annotated[
 Missing = Annotated[
     str | None, typer.Option("--missing", metavar="absent|not-asked", help="What it means to have no row in a round.")
 ]
+Gaps = Annotated[
+    str,
+    typer.Option("--gaps", metavar="outage|skip", help="Days in which nobody came: an outage, or no part of the log."),
+]
 Separator = Annotated[str | None, typer.Option("--separator", help="What stands between the cells of a CSV.")]
 TimeFormat = Annotated[
     str | None, typer.Option("--time-format", help="How times are written, as for strptime: '%d.%m.%Y %H:%M'.")
@@ -75,6 +79,7 @@ def fleet(
     examples: Examples = None,
     every: Every = None,
     missing: Missing = None,
+    gaps: Gaps = "outage",
     separator: Separator = None,
     time_format: TimeFormat = None,
     full_work: FullWork = 1.0,
@@ -123,6 +128,7 @@ def fleet(
         examples=examples,
         every=every,
         missing=missing,  # type: ignore[arg-type]
+        gaps=gaps,  # type: ignore[arg-type]
         separator=separator,
         time_format=time_format,
         full_work=full_work,

@@ -12,7 +12,7 @@ import numpy as np
 from turnout.world.fleet.faults import Faults
 from turnout.world.fleet.fleet import Fleet
 from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.rows import MOST_ROUNDS, LogRows, Rounds, largest
+from turnout.world.fleet.rows import MOST_ROUNDS, LogRows, Rounds, largest, without_gaps
 from turnout.world.fleet.timed import rounds_of_check_ins, rounds_of_intervals
 
 FEW = 0.05  # of check-ins: up to here zeros are clients that came and finished nothing, not a list of the absent
@@ -26,6 +26,8 @@ def fleet_of(rows: LogRows, reading: Reading, faults: Faults) -> Fleet:
         faults.check()  # a time that is wrong would decide where rounds begin
     made = make(rows, reading, faults)
     faults.check()
+    if reading.gaps == "skip":
+        made = without_gaps(made)
     zeros = int((made.work_A == 0).sum()) if rows.effort is None else 0  # zeros that the log itself has
     few = FEW if rows.form == "check-ins" else 0.0
     missing = reading.missing or ("not-asked" if zeros > few * len(made.work_A) else "absent")
@@ -135,7 +137,10 @@ def _about_absence(fleet: Fleet, rows: LogRows, reading: Reading) -> list[str]:
     if fleet.missing == "absent":
         empty = fleet.rounds - len(np.unique(fleet.round_N))
         if empty and rows.form != "rounds":
-            said.append(f"nobody came in {empty:,} of {fleet.rounds:,} rounds: all were absent, the log has no holes")
+            said.append(
+                f"nobody came in {empty:,} of {fleet.rounds:,} rounds: all were absent"
+                + (" (--gaps skip leaves out whole days of them)" if reading.gaps == "outage" else "")
+            )
         late, gone = int((fleet.joined_M > 0).sum()), int((fleet.left_M < fleet.rounds).sum())
         if late or gone:
             said.append(

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from turnout.errors import Mistake, nearest
 
 Missing = Literal["absent", "not-asked"]
+Gaps = Literal["outage", "skip"]
 ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # what a column can be
 
 # What logs call their columns, the surest name first; compared without case, spaces and punctuation.
@@ -50,6 +51,7 @@ class Reading:
     round, client, work, time, start, end, examples   the column of each, by its name in the log
     every         how long a round is where the log has times and no rounds: "15min", "1h", "1d"
     missing       what it means that a client has no row in a round: "absent" or "not-asked"
+    gaps          days in which nobody came at all: an "outage" of the fleet, or holes in the log, to "skip"
     separator     what stands between the cells of a CSV
     time_format   how times are written, as in Python's strptime, where they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
@@ -68,6 +70,7 @@ class Reading:
     examples: str | None = None
     every: str | None = None
     missing: Missing | None = None
+    gaps: Gaps = "outage"
     separator: str | None = None
     time_format: str | None = None
     full_work: float = 1.0
@@ -80,6 +83,8 @@ class Reading:
     def __post_init__(self) -> None:
         if self.missing is not None and self.missing not in get_args(Missing):
             raise Mistake(f"missing = {self.missing!r}: {nearest(self.missing, get_args(Missing))}")
+        if self.gaps not in get_args(Gaps):
+            raise Mistake(f"gaps = {self.gaps!r}: {nearest(self.gaps, get_args(Gaps))}")
         if not 0 < self.full_work < float("inf"):
             raise Mistake(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
         if self.separator is not None and len(self.separator) != 1:
