@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,11 @@ def test_clients_with_labels_of_their_own_want_personal_layers(tmp_path: Path) -
         assert f"<h2>{heading}" in page
     assert page.count('<figure><svg class="chart"') == 3  # the intervals, the curves, the log's turnout
     assert "all other candidates are behind" in advice._repr_html_()
+    low, _, high = advice.plan.settings()
+    chosen = {"FedAvg": high, "personal last layer": high, "mine": low}
+    said = replace(advice, settings=chosen).not_tried()
+    assert f"learning rates above {high}, the best of those tried for FedAvg, personal last layer" in said
+    assert f"learning rates below {low}, the best of those tried for mine" in said
 
 
 @pytest.mark.slow

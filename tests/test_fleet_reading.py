@@ -47,6 +47,32 @@ def test_check_ins_become_rounds_at_full_hours(tmp_path: Path) -> None:
     assert "1 check-ins of clients that had come in the same round already count once" in said
     assert "whoever came did all of it" in said
     assert "never has a 0, so a client without a row was absent" in said
+    assert "nobody came in 1 of 3 rounds: all were absent" in said
+
+
+def test_a_few_check_ins_without_work_do_not_make_the_others_not_asked(tmp_path: Path) -> None:
+    rows = [f"2026-03-01T{hour:02}:05,{who},{1 if who else 0.5}\n" for hour in range(24) for who in (0, 1)]
+    text = "timestamp,device,work\n" + "".join(rows)
+    few = read(tmp_path, text + "2026-03-02T03:05,0,0\n", every="1h")
+    assert few.missing == "absent"
+    assert "work is 0 in 1 of 49 rows of check-ins alone, so a client without one was absent" in " ".join(few.assumed)
+    many = read(tmp_path, text + "2026-03-02T03:05,0,0\n2026-03-02T04:05,0,0\n2026-03-02T05:05,0,0\n", every="1h")
+    assert many.missing == "not-asked"
+    assert "work is 0 in 3 of 51 rows, so a client without a row was not asked" in " ".join(many.assumed)
+
+
+def test_days_without_anybody_are_an_outage_or_holes_in_the_log(tmp_path: Path) -> None:
+    text = "timestamp,device\n" + "".join(f"2026-03-0{day}T{hour:02}:05,a\n" for day in (1, 4) for hour in (3, 6, 21))
+    out, skipped = (read(tmp_path, text, every="1h", gaps=gaps) for gaps in ("outage", "skip"))
+    assert (out.rounds, skipped.rounds) == (91, 43)
+    assert [t for t, *_ in skipped.rows()] == [0, 3, 18, 24, 27, 42]  # from 3:00 of the first day to 21:00 of the other
+    assert skipped.start_T is not None
+    assert out.start_T is not None
+    assert skipped.start_T[24] == out.start_T[72]
+    assert "nobody came in 85 of 91 rounds: all were absent (--gaps skip leaves out whole days" in " ".join(out.assumed)
+    assert "nobody came in 48 of 91 rounds, which are left out" in " ".join(skipped.assumed)
+    numbered = read(tmp_path, "round,client\n0,a\n5,a\n", gaps="skip")
+    assert numbered.rows() == [(0, "a", 1.0), (1, "a", 1.0)]
 
 
 @pytest.mark.parametrize("first", [1_772_359_500, 1_772_359_500_000, 1_772_359_500_000_000])
@@ -125,8 +151,10 @@ def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "which column is the client"),
-        ("a,b\n1,2\n", r"which column is the client\? Say --client NAME; the columns are 'a', 'b'"),
+        ("", "is empty, or its first line is"),
+        ("a,b\n1,2\n", r"which column is the client\? Say --client NAME; and which is the round.*are 'a', 'b'"),
+        ("when,id\n2.3.2026 04:05,a\n25.3.2026 04:05,a\n", r"--time-format, here '%d.%m.%Y %H:%M'\)"),
+        ("when,id\n2/3/2026,a\n", r"--time-format, here '%d/%m/%Y' or '%m/%d/%Y'\)"),
         ("client,b\n1,2\n", r"which column is the round, or the time\?"),
         ("round,client,work\n", "no rows"),
         ("round,client,client\n", "two columns with the name 'client'"),
@@ -150,6 +178,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for settings, says in (
         ({"every": "1 fortnight"}, "no duration"),
         ({"missing": "abset"}, "did you mean 'absent'"),
+        ({"gaps": "skipped"}, "did you mean 'skip'"),
         ({"full_work": 0}, "above 0"),
         ({"separator": "::"}, "one character"),
     ):

@@ -183,8 +183,8 @@ class Advice:
 
     def hinge_sentences(self) -> list[str]:
         """What the answer hinges on."""
-        found = [f"in the {name} world: {ranking.sentence()}" for name, ranking in self.worlds().items()
-                 if len(self.cases) > 1 and ranking.sentence()]  # fmt: skip
+        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}  # after a first look at the race
+        found = [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
         for hinge in self.hinges:
             best = hinge.ranking.best
             stays = " (as here)" if best is not None and best == self.best else ""
@@ -244,7 +244,20 @@ class Advice:
             found.append("personal layers: they are for clients' own models (--for personal, --for worst-tenth)")
         if len(self.cases) > 1:
             found.append("your data and model: digits stood in for them; give an experiment file to race on yours")
-        return [*found, *self.plan.notes(), *NOT_TRIED]
+        return [*found, *self.plan.notes(), *self._at_the_edge(), *NOT_TRIED]
+
+    def _at_the_edge(self) -> list[str]:
+        """Learning rates beyond those tried, for candidates that were best with the largest or the smallest."""
+        tried = self.plan.settings()
+        if len(tried) == 1:
+            return []
+        found = []
+        for edge, where in ((tried[-1], "above"), (tried[0], "below")):
+            names = [name for name, settings in self.settings.items() if settings == edge]
+            who = f"all {len(names)} candidates" if len(names) == len(self.settings) else ", ".join(names)
+            if names:
+                found.append(f"learning rates {where} {edge}, the best of those tried for {who}")
+        return found
 
     def recommended_experiment(self) -> Experiment:
         """The recommended method with its tuned settings, ready to run."""

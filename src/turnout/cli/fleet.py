@@ -105,7 +105,7 @@ def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv:
         progress.update("looking for groups and outages")
         model = fit(fleet)
         found = diagnose(fleet, model)
-        parts = speaks_for(found)
+        parts = speaks_for(found, reading)
         progress.update("drawing from the log")
         like = None if quick else likeness(fleet, model)
     for piece in as_text(found, parts, like):

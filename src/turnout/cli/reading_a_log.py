@@ -27,6 +27,10 @@ Every = Annotated[
 Missing = Annotated[
     str | None, typer.Option("--missing", metavar="absent|not-asked", help="What it means to have no row in a round.")
 ]
+Gaps = Annotated[
+    str,
+    typer.Option("--gaps", metavar="outage|skip", help="Days in which nobody came: an outage, or no part of the log."),
+]
 Separator = Annotated[str | None, typer.Option("--separator", help="What stands between the cells of a CSV.")]
 TimeFormat = Annotated[
     str | None, typer.Option("--time-format", help="How times are written, as for strptime: '%d.%m.%Y %H:%M'.")
@@ -55,6 +59,7 @@ def reading_of(
     examples: Examples = None,
     every: Every = None,
     missing: Missing = None,
+    gaps: Gaps = "outage",
     separator: Separator = None,
     time_format: TimeFormat = None,
     full_work: FullWork = 1.0,
@@ -68,8 +73,8 @@ def reading_of(
     from turnout.world.fleet import Reading
 
     return Reading(
-        round, client, work, time, start, end, examples, every, missing, separator, time_format, full_work,  # type: ignore[arg-type]
-        first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
+        round, client, work, time, start, end, examples, every, missing, gaps, separator, time_format,  # type: ignore[arg-type]
+        full_work, first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
     )  # fmt: skip
 
 

@@ -12,8 +12,10 @@ import numpy as np
 from turnout.world.fleet.faults import Faults
 from turnout.world.fleet.fleet import Fleet
 from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.rows import MOST_ROUNDS, LogRows, Rounds, largest
+from turnout.world.fleet.rows import MOST_ROUNDS, LogRows, Rounds, largest, without_gaps
 from turnout.world.fleet.timed import rounds_of_check_ins, rounds_of_intervals
+
+FEW = 0.05  # of check-ins: up to here zeros are clients that came and finished nothing, not a list of the absent
 
 
 def fleet_of(rows: LogRows, reading: Reading, faults: Faults) -> Fleet:
@@ -24,8 +26,11 @@ def fleet_of(rows: LogRows, reading: Reading, faults: Faults) -> Fleet:
         faults.check()  # a time that is wrong would decide where rounds begin
     made = make(rows, reading, faults)
     faults.check()
-    zeros = rows.effort is None and bool((made.work_A == 0).any())  # zeros that the log itself has
-    missing = reading.missing or ("not-asked" if zeros else "absent")
+    if reading.gaps == "skip":
+        made = without_gaps(made)
+    zeros = int((made.work_A == 0).sum()) if rows.effort is None else 0  # zeros that the log itself has
+    few = FEW if rows.form == "check-ins" else 0.0
+    missing = reading.missing or ("not-asked" if zeros > few * len(made.work_A) else "absent")
     order_M = _order(rows.names)
     rank_M = np.empty(len(order_M), dtype=np.int32)
     rank_M[order_M] = np.arange(len(order_M))
@@ -46,6 +51,16 @@ def fleet_of(rows: LogRows, reading: Reading, faults: Faults) -> Fleet:
         line_M=_first_lines(rows)[order_M],
     )
     return replace(fleet, assumed=(*rows.said, *made.said, *_about_absence(fleet, rows, reading)))
+
+
+def _without_a_row(fleet: Fleet, zeros: int) -> str:
+    """What a client without a row was taken for, and why."""
+    if not zeros:
+        return "the log never has a 0, so a client without a row was absent (--missing not-asked says otherwise)"
+    counted = f"work is 0 in {zeros:,} of {len(fleet.work_N):,} rows"
+    if fleet.missing == "absent":
+        return f"{counted} of check-ins alone, so a client without one was absent (--missing not-asked says otherwise)"
+    return f"{counted}, so a client without a row was not asked (--missing absent says otherwise)"
 
 
 def _check_values(rows: LogRows, faults: Faults) -> None:
@@ -117,11 +132,15 @@ def _about_absence(fleet: Fleet, rows: LogRows, reading: Reading) -> list[str]:
     said = []
     if rows.work_N is None and rows.form != "intervals":
         said.append("the log says nothing about work: whoever came did all of it")
-    if reading.missing is None and fleet.missing == "absent":
-        said.append("the log never has a 0, so a client without a row was absent (--missing not-asked says otherwise)")
-    elif reading.missing is None:
-        said.append("the log has clients with work 0, so one without a row was not asked (--missing absent)")
+    if reading.missing is None:
+        said.append(_without_a_row(fleet, 0 if rows.effort is not None else int((fleet.work_N == 0).sum())))
     if fleet.missing == "absent":
+        empty = fleet.rounds - len(np.unique(fleet.round_N))
+        if empty and rows.form != "rounds":
+            said.append(
+                f"nobody came in {empty:,} of {fleet.rounds:,} rounds: all were absent"
+                + (" (--gaps skip leaves out whole days of them)" if reading.gaps == "outage" else "")
+            )
         late, gone = int((fleet.joined_M > 0).sum()), int((fleet.left_M < fleet.rounds).sum())
         if late or gone:
             said.append(

@@ -21,6 +21,9 @@ WORDS = {
     **dict.fromkeys(("true", "yes", "ok", "completed", "finished", "success"), 1.0),
     **dict.fromkeys(("false", "no", "failed", "absent", "timeout", "dropped"), 0.0),
 }
+# How else times are written; of 3/4/2026 only the log's owner knows which is the month, so it is asked for.
+_OTHER_DATES = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", ", %H:%M:%S", ", %H:%M")
 # From which size on numbers are times since 1970, and in which part of a second.
 _SINCE_1970 = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (3e8, 1.0))
 
@@ -113,13 +116,17 @@ class TimeReader:
     def for_cell(cls, first: str, form: str | None) -> TimeReader:
         return cls(form is None and number(first) is not None, form)
 
-    @property
-    def wanted(self) -> str:
+    def wanted(self, unread: list[str]) -> str:
+        """What a time has to look like; where some could not be read, with the --time-format that reads them all."""
         if self.numbers:
             return "a time as a number, like the first of the log"
-        return f"a time such as {datetime(2026, 3, 1, 14, 30).strftime(self.form or '%Y-%m-%d %H:%M')!r}" + (
-            "" if self.form else " (ISO 8601; other forms by --time-format)"
-        )
+        shown = datetime(2026, 3, 1, 14, 30).strftime(self.form or "%Y-%m-%d %H:%M")
+        if self.form:
+            return f"a time such as {shown!r}"
+        forms = (date + clock for date in _OTHER_DATES for clock in _CLOCKS)
+        fit = [form for form in forms if unread and all(TimeReader(False, form).read(text) for text in unread)]
+        here = f", here {' or '.join(map(repr, fit[:2]))}" if fit else ""
+        return f"a time such as {shown!r} (ISO 8601; other forms by --time-format{here})"
 
     def read(self, text: str) -> float | None:
         """Seconds since 1970, or the number as it is."""

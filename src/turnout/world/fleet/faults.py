@@ -32,13 +32,16 @@ class Faults:
             raise Mistake(f"{self.path}, {self.at} {line}: {words}")
         if self._found:
             said = sorted(said for found in self._found.values() for said in self._lines(found))
-            raise Mistake(f"{self.path} has {len(self):,} faults; correct them:\n" + "\n".join(s for _, s in said))
+            lines = "\n".join(words for *_, words in said)
+            raise Mistake(f"{self.path} has {len(self):,} faults; correct them:\n{lines}")
 
-    def _lines(self, found: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Faults of one kind as sentences, with the line to sort them by."""
-        said = [(line, f"  {self.at} {line}: {words}") for line, words in found[:IN_FULL]]
+    def _lines(self, found: list[tuple[int, str]]) -> list[tuple[int, bool, str]]:
+        """Faults of one kind as sentences, with what to sort them by: the line, and whether others are counted."""
+        said = [(line, False, f"  {self.at} {line}: {words}") for line, words in found[:IN_FULL]]
         if more := found[IN_FULL : IN_FULL + LISTED]:
             rest = len(found) - IN_FULL - len(more)
             listed = ", ".join(str(line) for line, _ in more) + (f" and {rest:,} more" if rest else "")
-            said.append((said[-1][0], f"  and {len(found) - IN_FULL:,} more faults like this: {self.at}s {listed}"))
+            said.append(
+                (said[-1][0], True, f"  and {len(found) - IN_FULL:,} more faults like this: {self.at}s {listed}")
+            )
         return said

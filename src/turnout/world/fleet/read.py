@@ -26,6 +26,7 @@ from turnout.world.fleet.table import Block, LogTable, open_table
 from turnout.world.turnout_csv import HEADER
 
 OWN_FILE = "turnout.csv"  # in a run folder
+LOOKED_AT = 100  # times of a block that say how times are written, where they cannot be read
 
 
 def read_fleet(path: str | Path, reading: Reading = Reading()) -> Fleet:  # noqa: B008 (frozen)
@@ -74,21 +75,17 @@ def _file(path: Path) -> Path:
 
 
 def _form(columns: dict[str, str], reading: Reading, table: LogTable) -> Form:
-    """What the log's rows are, from the columns it has."""
+    """What the log's rows are, from the columns it has; what is missing is asked for in one sentence."""
     timed = "time" in columns or "start" in columns
-    listed = ", ".join(map(repr, table.header)) or "none"
-    if "client" not in columns:
-        raise Mistake(f"{table.path}: which column is the client? Say --client NAME; the columns are {listed}")
+    lacking = [] if "client" in columns else ["the client? Say --client NAME"]
+    if not timed and "round" not in columns:
+        lacking.append("the round, or the time? Say --round NAME, --time NAME, or --start NAME --end NAME")
+    if lacking:
+        listed = ", ".join(map(repr, table.header))
+        raise Mistake(f"{table.path}: which column is {'; and which is '.join(lacking)}; the columns are {listed}")
     if "round" in columns and not (timed and reading.every and reading.round is None):
         return "rounds"
-    if {"start", "end"} <= set(columns):
-        return "intervals"
-    if timed:
-        return "check-ins"
-    raise Mistake(
-        f"{table.path}: which column is the round, or the time? Say --round NAME, --time NAME, or --start NAME "
-        f"--end NAME; the columns are {listed}"
-    )
+    return "intervals" if {"start", "end"} <= set(columns) else "check-ins"
 
 
 @dataclass
@@ -163,7 +160,8 @@ class _Collected:
             self.clock = TimeReader.for_cell(first, self.reading.time_format)
         read = self.clock.read
         parse = (lambda text: read(text) if text else np.inf) if still_there else read
-        return column_of(block, column, parse, self.faults, self.clock.wanted)
+        unread = [text for text in texts[:LOOKED_AT] if text and read(text) is None]
+        return column_of(block, column, parse, self.faults, self.clock.wanted(unread))
 
     def _joined(self) -> LogRows:
         whole_log = {f"{role}_N": np.concatenate(parts) for role, parts in self.found.items()}

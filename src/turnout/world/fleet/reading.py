@@ -6,20 +6,22 @@ Everything may be left unsaid. What is guessed then is said in `Fleet.assumed`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from turnout.errors import Mistake, nearest
 
 Missing = Literal["absent", "not-asked"]
+Gaps = Literal["outage", "skip"]
 ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # what a column can be
 
 # What logs call their columns, the surest name first; compared without case, spaces and punctuation.
 USUAL_NAMES = {
-    "round": ("round", "rounds", "serverround", "roundid", "roundnumber", "t"),
+    "round": ("round", "rounds", "serverround", "globalround", "roundid", "roundnumber", "t", "step", "iteration"),
     "client": (
         *("client", "clientid", "cid", "device", "deviceid", "user", "userid", "node", "nodeid", "participant"),
-        *("worker", "workerid", "clientname", "devicename", "host", "hostname", "name", "id"),
+        *("worker", "workerid", "clientname", "devicename", "host", "hostname", "phone", "handset", "imei", "serial"),
+        *("serialnumber", "uuid", "who", "name", "id"),
     ),
     "work": (
         *("work", "workdone", "fraction", "completed", "completion", "progress", "share", "sharedone", "done"),
@@ -49,6 +51,7 @@ class Reading:
     round, client, work, time, start, end, examples   the column of each, by its name in the log
     every         how long a round is where the log has times and no rounds: "15min", "1h", "1d"
     missing       what it means that a client has no row in a round: "absent" or "not-asked"
+    gaps          days in which nobody came at all: an "outage" of the fleet, or holes in the log, to "skip"
     separator     what stands between the cells of a CSV
     time_format   how times are written, as in Python's strptime, where they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
@@ -67,6 +70,7 @@ class Reading:
     examples: str | None = None
     every: str | None = None
     missing: Missing | None = None
+    gaps: Gaps = "outage"
     separator: str | None = None
     time_format: str | None = None
     full_work: float = 1.0
@@ -79,6 +83,8 @@ class Reading:
     def __post_init__(self) -> None:
         if self.missing is not None and self.missing not in get_args(Missing):
             raise Mistake(f"missing = {self.missing!r}: {nearest(self.missing, get_args(Missing))}")
+        if self.gaps not in get_args(Gaps):
+            raise Mistake(f"gaps = {self.gaps!r}: {nearest(self.gaps, get_args(Gaps))}")
         if not 0 < self.full_work < float("inf"):
             raise Mistake(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
         if self.separator is not None and len(self.separator) != 1:
@@ -91,6 +97,14 @@ class Reading:
             raise Mistake("with a capacity trace, say what a round asks: samples and megabytes, both above 0")
         if self.capacity is None and any(value is not None for value in (*asked, self.deadline)):
             raise Mistake("samples, megabytes and deadline are for a capacity trace: give capacity = FILE too")
+
+    def said(self) -> dict[str, str | int | float]:
+        """What was not left unsaid.
+
+        >>> Reading(client="who", every="1h").said()
+        {'client': 'who', 'every': '1h'}
+        """
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def columns(self, header: list[str], path: str) -> dict[str, str]:
         """The column of each role that the log has: as said, else by its usual names. A column has one role."""

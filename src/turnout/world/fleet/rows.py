@@ -5,7 +5,7 @@ Shape letters: N rows of the log, A rows of the record, M clients, T rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -75,3 +75,25 @@ def largest(value_N: np.ndarray, of_N: np.ndarray, count: int) -> np.ndarray:
     most = np.zeros(count)
     np.maximum.at(most, of_N, value_N)
     return most
+
+
+def without_gaps(made: Rounds) -> Rounds:
+    """The rounds without the days in which nobody came at all; whole days, so that an hour stays an hour.
+
+    Where a day is no whole number of rounds, or the log has no times, single rounds are left out.
+    """
+    day_T = np.arange(made.rounds)
+    if made.start_T is not None and made.every is not None and 86400 % made.every == 0:
+        day_T = (made.start_T // 86400).astype(np.int64)
+        day_T -= day_T[0]
+    rows_D = np.bincount(day_T[made.round_A], minlength=int(day_T[-1]) + 1)
+    kept_T = rows_D[day_T] > 0
+    gone = made.rounds - int(kept_T.sum())
+    if not gone:
+        return made
+    place_T = kept_T.cumsum() - 1
+    said = f"nobody came in {gone:,} of {made.rounds:,} rounds, which are left out (--gaps skip)"
+    start_T = None if made.start_T is None else made.start_T[kept_T]
+    return replace(
+        made, round_A=place_T[made.round_A], rounds=made.rounds - gone, start_T=start_T, said=[*made.said, said]
+    )

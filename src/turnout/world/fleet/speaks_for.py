@@ -10,6 +10,7 @@ from typing import Any
 
 from turnout.world.fleet.diagnosis import WEEKDAYS, Diagnosis
 from turnout.world.fleet.likeness import Likeness
+from turnout.world.fleet.reading import Reading
 
 OFTEN, MOSTLY = 0.9, 0.97  # shares of visits and rounds below which something is worth a part
 FRESH = 10  # rounds: an update that old can still stand for its client
@@ -42,9 +43,12 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def speaks_for(found: Diagnosis) -> list[PartToTry]:
-    """Parts to try for this fleet, in the order of the round; plain FedAvg where nothing is in the way."""
-    parts = [*_membership(found), *_absence(found), *_work(found), *_rare(found), *_hours(found)]
+def speaks_for(found: Diagnosis, reading: Reading = Reading()) -> list[PartToTry]:  # noqa: B008 (frozen)
+    """Parts to try for this fleet, in the order of the round; plain FedAvg where nothing is in the way.
+
+    `reading`: how the log was read, which a setting that names it has to say too.
+    """
+    parts = [*_membership(found), *_absence(found), *_work(found), *_rare(found), *_hours(found, reading)]
     if not parts:
         why = f"{found.turnout:.0%} of those asked come and finish their work: there is nothing to make up for"
         return [PartToTry('algorithm.weighting = "fedavg"', why)]
@@ -98,7 +102,7 @@ def _rare(found: Diagnosis) -> Iterator[PartToTry]:
     yield PartToTry('algorithm.personal = "batch-norm"', why)
 
 
-def _hours(found: Diagnosis) -> Iterator[PartToTry]:
+def _hours(found: Diagnosis, reading: Reading) -> Iterator[PartToTry]:
     for what, shares in (("hour", found.turnout_by_hour), ("day", found.turnout_by_weekday)):
         if shares and max(shares) > UNEVEN_HOURS * max(min(shares), 1e-9):
             best, worst = shares.index(max(shares)), shares.index(min(shares))
@@ -107,6 +111,16 @@ def _hours(found: Diagnosis) -> Iterator[PartToTry]:
                 f"the turnout is {max(shares):.0%} at {names[0]} and {min(shares):.0%} at {names[1]}: rounds see other "
                 f"clients by the {what}, which drawing clients at random would not show"
             )
-            table = f'{{kind = "fleet-log", path = {json.dumps(found.path)}, mode = "blocks"}}'
-            yield PartToTry(f"world.participation = {table}", why)
+            settings = {"kind": "fleet-log", "path": found.path, "mode": "blocks", "reading": reading.said()}
+            yield PartToTry(f"world.participation = {_inline(settings)}", why)
             return
+
+
+def _inline(settings: dict[str, Any]) -> str:
+    """A table of TOML on one line, without tables that are empty.
+
+    >>> _inline({"kind": "fleet-log", "reading": {"every": "1h"}, "more": {}})
+    '{kind = "fleet-log", reading = {every = "1h"}}'
+    """
+    cells = {name: _inline(value) if isinstance(value, dict) else json.dumps(value) for name, value in settings.items()}
+    return "{" + ", ".join(f"{name} = {cell}" for name, cell in cells.items() if cell != "{}") + "}"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turnout.errors import Mistake
 from turnout.machine.optional import optional
@@ -72,15 +74,30 @@ class LogTable:
 
     def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Block]:
         arrow = optional("pyarrow", "reading Parquet", "parquet")
-        parquet = optional("pyarrow.parquet", "reading Parquet", "parquet")
         first = 1
-        for batch in parquet.ParquetFile(self.path).iter_batches(ROWS, columns=list(columns)):
-            cells = {}
+        with _parquet(self.path) as file:
             for name in columns:
-                texts = batch.column(batch.schema.get_field_index(name)).cast(arrow.string())
-                cells[name] = ["" if text is None else text for text in texts.to_pylist()]
-            yield Block(cells, range(first, first + batch.num_rows))
-            first += batch.num_rows
+                if arrow.types.is_nested(kind := file.schema_arrow.field(name).type):
+                    raise Mistake(f"{self.path}: column {name!r} has a {kind} in each row, not one value")
+            for batch in file.iter_batches(ROWS, columns=list(columns)):
+                cells = {}
+                for name in columns:
+                    texts = batch.column(batch.schema.get_field_index(name)).cast(arrow.string())
+                    cells[name] = ["" if text is None else text for text in texts.to_pylist()]
+                yield Block(cells, range(first, first + batch.num_rows))
+                first += batch.num_rows
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """The file for pyarrow to read; what that cannot read is a Mistake."""
+    arrow = optional("pyarrow", "reading Parquet", "parquet")
+    parquet = optional("pyarrow.parquet", "reading Parquet", "parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (arrow.ArrowException, OSError) as error:
+        raise Mistake(f"{path} begins like a Parquet file, but cannot be read ({error}): write it again") from error
 
 
 def _block(rows: list[list[str]], lines: list[int], columns: Sequence[str], places: Sequence[int]) -> Block:
@@ -95,8 +112,8 @@ def open_table(path: Path, separator: str | None) -> LogTable:
     except OSError as error:
         raise Mistake(f"cannot read the log {path}: {error.strerror}") from error
     if begins == b"PAR1":
-        parquet = optional("pyarrow.parquet", "reading Parquet", "parquet")
-        return LogTable(path, list(parquet.read_schema(path).names), None)
+        with _parquet(path) as file:
+            return LogTable(path, list(file.schema_arrow.names), None)
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -105,6 +122,8 @@ def open_table(path: Path, separator: str | None) -> LogTable:
             header = [name.strip() for name in next(csv.reader([first], delimiter=chosen), [])]
     except (UnicodeDecodeError, csv.Error) as error:
         raise _no_text(path, error) from error
+    if not any(header):
+        raise Mistake(f"{path} is empty, or its first line is: that has the names of the columns")
     if twice := [name for i, name in enumerate(header) if name in header[:i]]:
         raise Mistake(f"{path} has two columns with the name {twice[0]!r}: rename or remove one of them")
     return LogTable(path, header, chosen)
