@@ -114,7 +114,7 @@ class Chunk:
         if self.job.limit is not None:
             return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
-        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk)
+        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk, self.states)
         self.loss_c += native.train(
             self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, shared
         )
@@ -131,7 +131,7 @@ class Chunk:
             left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
             start_cP = self.flat_cP.clone()
             keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
-            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk)
+            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk, self.states)
             self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, 0)
         return None
 
