@@ -1,8 +1,8 @@
 """Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout under
-a cross-entropy. Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result does not depend on which
-other clients are trained, to the bit.
+`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout
+under a cross-entropy. Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result
+does not depend on which other clients are trained, to the bit.
 """
 
 from __future__ import annotations
@@ -99,21 +99,9 @@ def native_layers(
         elif isinstance(layer, BatchNorm):
             names, each = (f"{layer.name}.weight", f"{layer.name}.bias"), prod(shape[1:])
             written.update(names)
-            columns = [slots[name].start for name in names]
-            layers.append(
-                NativeLayer(
-                    NORM,
-                    size,
-                    size,
-                    *columns,
-                    shape[0],
-                    _bits(layer.momentum),
-                    _bits(layer.eps),
-                    each,
-                    said,
-                    said + shape[0],
-                )  # fmt: skip
-            )
+            weight, bias = (slots[name].start for name in names)
+            told = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
+            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **told))
             said += 2 * shape[0]
         elif isinstance(layer, Dense) and len(shape) == 1:
             o, weight, bias = weights(layer)
