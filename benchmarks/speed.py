@@ -166,7 +166,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--cores", type=int, default=2, help="CPU cores that everybody gets")
     parser.add_argument("--here", action="store_true", help="the peers are importable here: make no environments")
-    parser.add_argument("--quick", action="store_true", help="two rounds a side on a CPU, and no trial of settings: those for two cores")
+    parser.add_argument("--quick", action="store_true", help="two rounds a side on a CPU; no trial of settings")
     parser.add_argument("--json", type=Path, help="also write the times to this file")
     given = parser.parse_args()
     unknown = set(given.peers.split(",")) - set(SIDES)
