@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import turnout as to
-from test_engine import COUNTS, CROSS_ENTROPY, agree, dense, image, normed, prepared, samples, squashed, wide
+from test_engine import (
+    COUNTS,
+    CROSS_ENTROPY,
+    agree,
+    dense,
+    image,
+    normed,
+    normed_after,
+    normed_image,
+    prepared,
+    samples,
+    squashed,
+    wide,
+)
 from turnout.engine import dropout
 from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
@@ -63,6 +76,7 @@ def one() -> nn.Module:
 
 
 MODELS = {"dense": dense, "image": image, "wide": wide, "odd": odd, "one": one}
+MODELS |= {"normed": normed, "normed image": normed_image, "normed after": normed_after}
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -95,7 +109,7 @@ SPRINGS = {
 
 @pytest.mark.parametrize("terms", SPRINGS.values(), ids=SPRINGS)
 @pytest.mark.parametrize("reported", [False, True])
-@pytest.mark.parametrize("make", [dense, odd])
+@pytest.mark.parametrize("make", [dense, odd, normed_image])
 def test_springs_in_c_equal_the_loop(make, terms, reported):
     """The local loss pulls towards some weights; what terms send when training ends is the same, too."""
     width = lay_out(make()).width
@@ -197,7 +211,6 @@ def test_what_is_not_plain_is_left_to_others():
     assert None is trainer._native(dataclasses.replace(job, magnitudes=True))
     x = torch.zeros(4, 1, 6, 6)
     for model, loss in [
-        (normed(), cross_entropy),
         (squashed(), cross_entropy),
         (dense(), soft_cross_entropy),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 8000), nn.ReLU(), nn.Linear(8000, 3)), cross_entropy),  # too large
@@ -297,7 +310,9 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("make", [dense, lambda: image(0.4), odd], ids=["dense", "dropout", "odd"])
+@pytest.mark.parametrize(
+    "make", [dense, lambda: image(0.4), odd, normed_image], ids=["dense", "dropout", "odd", "normed"]
+)
 def test_momentum_adam_and_dropout_in_c_equal_the_loop(make, optimizer):
     """Moments go on from an earlier round, and come back as the loop's."""
     trainer, job = in_c(make(), 2, optimizer=optimizer)

@@ -16,7 +16,7 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
-from turnout.engine.gpu.optimizer_steps import Spring, optimizer_step, spring_descent, springs_fit
+from turnout.engine.gpu.optimizer_steps import Pull, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
@@ -114,7 +114,7 @@ class Chunk:
         if self.job.limit is not None:
             return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
-        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk)
+        beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk, self.states)
         self.loss_c += native.train(
             self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, shared
         )
@@ -131,7 +131,7 @@ class Chunk:
             left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
             start_cP = self.flat_cP.clone()
             keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
-            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk)
+            beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk, self.states)
             self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, 0)
         return None
 
@@ -229,9 +229,9 @@ class Chunk:
         for slot in self.network.layout.slots if self.job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
-        springs = self._springs(flat, grad)
-        if springs:
-            spring_descent(flat, grad, springs, lr)
+        pull = self._pull(rows, flat, grad)
+        if pull is not None:
+            pulled_descent(flat, grad, pull, lr)
             return loss
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
@@ -248,14 +248,13 @@ class Chunk:
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 
-    def _springs(self, flat: Tensor, grad: Tensor) -> list[Spring]:
-        """The terms as springs, where all are and a GPU takes the whole step at once; else nothing."""
-        if not self.job.terms or not springs_fit(self.job.optimizer, flat, grad):
-            return []
-        start_cP = self.start_cP[:, : self.network.layout.shared]
-        found = [term.spring(start_cP, self.down.get(term.name, {})) for term in self.job.terms]
-        known = [spring for spring in found if spring is not None]
-        return known if len(known) == len(found) else []
+    def _pull(self, rows: slice | Tensor, flat: Tensor, grad: Tensor) -> Pull | None:
+        """What the terms add to a gradient, where a GPU can take the whole step at once."""
+        job = self.job
+        if not job.terms or not captures(job) or isinstance(rows, Tensor) or not pull_fits(job.optimizer, flat, grad):
+            return None
+        mine = {term: {name: value[rows] for name, value in own.items()} for term, own in self.mine.items()}
+        return Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, mine)
 
     def _finish_terms(self) -> None:
         """What each term sends and keeps when training has ended."""

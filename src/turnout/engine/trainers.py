@@ -32,8 +32,8 @@ from turnout.types import State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
-    "nn.Sequential of Linear, Conv2d, MaxPool2d, ReLU, Dropout and Flatten layers under the classification task; use "
-    "'auto'"
+    "nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Dropout and Flatten layers under the classification "
+    "task; use 'auto'"
 )
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py

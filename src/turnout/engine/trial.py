@@ -8,6 +8,8 @@ from one client a core.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -21,8 +23,9 @@ from turnout.types import Samples
 TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
 STEPS = 2  # local steps of a client in a trial
 EACH = 3  # clients a thread
-REPEATS = 2  # timed runs of each engine, in turns, after one that is not timed
-HOPELESS = 3.0  # an engine whose first run takes so many times the fastest's is not tried again
+TURNS = 5  # timed runs of each engine, in turns, after one that is not timed
+HOPELESS = 6.0  # an engine whose first run takes so many times the fastest's is not tried again
+BEHIND = 1.25  # nor is one that has taken so many times the best's in the turns so far
 
 
 def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Optimizer) -> str:
@@ -30,10 +33,26 @@ def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Opti
     jobs = {name: trial_job(trainer, x, y, optimizer) for name, trainer in trainers.items()}
     first = {name: seconds_a_client(trainer, jobs[name]) for name, trainer in trainers.items()}
     hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
-    found = dict.fromkeys(hopeful, float("inf"))
-    for name in REPEATS * hopeful:
-        found[name] = min(found[name], seconds_a_client(trainers[name], jobs[name]))
-    return min(found, key=found.__getitem__)
+    turns: list[dict[str, float]] = []
+    while len(turns) < TURNS and len(hopeful) > 1:
+        hopeful.reverse()  # a machine that slows down must not always meet the same one
+        turns.append({name: seconds_a_client(trainers[name], jobs[name]) for name in hopeful})
+        behind = times_the_best(turns)
+        hopeful = [name for name in hopeful if behind[name] <= BEHIND * min(behind[n] for n in hopeful)]
+    return min(hopeful, key=times_the_best(turns).__getitem__) if turns else hopeful[0]
+
+
+def times_the_best(turns: Sequence[dict[str, float]]) -> dict[str, float]:
+    """How many times the fastest of its turn each engine took, the median over its turns.
+
+    Within a turn, because a machine that others use too is faster or slower from turn to turn; and the median, because
+    a burst of other work can hit any single run.
+
+    >>> times_the_best([{"loop": 1.0, "vmap": 2.0}, {"loop": 9.0, "vmap": 3.0}, {"loop": 2.0, "vmap": 4.0}])
+    {'loop': 1.0, 'vmap': 2.0}
+    """
+    names = dict.fromkeys(name for turn in turns for name in turn)
+    return {n: median(turn[n] / min(turn.values()) for turn in turns if n in turn) for n in names}
 
 
 def seconds_a_client(trainer: Trainer, job: Job) -> float:

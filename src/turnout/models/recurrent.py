@@ -43,7 +43,7 @@ class LSTMLayer(nn.Module):
 
     def _states(self, x_BTI: Tensor) -> Tensor:
         """By torch's own kernel."""
-        start_1BH = torch.zeros_like(x_BTI[None, :, 0, :1]).expand(1, -1, self.hidden)
+        start_1BH = torch.zeros_like(x_BTI[None, :, 0, :1]).expand(1, -1, self.hidden).contiguous()
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         given = (True, 1, 0.0, self.training, False, True)  # biases, one layer, no dropout, one way, samples first
         return torch.lstm(x_BTI, [start_1BH, start_1BH], weights, *given)[0]

@@ -1,6 +1,6 @@
-"""Adam's step, and SGD's with terms that are springs, each as one Triton kernel: every number is read and written once,
-instead of in several passes over all clients' weights. What is computed is `parts.optimizers.Adam.step`, and the terms'
-`correct` before `SGD.step`, which also do every other case.
+"""Adam's step, and SGD's with terms that are springs or drifts, each as one Triton kernel: every number is read and
+written once, instead of in several passes over all clients' weights. What is computed is `parts.optimizers.Adam.step`,
+and the terms' `correct` before `SGD.step`, which also do every other case.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -9,6 +9,7 @@ Shape letters: c clients of a chunk, P parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from turnout.machine.triton_tools import installed, jit, pieces, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
+from turnout.parts.terms.base import Term
 from turnout.types import Tensors
 
 BLOCK = 1024  # numbers per program
@@ -43,8 +45,9 @@ def _adam(
 
 
 @jit
-def _spring_descent(
-    x_ptr, g_ptr, stiff_ptr, pull_ptr, lr_ptr, P, shared, xs_c, gs_c, BLOCK: tl.constexpr,
+def _pulled_descent(
+    x_ptr, g_ptr, own_ptr, stiff_ptr, pull_ptr, lr_ptr, P, shared, xs_c, gs_c, os_c, OWN: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     c = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -52,24 +55,52 @@ def _spring_descent(
     g = tl.load(g_ptr + c * gs_c + p, mask=p < P, other=0.0)
     stiff = tl.load(stiff_ptr + p, mask=p < shared, other=0.0)
     pull = tl.load(pull_ptr + p, mask=p < shared, other=0.0)
+    if OWN:
+        g -= tl.load(own_ptr + c * os_c + p, mask=p < shared, other=0.0)
     tl.store(x_ptr + c * xs_c + p, x - tl.load(lr_ptr) * (g + (stiff * x - pull)), mask=p < P)
 
 
-Spring = tuple[Tensor, Tensor]  # (k, f) [P] of a term that adds k x - f to the gradient
+@dataclass(frozen=True)
+class Pull:
+    """What terms add to a gradient, on the first columns (the shared ones): k x - f - d, d a row for each client."""
+
+    stiff_P: Tensor
+    pull_P: Tensor
+    own_cP: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, terms: Sequence[Term], start_cP: Tensor, down: dict[str, Tensors], mine: dict[str, Tensors]
+    ) -> Pull | None:
+        """All terms at once; None if one is neither a spring nor a drift, or two have rows of their own."""
+        found = cls(torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0]))
+        for term in terms:
+            sent, kept = down.get(term.name, {}), mine.get(term.name, {})
+            spring, drift = term.spring(start_cP, sent), term.drift(sent, kept)
+            if spring is not None:
+                found = cls(found.stiff_P + spring[0], found.pull_P + spring[1], found.own_cP)
+            elif drift is not None and found.own_cP is None and drift[0].stride(1) == 1:
+                pull_P = found.pull_P if drift[1] is None else found.pull_P - drift[1]
+                found = cls(found.stiff_P, pull_P, drift[0])
+            else:
+                return None
+        return found
 
 
-def spring_descent(x_cP: Tensor, grad_cP: Tensor, springs: Sequence[Spring], lr: Any) -> None:
-    """x <- x - lr (g + Σ (k x - f)) in place; springs act on the first columns, the shared ones."""
-    stiff_P, pull_P = (sum(parts[1:], parts[0]).contiguous() for parts in zip(*springs, strict=True))
+def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
+    """x <- x - lr (g + k x - f - d) in place."""
+    stiff_P, pull_P, own_cP = pull.stiff_P, pull.pull_P, pull.own_cP
+    own = x_cP if own_cP is None else own_cP
     lr = lr if isinstance(lr, Tensor) else torch.full((), lr, device=x_cP.device, dtype=x_cP.dtype)
     c, P = x_cP.shape
-    _spring_descent[pieces(P, BLOCK), c](
-        x_cP, grad_cP, stiff_P, pull_P, lr, P, len(stiff_P), x_cP.stride(0), grad_cP.stride(0), BLOCK, num_warps=WARPS
-    )
+    _pulled_descent[pieces(P, BLOCK), c](
+        x_cP, grad_cP, own, stiff_P, pull_P, lr, P, len(stiff_P), x_cP.stride(0), grad_cP.stride(0), own.stride(0),
+        own_cP is not None, BLOCK, num_warps=WARPS,
+    )  # fmt: skip
 
 
-def springs_fit(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor) -> bool:
-    """Whether SGD's step with springs can be one kernel here."""
+def pull_fits(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor) -> bool:
+    """Whether SGD's step with what terms add can be one kernel here."""
     plain = type(optimizer) is SGD and not optimizer.momentum and not optimizer.weight_decay
     return plain and _here(x_cP, grad_cP)
 

@@ -1,6 +1,6 @@
-/* Local training of a few clients by SGD or Adam: stacks of dense layers, stride-1 convolutions, ReLUs, max-pools and
- * dropout under a cross-entropy. One client after another does all of its steps, so that its weights stay in the cache and its result does
- * not depend on the other clients, not even in the last bit.
+/* Local training of a few clients by SGD or Adam: stacks of dense layers, stride-1 convolutions, BatchNorms, ReLUs,
+ * max-pools and dropout under a cross-entropy. One client after another does all of its steps, so that its weights stay in
+ * the cache and its result does not depend on the other clients, not even in the last bit.
  *
  * Compiled by native/steps.py for each type of number (which defines REAL, EXP and LOG). Vectors are an extension of GCC
  * and Clang; the compiler maps them to the machine's registers.
@@ -24,7 +24,7 @@ typedef __typeof__((vec){0} > (vec){0}) mask;
 #define SQUARE 16
 #define UP(n) (((n) + VL - 1) / VL * VL)
 
-enum { DENSE, CONVOLUTION, RELU, POOL, DROP };
+enum { DENSE, CONVOLUTION, NORM, RELU, POOL, DROP }; /* up to NORM they have weights */
 enum { PLAIN, MOMENTUM, ADAM };
 
 typedef struct {
@@ -33,7 +33,9 @@ typedef struct {
     int64_t weight, bias;         /* columns where they begin in a client's row; bias -1: none */
     int64_t i, o, h, w;           /* input and output channels, height and width of the input */
     int64_t kh, kw, ph, pw;       /* kernel and padding */
-} Layer; /* dropout: i its key among a step's, o the least hash that is kept, h the bits of the gain, w numbers a hash */
+} Layer; /* dropout: i its key among a step's, o the least hash that is kept, h the bits of the gain, w numbers a hash;
+            BatchNorm: i features of w positions each, h the bits of epsilon, o of the momentum, kh where its means begin
+            among a client's statistics, kw where its variances do */
 
 /* What a step does. The backward pass makes keep T - gain dL/dW of a target T, which is W itself for plain SGD. */
 typedef struct {
@@ -52,7 +54,9 @@ typedef struct {
     REAL *W, *b;    /* weights and bias; a dense layer has W in panels two vectors of outputs wide, one line per input */
     long width;     /* outputs of a dense layer, padded to whole vectors (so the last panel may be one vector wide) */
     REAL *K, *F, *Kb, *Fb; /* springs: a step makes K W + F - lr g of W; without springs 0, and it makes keep W - lr g */
-    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; scratch memory for the loss */
+    REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; scratch memory for the loss;
+                       BatchNorm's x less its mean, in units of its spread */
+    REAL *inverse;  /* BatchNorm: 1 / sqrt(variance + epsilon) of each feature */
     int32_t *largest; /* where the largest entry of each pooling window is in x */
 } Room;
 
@@ -315,6 +319,82 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
         }
 }
 
+/* -- BatchNorm: the mean of each feature over samples and positions is 0, its variance 1, before weight and bias */
+
+INLINE double number(int64_t bits) {
+    double found;
+    memcpy(&found, &bits, sizeof found);
+    return found;
+}
+
+INLINE REAL towards(REAL from, REAL to, REAL weight) { /* torch's lerp */
+    return weight < (REAL)0.5 ? from + weight * (to - from) : to - (to - from) * (1 - weight);
+}
+
+/* Σ (a - c) (b - c) over n numbers, and Σ a. */
+INLINE REAL product_of(const REAL *a, const REAL *b, REAL c, long n) {
+    vec v = (vec){0};
+    long k = 0;
+    for (; k + VL <= n; k += VL) v += (LOAD(a + k) - c) * (LOAD(b + k) - c);
+    REAL found = sum(v);
+    for (; k < n; k++) found += (a[k] - c) * (b[k] - c);
+    return found;
+}
+
+INLINE REAL sum_of(const REAL *a, long n) {
+    vec v = (vec){0};
+    long k = 0;
+    for (; k + VL <= n; k += VL) v += LOAD(a + k);
+    REAL found = sum(v);
+    for (; k < n; k++) found += a[k];
+    return found;
+}
+
+static void norm_forward(const Layer *h, const Room *r, long B, REAL *y, long ys, REAL *statistics) {
+    const long L = h->w;
+    const double n = (double)(B * L);
+    const REAL momentum = (REAL)number(h->o), epsilon = (REAL)number(h->h);
+    for (long i = 0; i < h->i; i++) {
+        double total = 0, squares = 0;
+        for (long s = 0; s < B; s++) total += sum_of(r->x + s * r->stride + i * L, L);
+        const REAL mean = (REAL)(total / n);
+        for (long s = 0; s < B; s++) {
+            const REAL *x = r->x + s * r->stride + i * L;
+            squares += product_of(x, x, mean, L);
+        }
+        const REAL var = (REAL)(squares / n), inverse = 1 / ROOT(var + epsilon), scale = r->W[i], shift = r->b[i];
+        REAL *means = statistics + h->kh, *variances = statistics + h->kw;
+        means[i] = towards(means[i], mean, momentum);
+        variances[i] = towards(variances[i], var * (REAL)(n / (n - 1)), momentum);
+        r->inverse[i] = inverse;
+        for (long s = 0; s < B; s++) {
+            const REAL *x = r->x + s * r->stride + i * L;
+            REAL *restrict hat = r->d + s * r->stride + i * L, *restrict to = y + s * ys + i * L;
+            for (long k = 0; k < L; k++) hat[k] = (x[k] - mean) * inverse, to[k] = hat[k] * scale + shift;
+        }
+    }
+}
+
+static void norm_backward(const Layer *h, const Room *r, long B, const REAL *d, long ds, REAL keep, int first) {
+    const long L = h->w;
+    const double n = (double)(B * L);
+    for (long i = 0; i < h->i; i++) {
+        double scale = 0, shift = 0;
+        for (long s = 0; s < B; s++) {
+            const REAL *g = d + s * ds + i * L, *hat = r->d + s * r->stride + i * L;
+            scale += product_of(g, hat, 0, L), shift += sum_of(g, L);
+        }
+        const REAL factor = r->W[i] * r->inverse[i], along = (REAL)(scale / n), all = (REAL)(shift / n);
+        for (long s = 0; s < B && !first; s++) {
+            const REAL *g = d + s * ds + i * L, *hat = r->d + s * r->stride + i * L;
+            REAL *restrict dx = r->dx + s * r->stride + i * L;
+            for (long k = 0; k < L; k++) dx[k] = factor * (g[k] - all - hat[k] * along);
+        }
+        r->T[i] = (r->K ? r->T[i] * r->K[i] + r->F[i] : r->T[i] * keep) - (REAL)scale;
+        r->tb[i] = (r->K ? r->tb[i] * r->Kb[i] + r->Fb[i] : r->tb[i] * keep) - (REAL)shift;
+    }
+}
+
 /* -- ReLU, max-pool and the loss */
 
 static void relu(REAL *x, long n) {
@@ -485,6 +565,10 @@ static void lay_out(Heap *heap, const Layer *layers, State *states, long n, long
         if (h->kind == DENSE) {
             r->width = UP(h->out);
             get_weights(heap, r, h->in * r->width, r->width, springs, kind);
+        } else if (h->kind == NORM) {
+            r->d = get(heap, B * r->stride, sizeof(REAL));
+            r->inverse = get(heap, h->i, sizeof(REAL));
+            get_weights(heap, r, h->i, h->i, springs, kind);
         } else if (h->kind == POOL) {
             r->largest = get(heap, B * h->out, sizeof(int32_t));
         } else if (h->kind == CONVOLUTION) {
@@ -536,6 +620,8 @@ static void take(const Layer *h, long width, const REAL *row, REAL *W, REAL *b) 
     } else if (h->kind == CONVOLUTION) {
         memcpy(W, row + h->weight, h->o * h->i * h->kh * h->kw * sizeof(REAL));
         if (h->bias >= 0) memcpy(b, row + h->bias, h->o * sizeof(REAL));
+    } else if (h->kind == NORM) {
+        memcpy(W, row + h->weight, h->i * sizeof(REAL)), memcpy(b, row + h->bias, h->i * sizeof(REAL));
     }
 }
 
@@ -547,6 +633,7 @@ static void give(const Layer *h, long width, const REAL *W, const REAL *b, const
         transpose(W + from, h->in, real, P, base ? base + from : 0, row + h->weight + from, h->in);
     }
     if (h->kind == CONVOLUTION) less(W, h->o * h->i * h->kh * h->kw, base, row + h->weight);
+    if (h->kind == NORM) less(W, h->i, base, row + h->weight), less(b, h->i, bias, row + h->bias);
     if (h->kind <= CONVOLUTION && h->bias >= 0) less(b, h->kind == DENSE ? h->out : h->o, bias, row + h->bias);
 }
 
@@ -565,13 +652,14 @@ static void apply(const Rule *rule, long n, REAL *restrict W, REAL *restrict T, 
 }
 
 static REAL step(const Layer *layers, State *states, long n, long first, const int64_t *y, long B, const Rule *rule,
-                 const int64_t *keys) {
+                 const int64_t *keys, REAL *statistics) {
     REAL keep = (REAL)rule->keep;
     for (long l = 0; l < n; l++) {
         const Layer *h = layers + l;
         State *s = states + l;
         REAL *out = s[1].given;
         if (h->kind == DENSE) dense_forward(h, &s->room, B, out, s[1].stride);
+        else if (h->kind == NORM) norm_forward(h, &s->room, B, out, s[1].stride, statistics);
         else if (h->kind == POOL) pool_forward(h, &s->room, B, out, s[1].stride);
         else if (h->kind == RELU) for (long b = 0; b < B; b++) relu(s->given + b * s->stride, h->in);
         else if (h->kind == DROP) drop(h, s->given, s->stride, B, keys);
@@ -588,6 +676,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
         State *s = states + l;
         long ds = s[1].stride;
         if (h->kind == DENSE) dense_backward(h, &s->room, B, d, ds, keep, l == first);
+        else if (h->kind == NORM) norm_backward(h, &s->room, B, d, ds, keep, l == first);
         else if (h->kind == POOL) pool_backward(h, &s->room, B, d, ds);
         else if (h->kind == DROP) drop(h, d, ds, B, keys);
         else if (h->kind == RELU) {
@@ -609,7 +698,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
     }
     for (long l = first; l < n && rule->kind != PLAIN; l++) {
         Room *r = &states[l].room;
-        if (layers[l].kind > CONVOLUTION) continue;
+        if (layers[l].kind > NORM) continue;
         apply(rule, r->weights, r->W, r->T, r->m, r->v);
         apply(rule, layers[l].bias >= 0 ? r->biases : 0, r->b, r->tb, r->mb, r->vb);
     }
@@ -618,7 +707,7 @@ static REAL step(const Layer *layers, State *states, long n, long first, const i
 
 /* Memory of a client begins anew: gradients at 0, moments as they were when its last round ended. */
 static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, const REAL *second) {
-    if (h->kind > CONVOLUTION || rule->kind == PLAIN) return;
+    if (h->kind > NORM || rule->kind == PLAIN) return;
     memset(r->T, 0, r->weights * sizeof(REAL)), memset(r->tb, 0, r->biases * sizeof(REAL));
     if (rule->kind == MOMENTUM) take(h, r->width, first, r->T, r->tb);
     if (rule->kind == ADAM) take(h, r->width, first, r->m, r->mb), take(h, r->width, second, r->v, r->vb);
@@ -627,12 +716,12 @@ static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, 
 /* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. Plain SGD makes
  * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Adam reads and writes its
  * moments, momentum -lr times its own. `factors` has Adam's scale and small for every client and step, `keys` those
- * of dropout. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
+ * of dropout; `statistics` are BatchNorm's running ones, read and written. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
               int64_t start_stride, int64_t kind, double gain, double keep, double decay, double beta1, double beta2,
               const REAL *K, const REAL *F, const double *factors, REAL *moment1, REAL *moment2, int64_t moment_stride,
-              const int64_t *keys, int64_t drops, REAL *out, int64_t out_stride, int64_t shared, REAL *loss) {
+              const int64_t *keys, int64_t drops, REAL *statistics, int64_t statistics_stride, REAL *out, int64_t out_stride, int64_t shared, REAL *loss) {
     Heap heap = {0, 0};
     Rule rule = {kind, keep, gain, decay, beta1, beta2, 0, 0};
     State *states = calloc(n + 1, sizeof(State));
@@ -642,7 +731,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
         heap.memory = calloc(1, heap.bytes + 64), heap.bytes = 0, wrong = !heap.memory;
     }
     long first = 0;
-    while (layers[first].kind > CONVOLUTION) first++;
+    while (layers[first].kind > NORM) first++;
     if (!wrong) lay_out(&heap, layers, states, n, B, K != 0, kind);
     for (long l = 0; l < n && K && !wrong; l++) {
         Room *r = &states[l].room;
@@ -666,7 +755,10 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
                 wrong |= y[count] < 0 || y[count] >= layers[n - 1].out ? 2 : 0;
             }
             if (factors) rule.scale = factors[2 * (c * J + j)], rule.small = factors[2 * (c * J + j) + 1];
-            if (count && !wrong) total += step(layers, states, n, first, y, count, &rule, keys + (c * J + j) * drops);
+            if (count && !wrong) {
+                const int64_t *own = keys + (c * J + j) * drops;
+                total += step(layers, states, n, first, y, count, &rule, own, statistics + c * statistics_stride);
+            }
         }
         for (long l = 0; l < n; l++) {
             Room *r = &states[l].room;

@@ -1,16 +1,15 @@
 """Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, ReLUs, max-pools and dropout under a
-cross-entropy.
-Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result does not depend on which
-other clients are trained, to the bit.
+`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout
+under a cross-entropy. Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result
+does not depend on which other clients are trained, to the bit.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.backprop import Stack
+from turnout.engine.batch_norm import BatchNorm
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
@@ -40,7 +40,7 @@ ARGUMENTS = (
     *(pointer, whole, whole, pointer, whole),  # batches
     *(pointer, whole),  # first weights
     *(whole, real, real, real, real, real, pointer, pointer),  # `StepRule`
-    *(pointer, pointer, pointer, whole, pointer, whole),  # `StepTensors`
+    *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # `StepTensors`
     *(pointer, whole, whole, pointer),  # weights and losses
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
@@ -68,7 +68,7 @@ class NativeLayer:
         return [getattr(self, field.name) for field in fields(self)]
 
 
-DENSE, CONVOLUTION, RELU, POOL, DROP = range(5)
+DENSE, CONVOLUTION, NORM, RELU, POOL, DROP = range(6)
 PLAIN, MOMENTUM, ADAM = range(3)
 
 
@@ -77,7 +77,7 @@ def native_layers(
 ) -> list[NativeLayer] | None:
     """A model's layers for samples of a shape; None if one of them is not written in C. `keys`: those of dropout."""
     slots = {slot.name: slot for slot in layout.slots}
-    layers, shape, written = [], tuple(shape), set()
+    layers, shape, written, said = [], tuple(shape), set(), 0
 
     def weights(layer: Dense | Convolution) -> tuple[int, int, int]:
         """The number of outputs, and the columns where weight and bias begin (-1: no bias)."""
@@ -93,9 +93,16 @@ def native_layers(
             layers.append(NativeLayer(RELU, size, size))
         elif isinstance(layer, Drop) and layer.key in keys:
             least, gain = hashed(layer.p)
-            bits = int.from_bytes(struct.pack("<d", gain), "little", signed=True)
             each = prod(shape[1:]) if layer.whole_channels else 1
-            layers.append(NativeLayer(DROP, size, size, i=list(keys).index(layer.key), o=least, h=bits, w=each))
+            place = list(keys).index(layer.key)
+            layers.append(NativeLayer(DROP, size, size, i=place, o=least, h=_bits(gain), w=each))
+        elif isinstance(layer, BatchNorm):
+            names, each = (f"{layer.name}.weight", f"{layer.name}.bias"), prod(shape[1:])
+            written.update(names)
+            weight, bias = (slots[name].start for name in names)
+            told = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
+            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **told))
+            said += 2 * shape[0]
         elif isinstance(layer, Dense) and len(shape) == 1:
             o, weight, bias = weights(layer)
             layers.append(NativeLayer(DENSE, size, o, weight, bias))
@@ -112,6 +119,11 @@ def native_layers(
         else:
             return None
     return layers if written == slots.keys() else None  # every parameter must belong to a layer
+
+
+def _bits(number: float) -> int:
+    """A float64 as the whole number that has the same bits."""
+    return int.from_bytes(struct.pack("<d", number), "little", signed=True)
 
 
 @dataclass(frozen=True)
@@ -161,11 +173,27 @@ def in_c(optimizer: Optimizer) -> bool:
 @dataclass(frozen=True)
 class StepTensors:
     """What a chunk's steps need beside weights and samples: optimizer state (overwritten), steps made before, keys of
-    dropout [c, J, k]."""
+    dropout [c, J, k], and BatchNorm's statistics (overwritten)."""
 
     slots: Tensors
     count_c: Tensor
     keys_cJk: Tensor | None
+    states: Tensors = field(default_factory=dict)
+
+    def statistics(self, norms: Sequence[str], dtype: torch.dtype) -> Tensor | None:
+        """Running means and variances, one layer after another [c, S]."""
+        rows = [self.states[f"{norm}.running_{s}"] for norm in norms for s in ("mean", "var")]
+        return torch.cat(rows, 1).to(dtype) if rows else None
+
+    def keep(self, norms: Sequence[str], statistics_cS: Tensor, batches_c: Tensor) -> None:
+        """Write the statistics back after so many batches."""
+        first = 0
+        for norm in norms:
+            for name in (f"{norm}.running_{s}" for s in ("mean", "var")):
+                value = self.states[name]
+                value.copy_(statistics_cS[:, first : first + value.shape[1]])
+                first += value.shape[1]
+            self.states[f"{norm}.num_batches_tracked"].add_(batches_c)
 
     def factors(self, rule: StepRule, steps: int) -> Tensor | None:
         """Adam's two factors for every client and step [c, J, 2]."""
@@ -183,6 +211,7 @@ class NativeSteps:
     layout: Layout
     shape: tuple[int, ...]  # of a sample
     layers: Tensor  # [layers, fields of a NativeLayer]
+    norms: tuple[str, ...] = ()  # its BatchNorm layers
 
     @classmethod
     def of(cls, stack: Stack, layout: Layout, x: Tensor, keys: Sequence[str] = ()) -> NativeSteps | None:
@@ -193,7 +222,8 @@ class NativeSteps:
         layers = native_layers(stack, layout, x.shape[1:], keys)
         if layers is None or train_function(x.dtype) is None:
             return None
-        return cls(layout, tuple(x.shape[1:]), torch.tensor([layer.numbers() for layer in layers]))
+        norms = tuple(layer.name for layer in stack.layers if isinstance(layer, BatchNorm))
+        return cls(layout, tuple(x.shape[1:]), torch.tensor([layer.numbers() for layer in layers]), norms)
 
     def takes(self, samples: Samples, start: Tensor) -> bool:
         """Whether samples and first weights have the types and memory layout that C expects."""
@@ -223,6 +253,7 @@ class NativeSteps:
         keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         moments = [*beside.slots.values(), *[None] * 2][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
+        statistics_cS = beside.statistics(self.norms, start_cP.dtype)
         if "momentum" in beside.slots:  # C keeps -lr times it
             beside.slots["momentum"].mul_(-rule.lr)
         wrong = run(
@@ -231,6 +262,7 @@ class NativeSteps:
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
             *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), *rule.numbers(), *springs),
             *(_at(factors), *map(_at, moments), stride, _at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
+            *(_at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
             *(at(out_cP), out_cP.stride(0), shared, at(loss_c)),
         )
         if wrong == 1:
@@ -239,6 +271,8 @@ class NativeSteps:
             raise IndexError("a label is outside the model's scores")
         if "momentum" in beside.slots:
             beside.slots["momentum"].mul_(-1 / rule.lr)
+        if statistics_cS is not None:
+            beside.keep(self.norms, statistics_cS, (batches.size_cJ > 0).sum(1))
         return loss_c
 
 

@@ -104,6 +104,11 @@ class Term(Protocol):
         taken in C. None for any other term. `start_cP` has one row where all start from the same weights."""
         ...
 
+    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        """(d [c, P], e [P] or None) where `correct` adds e - d at every step, and `settle` does nothing: a GPU can take
+        such a step at once. None for any other term."""
+        ...
+
     def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
         """After the optimizer's step: change the weights `at.x_cP` in place (a proximal step, say)."""
         ...
@@ -178,6 +183,9 @@ class Stateless:
         return grad_cP
 
     def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
         return None
 
     def settle(self, at: At, down: Tensors, mine: Tensors) -> None:

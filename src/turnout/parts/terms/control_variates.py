@@ -67,6 +67,9 @@ class Scaffold(Stateless):
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP.sub_(mine["c"]).add_(down["c"])
 
+    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        return mine["c"], down["c"]
+
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         if self.option == 1:
             new_cP = at.full_gradient(at.start_cP.expand_as(at.x_cP))
@@ -125,6 +128,9 @@ class VRLSGD(Stateless):
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP.sub_(mine["delta"])
+
+    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        return mine["delta"], None
 
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": mine["delta"] + mean_step(at)}

@@ -50,6 +50,9 @@ def pack(bit_CN: Tensor) -> Tensor:
     >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
     tensor([[131]], dtype=torch.uint8)
     """
+    if bit_CN.is_cuda:  # few launches
+        place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=bit_CN.device)
+        return (bit_CN.unflatten(1, (-1, 8)) << place_8).sum(2, dtype=torch.uint8)
     byte_CB = bit_CN[:, 0::8] << 7
     for place in range(1, 8):
         byte_CB |= bit_CN[:, place::8] << (7 - place)
@@ -77,6 +80,13 @@ def bytes_of(float_CF: Tensor) -> Tensor:
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
     """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
     waste = bit_CN.shape[1] - 1
+    if bit_CN.is_cuda and widest > 1:  # all places at once: few launches
+        place_W = torch.arange(widest, device=bit_CN.device)
+        left_CXW = width_CX[:, :, None] - 1 - place_W
+        column_CXW = torch.where(left_CXW >= 0, at_CX[:, :, None] + place_W, waste)
+        bit_CXW = (value_CX[:, :, None] >> left_CXW.clamp(min=0)) & 1
+        bit_CN.scatter_(1, column_CXW.flatten(1), bit_CXW.to(torch.uint8).flatten(1))
+        return
     for place in range(widest):
         left_CX = width_CX - 1 - place
         column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
