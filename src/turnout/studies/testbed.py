@@ -83,13 +83,13 @@ def plan(scale: str) -> Plan:
     tuning = {tuned(rate): experiments(scale, rate)[FEDAVG] for rate in size.rates}
     bed = size.bed
     notes = [
-        f"digits, {size.devices} devices with {CLASSES} classes each, all of them in every round, E = 1, batches of 20, "
-        f"two hidden layers of {size.hidden} with BatchNorm after the first (the paper's 2NN on Raspberry Pis)",
+        f"digits, {size.devices} devices with {CLASSES} classes each, all of them in every round, E = 1, batches of "
+        f"20, two hidden layers of {size.hidden} with BatchNorm after the first (the paper's 2NN on Raspberry Pis)",
         f"links of {bed.mbps:g} Mbit/s each way, {bed.step_seconds:g} s a step: every device is a process in a network "
         "namespace of its own, whose cable `tc` shapes; where that is not allowed, the device waits as long",
         f"FedAvg's learning rate in {size.rates} is chosen in one process on two seeds from {TUNING_SEEDS} on",
-        f"rounds and seconds to a mean personal accuracy of {100 * TARGET:g} %, or all {size.rounds} rounds where it is "
-        "not reached; accuracy is that of the replay of each deployment, which must give the same model to the bit",
+        f"rounds and seconds to a mean personal accuracy of {100 * TARGET:g} %, or all {size.rounds} rounds where it "
+        "is not reached; accuracy is that of the replay of each deployment, which must give the same model to the bit",
         "a round is split along its slowest device; waiting: until messages are picked up and handed over",
     ]
     return Plan([Part("tuning", on_cpu(tuning), 2, TUNING_SEEDS)], notes)
@@ -167,6 +167,11 @@ def seconds_to(seen: Look) -> float:
     return rounds_to(seen) * a_round(seen)
 
 
+def _end(name: str) -> Callable[[Look], float]:
+    """The last of some accuracies, in points."""
+    return lambda seen: 100 * float(seen[name][-1])
+
+
 def rows(scale: str, curves: Curves) -> list[Row]:
     found = []
     for method in METHODS:
@@ -182,7 +187,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         found.append(row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6)))
         found.append(row(method, "rounds to target", curves.seen(method, rounds_to)))
         found.append(row(method, "s to target", curves.seen(method, seconds_to)))
-        found.append(row(method, "last accuracy, %", curves.seen(method, lambda one: 100 * float(one["accuracy"][-1]))))
+        found.append(row(method, "last accuracy, %", curves.seen(method, _end("accuracy"))))
     shaped = [
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
     ]
@@ -206,7 +211,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         return [curves.seen(method, number) for method in METHODS]
 
     each, rounds, seconds = of(a_round), of(rounds_to), of(seconds_to)
-    ends = {name: curves.seen(MTFL, lambda one, name=name: 100 * float(one[name][-1])) for name in ("last", "accuracy")}
+    ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
     return [
         better(words[0], each[1], each[0], "s"),
         better(words[1], each[0], each[2], "s"),
