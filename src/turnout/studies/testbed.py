@@ -52,7 +52,7 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=50.0, step_seconds=0.0)),
+    "smoke": Size(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
     "small": Size(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
     "paper": Size(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
 }
