@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def test_the_demonstration(tmp_path):
 class Deployment:
     """An app in a folder, with a server and any devices."""
 
-    def __init__(self, folder: Path, tls: bool, rounds: int, **settings):
+    def __init__(self, folder: Path, tls: bool, rounds: int, in_memory: bool = False, **settings):
         self.folder, self.processes = folder, list[Process]()
         experiment = demo_experiment(rounds).but(
             runtime=Flower(clients=3, server_data=True, round_seconds=40.0, request_seconds=30.0, **settings)
@@ -49,7 +50,9 @@ class Deployment:
         if tls:
             self.certify("server", "127.0.0.1")
         certificates = Tls(folder / "certificates") if tls else None
-        self.place = ServerPlace(folder / "app", folder / "server", port=free_port(), tls=certificates)
+        self.place = ServerPlace(
+            folder / "app", folder / "server", port=free_port(), tls=certificates, in_memory=in_memory
+        )
         self.serving = Serving(self.place, folder / "experiment.toml", folder / "run", folder / "devices")
 
     def certify(self, *words: str) -> None:
@@ -128,3 +131,26 @@ def test_a_stock_node_works_too(tmp_path):
         assert warm.runs
     with Records.read(deployment.folder / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [2, 2]
+
+
+def test_a_superlink_in_memory_may_die_too(tmp_path):
+    """It has forgotten nodes and keys: keys are registered again, and devices come back as other nodes."""
+    deployment = Deployment(tmp_path / "app", tls=True, rounds=5, in_memory=True, start_with=2, least=2)
+    (deployment.folder / "devices").mkdir()
+    for name in ("0", "1"):
+        deployment.certify("device", name)
+        public = deployment.folder / "certificates" / f"{name}.key.pub"
+        (deployment.folder / "devices" / f"{name}.pub").write_text(public.read_text())
+    with deployed(deployment):
+        for name in ("0", "1"):
+            file = deployment.device(name, name)
+            watched = [sys.executable, "-m", "turnout", "device", "run", str(file), "--pause", "1"]
+            deployment.start(file, watched)
+        deployment.until(2)
+        assert deployment.serving.superlink is not None
+        deployment.serving.superlink.kill()
+        deployment.until(5)
+    assert not (deployment.folder / "server" / "superlink.db").exists()
+    with Records.read(deployment.folder / "run" / "records.sqlite") as records:
+        assert [client for _, client, kind, _ in records.events() if kind == "join"] == [0, 1]
+        assert records.column("answered").tolist()[-1] == 2
