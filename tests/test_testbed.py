@@ -22,7 +22,7 @@ from turnout.studies import testbed
 from turnout.studies.running import Findings, run_study
 from turnout.studies.study import Curve, Curves
 
-PARTS = {"download": 1.0, "training": 5.0, "upload": 1.0, "waiting": 0.5, "server": 0.5}
+PARTS = {"download": 1.0, "training": 5.0, "upload": 1.0, "server": 1.0}
 
 
 def seen(times: dict[str, float], accuracy: list[float]) -> dict[str, np.ndarray]:

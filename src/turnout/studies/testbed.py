@@ -4,8 +4,8 @@ Every run is a deployment on this machine (deploy/testbed.py): a real SuperLink 
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
 bytes) and independent devices. FedAvg's learning rate is chosen in one process, on seeds of its own.
 
-A round is split along its slowest device: download, training, upload; what passes until messages are picked up; and the
-server's part. The claims were written before the first run.
+A round is split along its slowest device, as in the paper: download (from when the server has handed its messages over
+until training begins), training, upload, and the server's part. The claims were written before the first run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turnout.studies.published import TABLE_2_TESTBED
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
-PHASES = ("download", "training", "upload", "waiting", "server")
+PHASES = ("download", "training", "upload", "server")
 TARGET = 0.9  # mean accuracy of clients' own models on their own test data
 CLASSES = 4  # a client
 TUNING_SEEDS = 100  # the first of the seeds that FedAvg's rate is chosen on
@@ -90,7 +90,8 @@ def plan(scale: str) -> Plan:
         f"FedAvg's learning rate in {size.rates} is chosen in one process on two seeds from {TUNING_SEEDS} on",
         f"rounds and seconds to a mean personal accuracy of {100 * TARGET:g} %, or all {size.rounds} rounds where it "
         "is not reached; accuracy is that of the replay of each deployment, which must give the same model to the bit",
-        "a round is split along its slowest device; waiting: until messages are picked up and handed over",
+        "a round is split along its slowest device; download: until training begins, being picked up included; server: "
+        "handing messages over, averaging; the last round is left out, as its evaluation would count",
     ]
     return Plan([Part("tuning", on_cpu(tuning), 2, TUNING_SEEDS)], notes)
 
@@ -141,11 +142,11 @@ def _phases(clients: dict[str, np.ndarray], rounds: dict[str, np.ndarray], t: in
     mine = clients["round"] == t
     i = np.flatnonzero(mine)[np.nanargmax(clients["reply_seconds"][mine])]
     after = np.flatnonzero((clients["round"] == t + 1) & (clients["client"] == clients["client"][i]))
-    whole, down, train = (float(clients[f"{name}_seconds"][i]) for name in ("reply", "download", "training"))
+    whole, train = (float(clients[f"{name}_seconds"][i]) for name in ("reply", "training"))
     up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # told with the next reply
     last = t == int(rounds["round"].max())
     server = math.nan if last else float(rounds["seconds"][rounds["round"] == t][0]) - whole
-    return [down, train, up, whole - down - train - up, server]
+    return [whole - train - up, train, up, server]
 
 
 def usual(phase: str) -> Callable[[Look], float]:
