@@ -21,7 +21,9 @@ from turnout.runtimes.flower.settings import Flower
 class Deployment:
     """An app in a folder, with a server and any devices; `host`: another address that devices may use."""
 
-    def __init__(self, folder: Path, tls: bool, rounds: int, host: str | None = None, **settings: Any):
+    def __init__(
+        self, folder: Path, tls: bool, rounds: int, host: str | None = None, in_memory: bool = False, **settings: Any
+    ):
         self.folder, self.processes = folder, list[Process]()
         given = {"clients": 3, "server_data": True, "round_seconds": 40.0, "request_seconds": 30.0} | settings
         data = Digits(clients=max(DEVICES, given["clients"]))
@@ -32,7 +34,9 @@ class Deployment:
             self.certify("server", host or "127.0.0.1")
         certificates = Tls(folder / "certificates") if tls else None
         listens = "127.0.0.1" if host is None else "0.0.0.0"
-        self.place = ServerPlace(folder / "app", folder / "server", listens, free_port(), certificates)
+        self.place = ServerPlace(
+            folder / "app", folder / "server", listens, free_port(), certificates, in_memory=in_memory
+        )
         self.serving = Serving(self.place, folder / "experiment.toml", folder / "run", folder / "devices")
 
     def certify(self, *words: str) -> None:

@@ -28,7 +28,7 @@ from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
-from turnout.world.devices.observed import devices_of
+from turnout.world.devices.observed import Observation, devices_of
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
 
@@ -391,6 +391,15 @@ def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_
     assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
     with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
         devices_of(observations(records, experiment, None))
+
+
+def test_devices_that_send_nothing_have_a_latency(tmp_path):
+    """Independent clients: 2 s of training, 4 s until their answers are there, no byte of a model either way."""
+    seen = Observation("0", samples=32, bytes_down=0, bytes_up=0, train_seconds=2.0, link_seconds=4.0)
+    write_devices(tmp_path / "fleet.csv", devices_of([seen]).rows)
+    draw = to.devices.DeviceFile(str(tmp_path / "fleet.csv")).draw(torch.tensor([0]), 0, 0)
+    assert 2 * float(draw.latency_C[0]) == 4.0
+    assert float(draw.up_C[0]) > 0
 
 
 def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from deployments import Deployment, deployed
@@ -62,3 +64,22 @@ def test_a_stock_node_works_too(tmp_path):
         assert warm.runs
     with Records.read(deployment.folder / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [2, 2]
+
+
+def test_a_superlink_in_memory_may_die_too(tmp_path):
+    """It has forgotten nodes and keys: keys are registered again, and devices come back as other nodes."""
+    deployment = Deployment(tmp_path / "app", tls=True, rounds=5, in_memory=True, start_with=2, least=2)
+    deployment.let_in("0", "1")
+    with deployed(deployment):
+        for name in ("0", "1"):
+            file = deployment.device(name, name)
+            watched = [sys.executable, "-m", "turnout", "device", "run", str(file), "--pause", "1"]
+            deployment.start(file, watched)
+        deployment.until(2)
+        assert deployment.serving.superlink is not None
+        deployment.serving.superlink.kill()
+        deployment.until(5)
+    assert not (deployment.folder / "server" / "superlink.db").exists()
+    with Records.read(deployment.folder / "run" / "records.sqlite") as records:
+        assert [client for _, client, kind, _ in records.events() if kind == "join"] == [0, 1]
+        assert records.column("answered").tolist()[-1] == 2

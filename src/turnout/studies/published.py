@@ -76,3 +76,10 @@ TABLE_3_LABELS: dict[str, tuple[float, float]] = {
 
 # Paper 002, Table 4: on a Raspberry Pi 2.
 TABLE_4_LABELS = {"s an epoch": 1.8, "ms an inference": 15.0}
+
+# Paper 004, Table 2, MNIST on Raspberry Pis: seconds a round, and percent of them in each phase.
+TABLE_2_TESTBED: dict[str, dict[str, float]] = {
+    "FedAvg": {"round": 30, "download": 5, "training": 88, "upload": 6, "server": 1},
+    "MTFL": {"round": 38, "download": 11, "training": 76, "upload": 12, "server": 1},
+    "Independent": {"round": 29},
+}

@@ -177,9 +177,8 @@ def run_plan(
         if not variants:
             continue
         title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
-        done = finished_runs(
-            RunPlan(title, planned_runs(variants, seeds), folder), jobs=jobs, quiet=quiet, data_dir=data_dir
-        )
+        play = part.play or finished_runs
+        done = play(RunPlan(title, planned_runs(variants, seeds), folder), jobs=jobs, quiet=quiet, data_dir=data_dir)
         failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without the advice
         missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
         for entry, run in done.runs.items():

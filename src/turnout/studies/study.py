@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
+from turnout.running.plan import RunPlan
 from turnout.running.result import Run
+from turnout.running.runs import Outcome
 from turnout.runtimes.settings import InProcess
 from turnout.statistics.paired import BySeed
 from turnout.studies.claims import NOT_RUN, Claim
@@ -25,14 +29,24 @@ from turnout.studies.claims import NOT_RUN, Claim
 SCALES = ("smoke", "small", "paper")
 
 
+class Play(Protocol):
+    """How the runs of a plan are made; what is complete already is not made again."""
+
+    def __call__(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome: ...
+
+
 @dataclass(frozen=True)
 class Part:
-    """Experiments that are run with the same seeds, from `first_seed` on: a folder of runs."""
+    """Experiments that are run with the same seeds, from `first_seed` on: a folder of runs.
+
+    play  how they are run, where that is not in this program (on devices, say)
+    """
 
     name: str
     variants: Mapping[str, Experiment]
     seeds: int
     first_seed: int = 0
+    play: Play | None = None
 
     @property
     def seed_range(self) -> range:

@@ -18,6 +18,7 @@ from turnout.world.devices.base import BYTES_OF_MEGABIT
 from turnout.world.devices.device_file import DeviceRow
 
 SHORTEST = 1e-6  # seconds: what is faster than this was not measured
+UNKNOWN = 10.0  # megabits a second of a link over which nothing was seen to go
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def _device(client: str, seen: list[Observation]) -> DeviceRow:
         up = median(s.bytes_up / max(s.upload_seconds or 0.0, SHORTEST) for s in apart)
     else:
         down = up = median((s.bytes_down + s.bytes_up) / max(s.link_seconds, SHORTEST) for s in seen)
+    if not down or not up:  # nothing was sent, which took its time nevertheless
+        return DeviceRow(client, speed, UNKNOWN, UNKNOWN, 0.5 * median(s.link_seconds for s in seen), seen[0].tier)
     return DeviceRow(client, speed, down / BYTES_OF_MEGABIT, up / BYTES_OF_MEGABIT, 0.0, seen[0].tier)
 
 
