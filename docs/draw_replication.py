@@ -61,7 +61,7 @@ def panel(title: str, page: str, columns: tuple[str, ...]) -> str:
     every = [
         v for column in found.values() for p in column for v in (p.published, p.ours - p.spread, p.ours + p.spread)
     ]
-    words, height = legend([(column, i) for i, column in enumerate(columns)]) if len(columns) > 1 else ("", 0)
+    words, height = legend([(column, i, "") for i, column in enumerate(columns)]) if len(columns) > 1 else ("", 0)
     low, high = min(0.0, *every), max(every)
     x = make_axis(low, high, LEFT, WIDTH - RIGHT)
     y = make_axis(low, high, HEIGHT - BOTTOM, 36 + height)
