@@ -270,7 +270,7 @@ def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -
     (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
     race = read_race("advice", tmp_path)
     assert race.said == "the race goes on: 3 runs have ended"
-    assert race.rows == [["FedAvg", "2", "0.6", ""], ["scheme C", "1", "0.9", ""]]
+    assert race.rows == [["FedAvg", "2", "60.0 %", ""], ["scheme C", "1", "90.0 %", ""]]
     (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
     assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]
     (tmp_path / "advice.json").write_text("{}")

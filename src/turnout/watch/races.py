@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from turnout.records.glossary import Glossary
+from turnout.report.units import show
+
 TRIALS, ANSWER = "trials.jsonl", "advice.json"
 
 
@@ -49,7 +52,8 @@ def _going_on(name: str, trials: list[dict[str, Any]]) -> Race:
     for candidate, outcomes in found.items():
         means = [_mean([o["values"][m][-1] for o in outcomes if o.get("values", {}).get(m)]) for m in metrics]
         diverged = sum(bool(o.get("diverged")) for o in outcomes)
-        rows.append([candidate, str(len(outcomes)), *map(_words, means), str(diverged) if diverged else ""])
+        shown = [show(mean, Glossary().unit(metric)) for metric, mean in zip(metrics, means, strict=True)]
+        rows.append([candidate, str(len(outcomes)), *shown, str(diverged) if diverged else ""])
     header = ["candidate", "runs", *(m.replace("_", " ") for m in metrics), "diverged"]
     ended = "1 run has" if len(trials) == 1 else f"{len(trials):,} runs have"
     return Race(name, f"the race goes on: {ended} ended", header, rows)
