@@ -107,7 +107,11 @@ def campaign(options: argparse.Namespace, home: Path) -> dict[str, Any]:
         while True:
             running = [job for job in jobs.values() if job.poll() is None]
             seconds = time.monotonic() - began
-            found = together(home, jobs) | {"seconds": round(seconds), "running": len(running), "options": vars(options)}
+            found = together(home, jobs) | {
+                "seconds": round(seconds),
+                "running": len(running),
+                "options": vars(options),
+            }
             if options.out:
                 write_whole(Path(options.out), json.dumps(found, indent=2) + "\n")
             if not running or seconds > options.seconds + LAST:

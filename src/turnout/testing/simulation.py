@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -61,7 +62,9 @@ def _written(experiment: Experiment, folder: Path) -> Experiment:
     """The files of an experiment and its devices; the experiment on devices."""
     folder.mkdir()
     bare = experiment.but(world=World(experiment.world.data), runtime=one_process(experiment), stop=Stop())
-    settings = {"start_with": NODES, "server_data": True, "round_seconds": 120.0, "request_seconds": 60.0}
+    clients = experiment.world.data.load(experiment.seed, None).clients
+    settings: dict[str, Any] = {"clients": clients, "start_with": NODES, "server_data": True}
+    settings |= {"round_seconds": 120.0, "request_seconds": 60.0}
     found = for_devices(bare).but(**{f"runtime.{name}": value for name, value in settings.items()})
     write_whole(folder / "experiment.toml", to_toml(found))
     for i in range(NODES):
