@@ -133,6 +133,9 @@ def report(load: Load) -> None:
     with Records.read(load.out / "records.sqlite") as records:
         answered, evaluated = records.column("answered"), "global_accuracy" in records.metrics()
         accuracy = records.curve("global_accuracy")[1] if evaluated else []
+    if not len(answered):
+        print("no round ended within the limit")
+        return
     used, good = load.whole()
     print(
         f"{len(answered)} rounds, answered {min(answered)} to {max(answered)}, accuracy",
