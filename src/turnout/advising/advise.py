@@ -100,6 +100,7 @@ def advise(
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), jobs, folder, tune)
         cases = [case.lasting(plan.rounds) for case in cases]
         with Workers(jobs, Path(data_dir) if data_dir else None) as workers, Board(judge_for, quiet) as board:
+            board.read(facts.sentences())
             work = _Advising(
                 able, cases, Judge.of(judge_for, cases[0].experiment.task), plan, ledger, workers, board,
                 budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,

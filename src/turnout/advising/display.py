@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
@@ -34,6 +36,11 @@ class Board:
     def __exit__(self, *error: object) -> None:
         if self.live.is_started:
             self.live.stop()
+
+    def read(self, log: Sequence[str]) -> None:
+        """What the log says, and what was assumed about it: above the race, and there to stay."""
+        for line in log:
+            self.console.print(f"· {line}", highlight=False, markup=False)
 
     def begin(self, doing: str, runs: int, spent: float, budget: float) -> None:
         """A step begins: what is done, in how many runs."""
