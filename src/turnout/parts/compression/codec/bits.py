@@ -13,7 +13,6 @@ from torch import Tensor
 
 from turnout.errors import Mistake
 
-
 AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
 
 
