@@ -13,12 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import turnout as to
 from turnout.engine.dropout import keep_mask
 from turnout.engine.gpu import dense, pixels
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
+from turnout.engine.gpu.optimizer_steps import Pull, pulled_descent
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.machine import triton_tools
+from turnout.parts.terms.base import At
 
 
 @dataclass(frozen=True)
@@ -197,3 +200,30 @@ def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> 
     saved = own.forward(x.to(place.device), views)[1]
     own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, 1.0, 1.0, 1.0), first=False)
     return {name: value.cpu() for name, value in targets.items()}
+
+
+def test_terms_as_one_pull_are_their_corrections_one_after_another():
+    """k x - f - d is what springs and a drift add; on a GPU the whole step is a kernel."""
+    x, grad, start = drawn(3, 40), drawn(3, 40, seed=1), drawn(1, 30, seed=2)
+    terms = [to.Proximal(0.7), to.Elastic(0.3), to.Scaffold()]
+    down = {"elastic": {"U": drawn(30, seed=3), "V": drawn(30, seed=4), "Z": torch.ones(1)}}
+    down |= {"scaffold": {"c": drawn(30, seed=5)}}
+    mine = {"scaffold": {"c": drawn(3, 30, seed=6)}}
+    pull = Pull.of(terms, start, down, mine)
+    assert pull is not None
+    assert pull.own_cP is not None
+    at = At(x[:, :30], start, 0.1, 0, torch.ones(3), torch.ones(3), *[None] * 3)
+    corrected = grad.clone()
+    for term in terms:
+        corrected[:, :30] = term.correct(
+            corrected[:, :30].clone(), at, down.get(term.name, {}), mine.get(term.name, {})
+        )
+    whole = grad.clone()
+    whole[:, :30] += pull.stiff_P * x[:, :30] - pull.pull_P - pull.own_cP
+    close(whole, corrected)
+    assert Pull.of([to.Scaffold(), to.FedGATE()], start, down, mine | {"fedgate": {"delta": drawn(3, 30)}}) is None
+    if "kernels" in PLACES:
+        there = x.cuda()
+        on_gpu = Pull(pull.stiff_P.cuda(), pull.pull_P.cuda(), pull.own_cP.cuda())
+        pulled_descent(there, grad.cuda(), on_gpu, 0.1)
+        close(there.cpu(), x - 0.1 * corrected)

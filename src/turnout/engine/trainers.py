@@ -142,6 +142,8 @@ def place_of(settings: InProcess) -> Place:
             torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
+        # every client has weights of its own, which cannot lie in memory as cuDNN's recurrent kernels like them
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     keep_freed_memory()
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
 

@@ -87,6 +87,10 @@ def _locally(
     if spring is not None:
         expected = grad_cP[rows] + spring[0] * at.x_cP - spring[1]
         expect(torch.allclose(grad, expected, atol=1e-6), "spring: correct must add k w - f and nothing else")
+    drift = term.drift(down, mine)
+    if drift is not None:
+        expected = grad_cP[rows] - drift[0] + (0 if drift[1] is None else drift[1])
+        expect(torch.allclose(grad, expected, atol=1e-6), "drift: correct must add e - d and nothing else")
     term.settle(at, down, mine)
     up, kept = term.after(at, down, mine)
     _check_after(term, up, kept, blank, at)

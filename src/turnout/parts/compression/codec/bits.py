@@ -13,6 +13,8 @@ from torch import Tensor
 
 from turnout.errors import Mistake
 
+AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
+
 
 @dataclass(frozen=True)
 class Coded:
@@ -80,7 +82,7 @@ def bytes_of(float_CF: Tensor) -> Tensor:
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
     """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
     waste = bit_CN.shape[1] - 1
-    if bit_CN.is_cuda and widest > 1:  # all places at once: few launches
+    if bit_CN.is_cuda and widest > 1 and widest * at_CX.numel() <= AT_ONCE:  # few launches
         place_W = torch.arange(widest, device=bit_CN.device)
         left_CXW = width_CX[:, :, None] - 1 - place_W
         column_CXW = torch.where(left_CXW >= 0, at_CX[:, :, None] + place_W, waste)
