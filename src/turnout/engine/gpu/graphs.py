@@ -55,8 +55,7 @@ class GraphCache:
         """A copy of the rows `value` (or only room for them) that has the same address in every round."""
         key = (name, value.shape[1:], value.dtype, value.device)
         if key not in self._held or len(self._held[key]) < len(value):
-            empty = torch.empty(value.shape, dtype=value.dtype, device=value.device) if copy else _room(value)
-            self._held[key] = empty
+            self._held[key] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         held = self._held[key][: len(value)]
         return held.copy_(value) if copy else held
 
@@ -99,12 +98,6 @@ class GraphCache:
             torch.cuda.synchronize(own[0].device)
             return None
         return CapturedStep(graph, own, loss_c, list(fixed))
-
-
-def _room(like: Tensor) -> Tensor:
-    """Memory for rows of the same width that begin at multiples of 64 bytes: kernels read four numbers at a time."""
-    rows, width = like.shape
-    return torch.empty(rows, -(-width // 16) * 16, dtype=like.dtype, device=like.device)[:, :width]
 
 
 def _storage(value: Tensor) -> int:
