@@ -13,10 +13,11 @@ from rich.text import Text
 from turnout.config.check import check_settings
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.machine.lock import locked
 from turnout.machine.terminal import Terminal
 from turnout.machine.threads import cores
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import held, kept_if_used, new_folder, refuse_full
+from turnout.running.folder import LOCK_FILE, LOCK_SECONDS, held, kept_if_used, new_folder, refuse_full
 from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
 from turnout.running.messages import Place, in_order, messages_of
 from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
@@ -125,15 +126,19 @@ def say_warnings(folder: Path) -> None:
 
 @contextmanager
 def reported(folder: Path) -> Iterator[None]:
-    """Write the report and the picture of what there is in the end, also of a run that was interrupted or failed."""
+    """Write the report and the picture of what there is in the end, also of a run that was interrupted or failed.
+
+    Of two commands that began here at the same moment one was refused, and ends here too.
+    """
     from turnout.report import write_picture, write_report
 
     try:
         yield
     finally:
-        with suppress(Mistake):  # no records yet
-            write_report(folder)
-            write_picture(folder)
+        if folder.is_dir():
+            with suppress(Mistake), locked(folder / LOCK_FILE, LOCK_SECONDS):  # no records yet, or another's business
+                write_report(folder)
+                write_picture(folder)
 
 
 def run_many(
