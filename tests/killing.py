@@ -11,7 +11,7 @@ from pathlib import Path
 import turnout as to
 from turnout.config.read import to_toml
 from turnout.records.checkpoint import rounds_done
-from turnout.records.records import same
+from turnout.records.same import same
 
 
 def killed_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> tuple[Path, Path]:

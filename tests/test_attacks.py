@@ -15,7 +15,7 @@ from turnout.config.write import to_table
 from turnout.errors import Mistake
 from turnout.exchange import Assignment
 from turnout.parts.compression.base import Sending
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.runtimes.border import fault
 from turnout.tracks.building import refuse_simulation_only
 from turnout.tracks.prepare import prepare

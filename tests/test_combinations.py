@@ -26,7 +26,7 @@ from turnout.errors import Mistake
 from turnout.exchange import Download, Farewell, Told
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.round_log import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of

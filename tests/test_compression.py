@@ -17,7 +17,7 @@ from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import friends
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running.result import open_run
 from turnout.server.state import Server
 from turnout.studies.bytes import overshoot

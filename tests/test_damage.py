@@ -15,7 +15,8 @@ from turnout.cli import main
 from turnout.errors import Mistake
 from turnout.machine.sealed import Damaged, json_text, table_of
 from turnout.records.checkpoint import rounds_done
-from turnout.records.records import Records, same
+from turnout.records.records import Records
+from turnout.records.same import same
 
 Capture = pytest.CaptureFixture[str]
 SMALL = """

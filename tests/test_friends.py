@@ -22,7 +22,8 @@ from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends, random_projection
 from turnout.parts.substitution.base import Lent
 from turnout.parts.substitution.similarity_table import Pairs
-from turnout.records.records import Records, same
+from turnout.records.records import Records
+from turnout.records.same import same
 from turnout.rng import key, rng, uniform
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world

@@ -10,7 +10,7 @@ import pytest
 
 from commands import turnout, work_in
 from turnout.cli.planning import make_plan
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running.plan import write_plan
 
 Capture = pytest.CaptureFixture[str]

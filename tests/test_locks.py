@@ -17,7 +17,7 @@ import turnout as to
 from turnout.errors import Mistake
 from turnout.machine import lock
 from turnout.machine.lock import Busy, Holder, is_locked, locked
-from turnout.records.records import same
+from turnout.records.same import same
 
 PARENT = """
 import multiprocessing, os, signal, time

@@ -12,7 +12,8 @@ import torch
 import turnout as to
 from killing import killed_and_resumed
 from test_round import Control
-from turnout.records.records import Records, same
+from turnout.records.records import Records
+from turnout.records.same import same
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
 from worlds import EXACT

@@ -13,7 +13,7 @@ import turnout as to
 from turnout import testing
 from turnout.errors import Mistake
 from turnout.parts.mixing import distances
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running.memory import check_fits
 from turnout.tracks.weights import Weights
 from worlds import Coarse, gradient_of, own_models, play, ready, stopped_and_resumed, walk, world

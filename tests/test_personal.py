@@ -16,7 +16,7 @@ from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.engine.batches import address_batches
 from turnout.errors import Mistake
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.rng import key as address
 from turnout.running import stop_rules
 from turnout.types import Samples

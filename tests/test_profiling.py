@@ -9,7 +9,7 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running.profile import STAGES, read_profile
 
 

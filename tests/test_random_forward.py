@@ -15,7 +15,7 @@ import turnout as to
 from turnout.engine.batches import Batch, address_batches
 from turnout.engine.dropout import dropout_keys
 from turnout.errors import Mistake
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.types import Samples
 from worlds import EXACT, blobs, folder_run, play, ready, stopped_and_resumed, world
 

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import Mistake
 from turnout.records.glossary import Glossary
-from turnout.records.records import Records, export_turnout, same
+from turnout.records.observed import export_turnout
+from turnout.records.records import Records
+from turnout.records.same import same
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo

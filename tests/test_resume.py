@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from turnout.cli import main
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running.result import open_run
 
 Program = subprocess.Popen[str]

@@ -14,7 +14,7 @@ from turnout import testing
 from turnout.errors import Mistake
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Memoryless
-from turnout.records.records import same
+from turnout.records.same import same
 from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4

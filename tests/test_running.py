@@ -216,7 +216,7 @@ def test_an_error_that_is_not_the_main_metric_falls_too() -> None:
 
 
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
-    from turnout.records.records import same
+    from turnout.records.same import same
 
     variants = {"A": small(**{"algorithm.weighting": to.CompleteOnly()}), "C": small()}
     one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)

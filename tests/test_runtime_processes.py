@@ -17,7 +17,7 @@ import turnout as to
 from turnout.config.read import to_toml
 from turnout.recipes import cook
 from turnout.records.checkpoint import rounds_done
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running import loop
 from turnout.running.loop import FinishedRound
 from turnout.runtimes.keeping import KEPT

@@ -15,7 +15,7 @@ from score_worlds import score_world
 from turnout.cli import main
 from turnout.config.read import from_table, to_toml, with_setting
 from turnout.recipes.labels import DIGITS, animals_labels, labels
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
 

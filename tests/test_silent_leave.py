@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 import turnout as to
-from turnout.records.records import Records, same
+from turnout.records.records import Records
+from turnout.records.same import same
 from turnout.round_log import RoundRecord
 from turnout.tracks.prepare import prepare
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import turnout as to
 from turnout.errors import Mistake
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.server.state import Server
 from turnout.tracks.weights import Weights
 from worlds import Coarse, Given, gradient_of, kept_rows, play, ready, stopped_and_resumed, walk, world

@@ -24,7 +24,7 @@ from turnout.cli import main, outcome, planning, ranks
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import load_tensors
 from turnout.records.checkpoint import NAME
-from turnout.records.records import same
+from turnout.records.same import same
 from turnout.running import loop
 
 COUNT, KILL, FULL, ERROR = range(4)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from faults import EXPERIMENT, Counts
 
-from turnout.records.records import same
+from turnout.records.same import same
 
 RUNS = [f"weighting={scheme}/seed-0" for scheme in ("A", "C")]
 PATIENCE = 120.0  # seconds for a run that takes one

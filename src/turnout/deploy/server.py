@@ -14,7 +14,8 @@ from turnout.data.renumbered import InOrder
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
-from turnout.records.records import Records, export_events
+from turnout.records.observed import export_events
+from turnout.records.records import Records
 from turnout.running.result import Run
 from turnout.running.runs import run
 from turnout.runtimes.flower.link import Connection, Link, connected

@@ -9,7 +9,6 @@ Shape letters: C clients asked in a round.
 
 from __future__ import annotations
 
-import csv
 import marshal
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ import numpy as np
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.machine.files import replacing
 from turnout.machine.sealed import Damaged, digest
 from turnout.records.glossary import Glossary
 from turnout.records.schema import (
@@ -41,8 +39,6 @@ from turnout.records.schema import (
 )
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.task import MetricInfo
-from turnout.types import SILENTLY
-from turnout.world.turnout_csv import write_turnout
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
 
@@ -305,75 +301,6 @@ def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str,
         if key in place:
             columns.setdefault(name, [None] * len(place))[place[key]] = value
     return {name: as_column(values) for name, values in columns.items()}
-
-
-def export_turnout(records: Records, path: str | Path, names: Sequence[str] | None = None) -> Path:
-    """Write the observed turnout as the CSV `round,client,work` that `participation` can replay.
-
-    `names`: what clients are called, where the data says; a log of named clients is read by name.
-    """
-    path, rows = Path(path), records.turnout_rows()
-    named = ((t, names[int(client)], work) for t, client, work in rows) if names else rows
-    with replacing(path) as temporary:
-        write_turnout(temporary, named)
-    return path
-
-
-def export_events(
-    records: Records, path: str | Path, names: Sequence[str] | None = None, outside: Sequence[int] = ()
-) -> Path | None:
-    """Write who joined and left as the CSV `round,client,event` that an `EventLog` reads; None where nobody did.
-
-    `outside`: clients that never were members.
-    What the rules decided themselves (a client that was dropped, and joined again by itself) they decide again.
-    """
-    rows, there = [(0, names[c] if names else c, "outside") for c in outside], dict[int, str]()
-    for t, client, kind, detail in records.events():
-        event = {"join": "join", "return": "join", "leave": "leave"}.get(kind)
-        if event is None or there.get(client) == event:
-            continue
-        there[client] = event
-        word = "vanish" if event == "leave" and detail.startswith(SILENTLY) else event
-        rows.append((t, names[client] if names else client, word))
-    if not rows:
-        return None
-    with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("round", "client", "event"), *rows])
-    return Path(path)
-
-
-def same(a: str | Path, b: str | Path, show: int = 5) -> list[str]:
-    """The differences between two record files, times aside; an empty list means the runs are the same."""
-    found: list[str] = []
-    with Records.read(a) as left, Records.read(b) as right:
-        for table, keys in KEYS.items():
-            differences = list(_differences(left, right, table, keys))
-            found += differences[:show]
-            if len(differences) > show:
-                found.append(f"{table}: and {len(differences) - show} more")
-    return found
-
-
-def _differences(left: Records, right: Records, table: str, keys: tuple[str, ...]) -> Iterator[str]:
-    """Differences of one table; both files are read in the order of their keys, so that a run of any length fits."""
-    names = [row[1] for row in left.db.execute(f"PRAGMA table_info({table})") if row[1] != "seconds"]
-    timed = " WHERE name NOT LIKE '%seconds'" if "name" in keys else ""
-    query = f"SELECT {', '.join(names)} FROM {table}{timed} ORDER BY {', '.join(keys)}"
-    place = [names.index(key) for key in keys]
-    rows = [records.db.execute(query) for records in (left, right)]
-    a, b = (next(r, None) for r in rows)
-    while a is not None or b is not None:
-        key_a, key_b = (None if row is None else tuple(row[i] for i in place) for row in (a, b))
-        first = key_b is None or (key_a is not None and key_a <= key_b)
-        key = key_a if first else key_b
-        where = table + " " + ", ".join(f"{k} {v}" for k, v in zip(keys, key or (), strict=True))
-        if key_a == key_b and a is not None and b is not None:
-            pairs = zip(names, a, b, strict=True)
-            yield from (f"{where}: {name} is {x!r} and {y!r}" for name, x, y in pairs if x != y)
-            a, b = (next(r, None) for r in rows)
-        else:
-            yield f"{where}: only in {(left if first else right).path}"
-            a, b = (next(rows[0], None), b) if first else (a, next(rows[1], None))
 
 
 def _plain(value: Any) -> Any:

@@ -32,7 +32,8 @@ from turnout.machine.memory import give_back_freed_memory
 from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.records.now import end_now, keep_now
-from turnout.records.records import Records, export_events, export_turnout
+from turnout.records.observed import export_events, export_turnout
+from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
