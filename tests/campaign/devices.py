@@ -41,12 +41,12 @@ from turnout.records.records import Records
 from turnout.runtimes import wire
 from turnout.runtimes.flower.messages import HEAD, head_of
 
-ROUNDS, LAST_ACT = 16, 10  # after which round the last fault comes
+ROUNDS, LAST_ACT = 40, 10  # after round 10 the last fault comes; who was cut off has the rest to come back
 SPOILT = ("nan", "cut", "large", "client")  # what device 4 sends, one after another
 RECORDED = {
     "a device that sends garbage": "cannot be read", "a device that sends too much": "most_bytes",
     "a device that sends no numbers": "not a number", "a device that speaks for another": "another client",
-    "a device with an old introduction": "signature",
+    "an old introduction": "signature",
 }  # fmt: skip
 SLOW = 0.3  # seconds that each piece takes on the slowed way
 START = 6.0  # seconds that a device's program takes to start on a machine that is not slow
