@@ -302,7 +302,7 @@ def content(value: Tensor) -> memoryview:
     >>> content(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).T).tobytes()
     b'\\x01\\x03\\x02\\x04'
     """
-    return memoryview(value.detach().cpu().contiguous().reshape(-1).numpy())
+    return value.detach().cpu().contiguous().reshape(-1).numpy().data
 
 
 def wire_bytes(tensors: Tensors) -> int:

@@ -4,8 +4,8 @@
 
 Devices 0 and 1 are killed and frozen. Device 2 is behind a network that goes silent: a namespace of its own whose link
 is taken down, where there are the rights for it. Device 3 is behind a proxy that breaks connections and slows them.
-Device 4 sends garbage, too much, no numbers and another's name, round by round; device 5 an introduction that was
-signed for another server; a stranger has a key that nobody knows. Meanwhile the server's process and the SuperLink are
+Device 4 sends garbage, too much, no numbers, another's name and what it has announced not at all, round by round;
+device 5 an introduction that was signed for another server; a stranger has a key that nobody knows. Meanwhile the server's process and the SuperLink are
 killed. Training must go on to its end, each bad message must be on record, and the replay of what was seen must have
 the same model, to the bit. On a machine that is busy with other things everything is given more time.
 """
@@ -39,10 +39,12 @@ from turnout.deploy.processes import Process
 from turnout.errors import Mistake
 from turnout.records.records import Records
 from turnout.runtimes import wire
+from turnout.runtimes.flower import warm
 from turnout.runtimes.flower.messages import HEAD, head_of
 
+NEVER_SENT = "a reply that was announced and never comes"
 ROUNDS, LAST_ACT = 40, 10  # after round 10 the last fault comes; who was cut off has the rest to come back
-SPOILT = ("nan", "cut", "large", "client")  # what device 4 sends, one after another
+SPOILT = ("nan", "cut", "large", "client", NEVER_SENT)  # what device 4 sends, one after another
 RECORDED = {
     "a device that sends garbage": "cannot be read", "a device that sends too much": "most_bytes",
     "a device that sends no numbers": "not a number", "a device that speaks for another": "another client",
@@ -60,11 +62,15 @@ def slowness() -> float:
 
 
 class Rotating(Spoilt):
-    """Spoils its replies in one way after another."""
+    """Spoils its replies in one way after another; `sends`: whether what it announces is sent."""
+
+    sends = True
 
     def answer(self, parts: dict[str, bytes]) -> dict[str, bytes]:
         said = super().answer(parts)
+        self.sends = True
         if head_of(parts)["what"] == "work":
+            self.sends = self.kind != NEVER_SENT
             self.kind = SPOILT[(SPOILT.index(self.kind) + 1) % len(SPOILT)]
         return said
 
@@ -88,6 +94,15 @@ class Old:
 def be_bad(files: list[Path]) -> None:
     """Be devices 4 and 5."""
     devices = [Rotating(open_device(files[0]), SPOILT[0]), Old(open_device(files[1]))]
+    push = warm.push_objects
+
+    def pushed(*given: Any, **more: Any) -> None:
+        if devices[0].sends:
+            push(*given, **more)
+        else:
+            print(NEVER_SENT, flush=True)
+
+    warm.push_objects = pushed
     said = [read_device(path) for path in files]
     threads = [threading.Thread(target=stay_as, args=own) for own in zip(devices, said, strict=True)]
     for thread in threads:
@@ -193,6 +208,8 @@ def once(counts: Counts, seed: int, folder: Path) -> None:
     said = refused(folder / "run")
     for name, words in RECORDED.items():
         counts.add(name, None if words in said else f"it is not on record: {said[-600:]}")
+    bad = "".join(log.read_text() for log in folder.glob("device-4.*.log"))
+    counts.add(NEVER_SENT, wrong if NEVER_SENT in bad else f"none was announced: {bad[-400:]}")
     stranger = "".join(log.read_text() for log in folder.glob("device-stranger.*.log"))
     counts.add("a stranger's key", None if "Failed to activate SuperNode" in stranger else f"let in: {stranger[-400:]}")
 
