@@ -5,9 +5,10 @@
 Devices 0 and 1 are killed and frozen. Device 2 is behind a network that goes silent: a namespace of its own whose link
 is taken down, where there are the rights for it. Device 3 is behind a proxy that breaks connections and slows them.
 Device 4 sends garbage, too much, no numbers, another's name and what it has announced not at all, round by round;
-device 5 an introduction that was signed for another server; a stranger has a key that nobody knows. Meanwhile the server's process and the SuperLink are
-killed. Training must go on to its end, each bad message must be on record, and the replay of what was seen must have
-the same model, to the bit. On a machine that is busy with other things everything is given more time.
+device 5 an introduction that was signed for another server; a stranger has a key that nobody knows. Meanwhile the
+server's process and the SuperLink are killed. Training must go on to its end, each bad message must be on record, and
+the replay of what was seen must have the same model, to the bit. On a machine that is busy with other things
+everything is given more time.
 """
 
 from __future__ import annotations
