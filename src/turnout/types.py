@@ -296,15 +296,6 @@ def unflatten(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> State:
     return tree
 
 
-def content(value: Tensor) -> memoryview:
-    """The bytes of a tensor, for a checksum; on a CPU they are not copied.
-
-    >>> content(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).T).tobytes()
-    b'\\x01\\x03\\x02\\x04'
-    """
-    return value.detach().cpu().contiguous().reshape(-1).numpy().data
-
-
 def wire_bytes(tensors: Tensors) -> int:
     """What named tensors take when sent as they are: floats travel as four bytes, whatever they are computed in."""
     return sum(v.numel() * (4 if v.is_floating_point() else v.element_size()) for v in tensors.values())

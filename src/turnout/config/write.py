@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from turnout.config.hints import nothing, role_in, settable
 from turnout.config.kinds import name_of
 from turnout.experiment import Experiment
-from turnout.types import content
+from turnout.machine.sealed import content
 
 Remark = Callable[[tuple[str, ...], str, Any], str]  # (the tables around a setting, its name, its value) -> a comment
 OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has

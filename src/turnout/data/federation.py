@@ -16,7 +16,8 @@ from torch import Tensor
 
 from turnout.data.labels import Public
 from turnout.errors import Mistake
-from turnout.types import Samples, content
+from turnout.machine.sealed import content
+from turnout.types import Samples
 from turnout.world.members import Members
 
 Device = torch.device | str
