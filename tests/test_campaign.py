@@ -38,13 +38,14 @@ def test_files_and_experiments_of_nonsense_are_refused_with_a_sentence(fuzz: Mod
 @pytest.mark.slow
 def test_a_short_campaign(tmp_path: Path) -> None:
     sizes = {"kills": 12, "groups": 4, "stops": 3, "damages": 2, "memory": 8, "files": 200}
-    sizes |= {"messages": 20_000, "stride": 20, "devices": 1}
+    sizes |= {"messages": 20_000, "stride": 20, "devices": 1, "seconds": 3000}
     options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
     command = [sys.executable, str(HERE / "run.py"), *options, "--jobs", "1", "--out", str(tmp_path / "found.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["wrong"] == []
     assert found["tried"]["kills at a file operation"] >= 15
     assert found["tried"]["sanitized kernels"] >= 4
-    assert found["tried"]["the SuperLink killed"] == found["tried"]["a stranger's key"] == 1
+    faults = ("the SuperLink killed", "a stranger's key", "a device that sends garbage", "an old introduction")
+    assert all(found["tried"][fault] == 1 for fault in faults)

@@ -25,7 +25,7 @@ from turnout.machine.parent import end_with_parent
 
 def work(stopped):
     end_with_parent()
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two processes write
     if stopped:
         os.kill(os.getpid(), signal.SIGSTOP)
     while True:
@@ -51,8 +51,9 @@ def test_workers_die_with_their_parent_even_if_they_are_busy_or_stopped(tmp_path
     with subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         workers = [int(parent.stdout.readline()) for _ in range(2)]
-        assert all(map(is_alive, workers))
+        were_alive = all(map(is_alive, workers))
         parent.kill()
+    assert were_alive
     deadline = time.monotonic() + 10
     while any(map(is_alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -6,12 +6,15 @@ import gc
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
 
 import turnout as to
+from turnout.config.write import to_toml
+from turnout.data.federation import digest
 from turnout.engine.train import order_bytes
 from turnout.machine.memory import _left_in_container
 from turnout.running.loop import rounds_of
@@ -52,6 +55,18 @@ def test_the_samples_are_in_memory_once() -> None:
     few = track.runtime.clients.algorithm.local.batch_size + 8
     assert x.nbytes * 1.2 < sum(kept.values()) < x.nbytes * 1.2 + 4 * 101 * 4 * few  # a fifth is the test set
     assert sum(kept.values()) < track.memory()["data"] + 4 * 101 * 4 * few
+
+
+def test_names_and_marks_of_data_do_not_copy_it() -> None:
+    """A run's file names the samples by a checksum, and a checkpoint by another; neither may take memory of its own."""
+    x = torch.zeros(1000, 1000)
+    experiment = to.Experiment(to.World(to.data.Own(x, torch.arange(1000) % 2, torch.arange(1000) % 2)))
+    tracemalloc.start()
+    assert "<Tensor 7a7006a391fd3703>" in to_toml(experiment)
+    assert digest("a", x) == "06bb5192e7797d936a92a6c3427ea1c2"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes / 4
 
 
 def test_batch_orders_are_counted() -> None:

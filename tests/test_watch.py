@@ -115,7 +115,8 @@ def test_pages_say_what_the_records_say(browser: Browser) -> None:
 @pytest.mark.parametrize(
     "where",
     ["/run?name=third", "/run?name=../watched0/first", "/client?name=first&client=99", "/client?name=first&client=x",
-     "/compare", "/study?name=first", "/report?name=", "/static/guard.py", "/static/..%2fguard.py"],
+     "/compare", "/study?name=first", "/report?name=", "/static/guard.py", "/static/..%2fguard.py",
+     f"/client?name=first&client={'9' * 30}", f"/clients?name=first&page={'9' * 5000}"],
 )  # fmt: skip
 def test_what_is_not_there_is_said(browser: Browser, where: str) -> None:
     assert browser.get(where).status == 404
@@ -162,6 +163,11 @@ def test_another_name_for_this_machine_cannot_look(browser: Browser) -> None:
     assert browser.get("/", host="localhost:8811").status == 200
 
 
+def test_an_address_with_the_token_leads_to_no_other_site(browser: Browser) -> None:
+    for path in ("//evil.example/", "/%5cevil.example/", "/\\\\evil.example"):
+        assert re.match(r"/\w", browser.get(f"{path}?token={TOKEN}").headers["location"])
+
+
 def test_on_other_addresses_everything_needs_the_token(folder: Path) -> None:
     rules = Rules("0.0.0.0", 8811, TOKEN)
     browser = client_of(make_app(folder, rules), "10.1.2.3:8811")
@@ -178,6 +184,9 @@ def test_a_form_is_small_and_json(folder: Path) -> None:
     browser = client_of(make_app(folder, HERE))
     for content, status in ((b"x" * 30_000, 413), (b"no json", 400), (b"[1]", 409), (b'{"source": ["a"]}', 409)):
         assert browser.post("/act/start", content, **headers).status == status
+    assert browser.post("/act/start", b"[" * 19_000, **headers).status == 400
+    for text in ("\0", "\ud800", "a\x1b[2J"):
+        assert "cannot be typed" in browser.post("/act/start", {"source": text}, **headers).json()["mistake"]
     for form in ({"source": "--help"}, {"source": "digits", "name": "first"}, {"source": "digits", "seeds": "x"}):
         assert browser.post("/act/start", form, **headers).status == 409
     assert browser.post("/act/burn", {}, **headers).status == 409

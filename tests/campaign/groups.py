@@ -17,7 +17,8 @@ from faults import EXPERIMENT, Counts
 from turnout.records.same import same
 
 RUNS = [f"weighting={scheme}/seed-0" for scheme in ("A", "C")]
-PATIENCE = 120.0  # seconds for a run that takes one
+PATIENCE = 900.0  # seconds for a run that takes a few, on a machine that is busy with other things
+DEAD = 60.0  # seconds within which who was killed is gone: the kernel ends them when it comes to them
 
 
 def command(home: Path, out: Path, *more: str) -> list[str]:
@@ -86,7 +87,7 @@ def _killed(draw: random.Random, home: Path, out: Path, whom: str) -> str | None
     else:
         process.kill()
     process.communicate(timeout=PATIENCE)
-    until = time.monotonic() + 5
+    until = time.monotonic() + DEAD
     while (left := members(process.pid)) and time.monotonic() < until:
         time.sleep(0.02)
     for one in left:

@@ -27,7 +27,7 @@ def drawn(seed: int, tiny: bool = False) -> to.Experiment:
     counts = draw.integers(20, 200, clients)
     counts[: int(draw.integers(1, 3))] = int(draw.choice([2_000, 50_000, 300_000, 1_000_000])) * 10 // max(10, features)
     if tiny:
-        clients, counts = 2, np.array([5, 5])
+        clients, counts = 2, np.array([120, 120])  # a whole batch each, so that the same engines are tried
     owner = torch.arange(clients).repeat_interleave(torch.as_tensor(counts))
     x, y = torch.randn(len(owner), features), torch.randint(10, (len(owner),))
     model = [to.models.Logistic(), to.models.MLP(64), to.models.MLP(512, 256)][int(draw.integers(3))]

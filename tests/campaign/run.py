@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,16 @@ def share(whole: int, part: int, parts: int) -> int:
 
 
 def work(options: argparse.Namespace) -> None:
-    """One job; what it finds is in its file as it goes on."""
+    """One job; what it finds is in its file as it goes on, also why it could not go on."""
     counts = faults.Counts(path=Path(options.found), until=time.monotonic() + options.seconds)
+    try:
+        part_of(options, counts)
+    except Exception:
+        counts.wrong.append(f"job {options.part} cannot go on: {traceback.format_exc()[-1500:]}")
+    counts.keep()
+
+
+def part_of(options: argparse.Namespace, counts: faults.Counts) -> None:
     if options.part == SANITIZERS:
         compiled.sanitized(counts)
     elif options.part == DEVICES:
@@ -46,7 +55,6 @@ def work(options: argparse.Namespace) -> None:
         devices.campaign(counts, options.seed, options.devices)
     else:
         numbered(options, counts, int(options.part), options.jobs)
-    counts.keep()
 
 
 def numbered(options: argparse.Namespace, counts: faults.Counts, part: int, parts: int) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from turnout.config.hints import nothing, role_in, settable
 from turnout.config.kinds import name_of
 from turnout.experiment import Experiment
+from turnout.machine.sealed import content
 
 Remark = Callable[[tuple[str, ...], str, Any], str]  # (the tables around a setting, its name, its value) -> a comment
 OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has
@@ -71,11 +72,13 @@ def _hash(thing: Any) -> str:
     """A user's own object by the hash of its content or source: it can be recognised, not rebuilt."""
     digest = hashlib.sha256()
     if isinstance(thing, Tensor):
-        digest.update(repr((tuple(thing.shape), thing.dtype)).encode() + thing.detach().cpu().numpy().tobytes())
+        digest.update(repr((tuple(thing.shape), thing.dtype)).encode())
+        digest.update(content(thing))
     elif isinstance(thing, nn.Module):
         digest.update(repr(thing).encode())
         for name, value in thing.state_dict().items():
-            digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
+            digest.update(name.encode())
+            digest.update(content(value))
     else:
         source = thing if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
         try:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from turnout.data.labels import Public
 from turnout.errors import Mistake
+from turnout.machine.sealed import content
 from turnout.types import Samples
 from turnout.world.members import Members
 
@@ -126,7 +127,7 @@ def digest(*parts: str | Tensor) -> str:
     """
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
-        hasher.update(part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().tobytes())
+        hasher.update(part.encode() if isinstance(part, str) else content(part))
     return hasher.hexdigest()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from turnout.data.check import Array, as_samples, check_paired, check_samples, classes_of
@@ -63,10 +64,13 @@ class Own(Partitioned):
     def _owners(self, samples: int) -> tuple[Tensor | None, tuple[str, ...]]:
         if self.owner is None:
             return None, ()
-        listed = self.owner.tolist() if isinstance(self.owner, Tensor | np.ndarray) else list(self.owner)
-        if len(listed) != samples:
-            raise Mistake(f"Own: {samples} samples and {len(listed)} owners; give one owner per sample")
-        return number_values([str(owner) for owner in listed])
+        if len(self.owner) != samples:
+            raise Mistake(f"Own: {samples} samples and {len(self.owner)} owners; give one owner per sample")
+        given = self.owner.cpu().numpy() if isinstance(self.owner, Tensor) else self.owner
+        if isinstance(given, np.ndarray) and given.dtype.kind == "i" and given.ndim == 1:  # no text for every sample
+            numbers, owner_S = np.unique(given, return_inverse=True)
+            return torch.from_numpy(owner_S.astype(np.int64)), tuple(map(str, numbers.tolist()))
+        return number_values([str(owner) for owner in (given.tolist() if isinstance(given, np.ndarray) else given)])
 
 
 def _place(row: int, owner_S: Tensor | None, owners: Sequence[str]) -> str:

@@ -122,15 +122,16 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
 def run_once(paths: Sequence[Path]) -> None:
     """Be these devices, a thread each, until they have left, or their connections are lost for good."""
     devices = [(open_device(path), read_device(path)) for path in paths]
-    threads = [threading.Thread(target=_stay, args=own, daemon=True) for own in devices[1:]]
+    threads = [threading.Thread(target=stay_as, args=own, daemon=True) for own in devices[1:]]
     for thread in threads:
         thread.start()
-    _stay(*devices[0])
+    stay_as(*devices[0])
     for thread in threads:
         thread.join()
 
 
-def _stay(device: Device, said: DeviceFile) -> None:
+def stay_as(device: Device, said: DeviceFile) -> None:
+    """Be this device, reached the way its file says, until it has left or its connection is lost for good."""
     from turnout.runtimes.flower.warm import Way, stay
 
     stay(device, said.superlink, said.root, said.key, Way(said.look, said.down_mbps, said.up_mbps))

@@ -17,7 +17,12 @@ from typing import IO
 
 from turnout.errors import Mistake
 
+ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: it takes a few, on a busy machine many times that
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+class NoAnswer(Mistake):
+    """A command of Flower's took too long; what it was asked for may be done all the same."""
 
 
 def surroundings(own: dict[str, str]) -> dict[str, str]:
@@ -143,11 +148,14 @@ class ServerPlace:
         text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n{trust}\n'
         (home / "config.toml").write_text(text, encoding="utf-8")
 
-    def flwr(self, *words: str, seconds: float = 60.0) -> dict[str, object]:
+    def flwr(self, *words: str) -> dict[str, object]:
         """What a command of Flower's says, as JSON."""
         command = [program("flwr"), *words, "--format", "json"]
         environment = surroundings(self.environment)
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=ANSWER_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise NoAnswer(f"flwr {' '.join(words[:2])} has not answered in {ANSWER_SECONDS:.0f} s") from error
         try:
             found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError as error:
@@ -171,10 +179,10 @@ class ServerPlace:
         """Let the node with this key in."""
         self.flwr("supernode", "register", str(public_key), "here")
 
-    def wait(self, superlink: Process, seconds: float = 60.0) -> None:
+    def wait(self, superlink: Process) -> None:
         """Wait until the SuperLink listens."""
         host, _, port = self.address.rpartition(":")
-        until = time.monotonic() + seconds
+        until = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < until and superlink.runs:
             try:
                 socket.create_connection((host, int(port)), 1.0).close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnout.deploy.processes import Process, ServerPlace
+from turnout.deploy.processes import NoAnswer, Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
@@ -20,7 +20,7 @@ from turnout.records.records import Records
 LOOK = 1.0  # seconds between two looks
 SUPERLINK = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not started again
-PATIENCE = 60.0  # seconds within which a submitted run must have begun
+PATIENCE = 60.0  # seconds within which a submitted run must have begun; each time it has not, twice as many
 
 Say = Callable[[str], None]
 
@@ -40,6 +40,7 @@ class Serving:
     _registered: set[str] = field(default_factory=set)
     _told: int = -1
     _deaths: list[int] = field(default_factory=list)  # the round in which the run died, each time
+    _patience: float = PATIENCE
 
     def start(self) -> None:
         """Start the SuperLink and the run."""
@@ -74,17 +75,29 @@ class Serving:
     def submit(self) -> None:
         with suppress(OSError):
             beside(self.out, PID).unlink()
-        self.run, self.began = self.place.submit(self.experiment, self.out), time.monotonic()
-        self.say(f"Flower's run {self.run} has begun")
+        try:
+            self.run = self.place.submit(self.experiment, self.out)
+            self.say(f"Flower's run {self.run} has begun")
+        except NoAnswer as error:  # it may begin all the same; if it does not, it is submitted again
+            self.say(str(error))
+        self.began = time.monotonic()
 
     def register(self) -> None:
         """Let in those whose public keys have been put into the folder."""
         for path in sorted(self.keys.glob("*.pub")) if self.keys and self.keys.is_dir() else ():
             if path.name not in self._registered:
-                with suppress(Mistake):  # it was registered before the SuperLink was started again
-                    self.place.register(path)
-                    self.say(f"{path.name} may connect")
-                self._registered.add(path.name)
+                self._let_in(path)
+
+    def _let_in(self, path: Path) -> None:
+        try:
+            self.place.register(path)
+            self.say(f"{path.name} may connect")
+        except NoAnswer as error:
+            self.say(f"{error}: {path.name} is tried again")
+            return
+        except Mistake:  # it was registered before the SuperLink was started again
+            pass
+        self._registered.add(path.name)
 
     def watch(self) -> bool:
         """Look once: start again what has died. Whether the run is complete."""
@@ -110,6 +123,7 @@ class Serving:
             raise Mistake(
                 f"the server's run has died {DEATHS + 1} times in the same round: {self.superlink_log()} says why"
             )
+        self._patience = 2 * self._patience if self.pid() is None else PATIENCE
         self.say("the server's run has died: it goes on from its last checkpoint")
         with suppress(Mistake):
             self.place.flwr("stop", self.run, "here")
@@ -122,7 +136,7 @@ class Serving:
         """Whether the process that had the run's folder is gone, or never came."""
         pid = self.pid()
         if pid is None:
-            return time.monotonic() - self.began > PATIENCE
+            return time.monotonic() - self.began > self._patience
         return not alive(pid)
 
     def pid(self) -> int | None:

@@ -67,6 +67,11 @@ class Trainer:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
         return "native" if self.native and in_c(optimizer) and springs else self.gradients.title
 
+    def step_bytes(self, clients: int, optimizer: Optimizer) -> int:
+        """Bytes of the steps that are made at once: in C one client's a thread, else a chunk's a thread."""
+        chunk = 1 if self.title(optimizer) == "native" else self.chunk
+        return min(chunk * self.threads, clients) * self.cost
+
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         with stage("local training"):

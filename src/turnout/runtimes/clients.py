@@ -42,7 +42,6 @@ from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
 
-RECORDS = 16 << 20  # bytes for what is written down of a round, and for samples on their way to a step
 LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
@@ -267,11 +266,10 @@ class Clients:
         beside = sum(term.sends for term in algorithm.terms) * layout.shared
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
-            "training": min(trainer.chunk * trainer.threads, cohort) * trainer.cost,
+            "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(self._most_samples(cohort), algorithm.local, self.network.has_batch_statistics()),
             "client state": self.store.row_bytes * ever,
             "data": data_bytes(self.federation),
-            "records": RECORDS,
         }
 
     def _most_samples(self, cohort: int) -> Tensor:

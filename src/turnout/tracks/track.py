@@ -24,6 +24,8 @@ from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
 ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can hand it out"
+DATABASE = 2 << 20  # bytes of the cache of the database that has the records
+ROW = 900  # bytes of what is written down of a client in a round, on its way: some fifteen numbers as objects
 
 
 class Track(Protocol):
@@ -172,6 +174,11 @@ def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors)
     weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
     module.load_state_dict(weights, strict=False)
     return module.eval()
+
+
+def record_bytes(cohort: int) -> int:
+    """Bytes for what is written down of a round: rows of so many clients, and the database's cache."""
+    return DATABASE + ROW * cohort
 
 
 def fingerprint(*identity: Any) -> str:

@@ -27,7 +27,7 @@ from turnout.server.state import Server
 from turnout.task import Predictor
 from turnout.tracks.building import described
 from turnout.tracks.hindsight import SimulatedHindsight
-from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, sample_of
+from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.types import Extra, State
 from turnout.world.members import Members
 
@@ -149,6 +149,7 @@ class Weights(OnRuntime):
         cohort = len(algorithm.selection.choose(*first))
         ever = min(self.clients, cohort * self.experiment.rounds)
         return self.runtime.memory(cohort, ever) | {
+            "records": record_bytes(cohort),
             "stand-ins": algorithm.substitution.memory(ever, shared),
             "models": algorithm.mixing.memory(ever, shared),
         }

@@ -92,4 +92,6 @@ def _text(wanted: dict[str, Any], name: str) -> str:
     found = wanted.get(name, "")
     if not isinstance(found, str):
         raise Mistake(f"{name} is {found!r}, and should be text")
+    if not all(letter.isprintable() or letter in "\n\r\t" for letter in found):
+        raise Mistake(f"{name} has a character that cannot be typed")
     return found.strip()

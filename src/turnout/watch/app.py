@@ -37,6 +37,7 @@ STATIC = {
 }
 KINDS = {".css": "text/css", ".js": "text/javascript"}
 MOST_BYTES = 20_000  # of what a page sends to a button
+MOST_DIGITS = 18  # of a number in an address
 
 Values = dict[str, Any]
 
@@ -123,8 +124,8 @@ class Pages:
 
 
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise Mistake(f"{text!r} is not a number")
+    if not text.isascii() or not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise Mistake(f"{text[:40]!r} is not a number that anything has here")
     return int(text)
 
 
@@ -147,7 +148,7 @@ class Buttons:
             name = await run_in_threadpool(self._done, request.path_params["what"], wanted)
         except (Mistake, OSError) as error:
             return JSONResponse({"mistake": str(error)}, 409)
-        except ValueError:
+        except (ValueError, RecursionError):
             return JSONResponse({"mistake": "a form is sent as JSON"}, 400)
         return JSONResponse({"name": name})
 

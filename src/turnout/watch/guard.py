@@ -146,6 +146,7 @@ class Guard:
     def _welcome(self, request: Request) -> Response:
         """Keep the token in a cookie, and lead to the same page without it: addresses end up in histories."""
         rest = urlencode([(name, value) for name, value in parse_qsl(request.url.query) if name != "token"])
-        answer = RedirectResponse(request.url.path + (f"?{rest}" if rest else ""), 303)
+        path = "/" + request.url.path.lstrip("/\\")  # two slashes would begin another site's name
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(self.rules.cookie, self.rules.token, httponly=True, samesite="strict", path="/")
         return answer

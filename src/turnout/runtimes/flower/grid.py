@@ -10,7 +10,9 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.superlink.grid.http_grid import HttpGrid
 
+from turnout.runtimes.flower.announced import Announced
 from turnout.runtimes.flower.link import Answer, Parts
 
 LARGE, SMALL, FORM = "turnout", "turnout.small", "turnout.bytes"
@@ -47,7 +49,7 @@ class GridLink:
     """Nodes reached through a Grid; messages are of type "query"."""
 
     def __init__(self, grid: Grid):
-        self.grid = grid
+        self.grid, self.announced = grid, Announced(grid) if isinstance(grid, HttpGrid) else None
         self._nodes, self._seen = set[int](), -math.inf
 
     def nodes(self) -> set[int]:
@@ -62,8 +64,8 @@ class GridLink:
         return [message or None for message in ids] if len(ids) == len(letters) else [None] * len(letters)
 
     def take(self, messages: Sequence[str]) -> list[Answer]:
-        found = []
-        for message in self.grid.pull_messages(list(messages)):
+        found, pull = [], self.announced.take if self.announced else self.grid.pull_messages
+        for message in pull(list(messages)):
             asked = message.metadata.reply_to_message_id
             if message.has_error():
                 found.append(Answer(asked, {}, f"Flower says: {message.error.reason}"))

@@ -174,10 +174,9 @@ class ScoreClients:
         """Bytes by what for, with so many clients in a round and in all rounds together."""
         made = list(self.architectures.made.values())
         width = max(a.layout.width for a in made) * (8 if self.place.dtype == torch.float64 else 4)
-        trainer = made[0].trainer
         return {
             "cohort": (3 + len(self.algorithm.local.optimizer.slots)) * cohort * width,
-            "training": min(trainer.chunk * trainer.threads, cohort) * max(a.trainer.cost for a in made),
+            "training": max(a.trainer.step_bytes(cohort, self.algorithm.local.optimizer) for a in made),
             "client state": max(a.store.row_bytes for a in made) * ever,
             "data": data_bytes(self.federation),
         }

@@ -22,7 +22,7 @@ from turnout.tracks.scores.public_labels import PublicLabels, accuracy, hits
 from turnout.tracks.scores.round import run_round
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, sample_of
+from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, record_bytes, sample_of
 from turnout.types import State
 
 
@@ -120,4 +120,5 @@ class ScoreTrack(OnRuntime):
         cohort = len(selection.choose(self.server.members, 0, self.experiment.seed, selection.begin()))
         ever = min(self.clients, cohort * self.experiment.rounds)
         table = self.server.table.score_RL.numel() * 8
-        return self.runtime.memory(cohort, ever) | {"scores": (4 + cohort) * table}
+        needed = self.runtime.memory(cohort, ever) | {"records": record_bytes(cohort)}
+        return needed | {"scores": (4 + cohort) * table}

@@ -1,0 +1,96 @@
+"""Replies through a SuperLink whose parts come late, never, or are nonsense: nobody waits, and nothing ends the run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from flwr.app import Message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from turnout.runtimes.flower.grid import GridLink, content_of
+
+
+class SuperLink:
+    """What Flower's server program asks of a SuperLink: replies that were announced, and the parts that have come."""
+
+    def __init__(self, *replies: Message):
+        self.announced, self.parts, self.confirmed, self.asked = list(replies), dict[str, bytes](), list[str](), 0
+
+    def PullMessages(self, request):
+        given = [m for m in self.announced if m.metadata.reply_to_message_id in request.message_ids]
+        self.announced = [m for m in self.announced if m not in given]
+        trees = [get_object_tree(message) for message in given]
+        return PullAppMessagesResponse(messages_list=map(message_to_proto, given), message_object_trees=trees)
+
+    def PullObject(self, request):
+        self.asked += 1
+        data = self.parts.get(request.object_id)
+        return PullObjectResponse(object_found=data != b"gone", object_available=data is not None, object_content=data)
+
+    def ConfirmMessageReceived(self, request):
+        self.confirmed.append(request.message_object_id)
+
+    def push(self, reply: Message, spoilt: dict[str, bytes] | None = None) -> None:
+        own = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+        self.parts |= own | (spoilt or {})
+
+
+def reply_to(asked: str, data: bytes) -> Message:
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    made = Message(content_of({"head": b"small", "reply": data}), 5, "query")
+    made.metadata.__dict__["_reply_to_message_id"] = asked
+    made.metadata.__dict__["_message_id"] = made.object_id
+    return made
+
+
+def link_to(superlink: SuperLink) -> GridLink:
+    grid = HttpGrid(insecure=True, token="none")
+    grid._client, grid._run, grid.node = superlink, Run.create_empty(1), Node(node_id=1)
+    return GridLink(grid)
+
+
+@pytest.fixture
+def replies() -> list[Message]:
+    return [reply_to("a", bytes(100_000)), reply_to("b", b"1" * 100_000)]
+
+
+def test_a_reply_whose_parts_are_not_there_holds_nobody_up(replies: list[Message]) -> None:
+    superlink = SuperLink(*replies)
+    superlink.push(replies[1])
+    link, began = link_to(superlink), time.monotonic()
+    assert [answer.message for answer in link.take(["a", "b"])] == ["b"]
+    assert time.monotonic() - began < 1
+    assert link.take(["a"]) == []
+    superlink.push(replies[0])
+    time.sleep(0.25)
+    (answer,) = link.take(["a"])
+    assert answer.parts == {"head": b"small", "reply": bytes(100_000)}
+    assert superlink.confirmed == [replies[1].object_id, replies[0].object_id]
+
+
+def test_who_is_given_up_is_forgotten(replies: list[Message]) -> None:
+    superlink = SuperLink(*replies)
+    link = link_to(superlink)
+    link.take(["a", "b"])
+    superlink.asked = 0
+    time.sleep(0.25)
+    link.take([])
+    assert superlink.asked == 0
+
+
+@pytest.mark.parametrize("bad", [b"gone", b"", b"nonsense", b"Message 0\x00{}", b"\xff" * 50])
+def test_parts_of_nonsense_are_that_reply_s_error(replies: list[Message], bad: bytes) -> None:
+    superlink = SuperLink(*replies)
+    superlink.push(replies[0], {replies[0].object_id: bad})
+    superlink.push(replies[1])
+    first, second = link_to(superlink).take(["a", "b"])
+    assert "Flower says: " in (first.error or "")
+    assert second.error is None
