@@ -17,6 +17,7 @@ from typing import IO
 
 from turnout.errors import Mistake
 
+SUPERLINK = "turnout.runtimes.flower.superlink"  # the module that runs Flower's
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -130,7 +131,7 @@ class ServerPlace:
         kept = [] if self.in_memory else ["--database", str(self.work / "superlink.db")]
         secure = ["--insecure"] if self.tls is None else self.tls.options()
         command = [
-            program("flower-superlink"), *secure, "--disable-runtime-dependency-installation",
+            sys.executable, "-m", SUPERLINK, *secure, "--disable-runtime-dependency-installation",
             *kept, "--host", self.host, "--port", str(self.port),
         ]  # fmt: skip
         return Process("SuperLink", command, self.work / "superlink.log", self.environment)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnout.deploy.processes import Process, ServerPlace
+from turnout.deploy.processes import SUPERLINK, Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
 from turnout.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
-SUPERLINK = "superlink.pid"  # in the server's working folder
+SUPERLINK_PID = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not started again
 PATIENCE = 60.0  # seconds within which a submitted run must have begun
 
@@ -55,13 +55,13 @@ class Serving:
     def _start_superlink(self) -> None:
         self.superlink = self.place.superlink().start()
         assert self.superlink.popen is not None
-        write_whole(self.place.work / SUPERLINK, str(self.superlink.popen.pid))
+        write_whole(self.place.work / SUPERLINK_PID, str(self.superlink.popen.pid))
         self.place.wait(self.superlink)
 
     def _end_orphans(self) -> None:
         """End what an earlier server of this folder has left behind that was killed without warning."""
         for file, word in (
-            (self.place.work / SUPERLINK, "flower-superlink"),
+            (self.place.work / SUPERLINK_PID, SUPERLINK),
             (beside(self.out, PID), "flwr-serverapp"),
         ):
             pid = number_in(file)
