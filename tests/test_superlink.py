@@ -1,4 +1,4 @@
-"""The SuperLink's shorter way through its layers answers what Flower's own way answers."""
+"""The SuperLink's shorter ways answer what Flower's own ways answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import httpx
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.superlink import extensions
 from flwr.superlink.main import create_app
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from turnout.runtimes.flower.superlink import OFTEN, straight
+from turnout.runtimes.flower.superlink import NODES, SERVERS, shorten
 
 PRIVATE, PUBLIC = generate_key_pairs()
 KEY = public_key_to_bytes(PUBLIC)
@@ -48,30 +50,46 @@ def answers(app: object, asked: list[Asked]) -> Answers:
     return [(answer.status_code, sorted(answer.headers.multi_items()), answer.content) for answer in found]
 
 
-def test_answers_are_those_of_flowers_own_way(monkeypatch):
-    app = create_app()
-    entering = {
+def entered(app: object) -> Node:
+    """A node that is connected to the SuperLink."""
+    asked = {
         "register": RegisterNodeFleetRequest(public_key=KEY),
         "activate": ActivateNodeRequest(public_key=KEY, heartbeat_interval=30),
     }
-    requests = [
-        (f"/v1/fleet/{what}-node", m.SerializeToString(), PROTOBUF | signed()) for what, m in entering.items()
-    ]
-    node = Node(node_id=ActivateNodeResponse.FromString(answers(app, requests)[1][2]).node_id)
+    found = answers(app, [(f"/v1/fleet/{what}-node", m.SerializeToString(), PROTOBUF | signed()) for what, m in asked.items()])
+    return Node(node_id=ActivateNodeResponse.FromString(found[1][2]).node_id)
+
+
+def requests(node: Node) -> list[tuple[str, bytes, dict[str, str], int]]:
+    """Path, body and headers, and the status of the answer."""
     beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=30).SerializeToString()
+    never = SendNodeHeartbeatRequest(node=node, heartbeat_interval=-1).SerializeToString()
     look, stranger = (PullMessagesRequest(node=n).SerializeToString() for n in (node, Node(node_id=7)))
-    asked = [  # path, body, headers; below, the status each must have
-        ("/v1/fleet/send-node-heartbeat", beat, PROTOBUF | signed()),
-        ("/v1/fleet/pull-messages", look, PROTOBUF | signed()),
-        ("/v1/fleet/pull-messages", look, PROTOBUF),
-        ("/v1/fleet/pull-messages", look, PROTOBUF | signed() | {FLEET_HTTP_SIGNATURE_HEADER: "AAAA"}),
-        ("/v1/fleet/pull-messages", stranger, PROTOBUF | signed()),
-        ("/v1/fleet/pull-messages", b"\xff\xff", PROTOBUF | signed()),
-        ("/v1/fleet/pull-messages", look, signed()),
-        ("/v1/runtime/get-nodes", b"", PROTOBUF),
+    part = PullObjectRequest(node=node, run_id=5, object_id="0" * 64).SerializeToString()
+    return [
+        ("/v1/fleet/send-node-heartbeat", beat, PROTOBUF | signed(), 200),
+        ("/v1/fleet/send-node-heartbeat", never, PROTOBUF | signed(), 400),
+        ("/v1/fleet/pull-messages", look, PROTOBUF | signed(), 200),
+        ("/v1/fleet/pull-messages", look, PROTOBUF, 401),
+        ("/v1/fleet/pull-messages", look, PROTOBUF | signed() | {FLEET_HTTP_SIGNATURE_HEADER: "AAAA"}, 401),
+        ("/v1/fleet/pull-messages", stranger, PROTOBUF | signed(), 401),
+        ("/v1/fleet/pull-messages", b"\xff\xff", PROTOBUF | signed(), 400),
+        ("/v1/fleet/pull-messages", look, signed(), 415),
+        ("/v1/fleet/pull-object", part, PROTOBUF | signed(), 500),
+        ("/v1/runtime/get-nodes", b"", PROTOBUF, 401),
     ]
-    assert {path for path, _, _ in asked} <= OFTEN
-    wanted = answers(app, asked)
-    assert [status for status, _, _ in wanted] == [200, 200, 401, 401, 401, 400, 415, 401]
-    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", straight)
-    assert answers(app, asked) == wanted
+
+
+def test_answers_are_those_of_flowers_own_ways(monkeypatch):
+    """Statuses, headers and bodies: of what is right, and of what a stranger or a broken node sends."""
+    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)  # so that both are put back
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    stock = create_app()
+    asked = requests(entered(stock))
+    wanted = answers(stock, [request[:3] for request in asked])
+    shorten()
+    short = create_app()
+    again = requests(entered(short))
+    assert {path for path, *_ in again} <= NODES.keys() | SERVERS
+    assert answers(short, [request[:3] for request in again]) == wanted
+    assert [status for status, _, _ in wanted] == [status for *_, status in asked]
