@@ -7,7 +7,12 @@ from base64 import b64encode
 
 import httpx
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest, RegisterNodeFleetRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    PullMessagesRequest,
+    RegisterNodeFleetRequest,
+)
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
@@ -56,7 +61,8 @@ def entered(app: object) -> Node:
         "register": RegisterNodeFleetRequest(public_key=KEY),
         "activate": ActivateNodeRequest(public_key=KEY, heartbeat_interval=30),
     }
-    found = answers(app, [(f"/v1/fleet/{what}-node", m.SerializeToString(), PROTOBUF | signed()) for what, m in asked.items()])
+    messages = [(f"/v1/fleet/{what}-node", m.SerializeToString(), PROTOBUF | signed()) for what, m in asked.items()]
+    found = answers(app, messages)
     return Node(node_id=ActivateNodeResponse.FromString(found[1][2]).node_id)
 
 

@@ -1,7 +1,7 @@
 """Flower's SuperLink with shorter ways for what happens often: `python -m turnout.runtimes.flower.superlink OPTIONS`.
 
-Flower's HTTP server has nine layers around every request, each of which runs what is below it as a task of its own with a
-channel for the answer, so that answers may be streams; below them is a search for the route, and several threads for
+Flower's HTTP server has nine layers around every request, each of which runs what is below it as a task of its own with
+a channel for the answer, so that answers may be streams; below them is a search for the route, and several threads for
 what it depends on. With many devices, that is nine tenths of a SuperLink's work. Here,
 
     what nodes ask again and again (`NodesWay`)   Flower's own checks and handlers are called at once, in one thread
@@ -97,7 +97,7 @@ def shorten() -> None:
     """Have the SuperLinks of this process take the shorter ways."""
     theirs = extensions.get_middleware
     extensions.get_middleware = lambda: (*theirs(), Middleware(NodesWay))
-    BaseHTTPMiddleware.__call__ = straight  # type: ignore[method-assign]
+    setattr(BaseHTTPMiddleware, "__call__", straight)  # noqa: B010 (a type checker takes it for a mistake)
 
 
 def main() -> None:
