@@ -45,6 +45,7 @@ class Serving:
         """Start the SuperLink and the run."""
         self.place.work.mkdir(parents=True, exist_ok=True)
         beside(self.out, FINISHED).unlink(missing_ok=True)
+        self._skip_old_rounds()
         self.place.configure()
         self._end_orphans()
         self._start_superlink()
@@ -134,6 +135,14 @@ class Serving:
         if pid is not None and alive(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
+
+    def _skip_old_rounds(self) -> None:
+        """Say how far the run in the folder is, instead of every round of it."""
+        if (self.out / "records.sqlite").exists():
+            with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+                self._told = max(records.column("round").tolist(), default=-1)
+        if self.rounds_done():
+            self.say(f"{self.out} has {self.rounds_done()} rounds already (--out DIR begins another run)")
 
     def tell(self) -> None:
         """A line for every round that has ended since."""
