@@ -62,6 +62,7 @@ class Load:
         files = [self.device(i, port, look) for i in range(devices)]
         parts = [files[i : i + together] for i in range(0, devices, together)]
         self.processes = [device_process(part, folder / f"{part[0].stem}.log") for part in parts]
+        self.buried = 0.0  # seconds of CPU of devices that were killed
 
     def device(self, i: int, port: int, look: float) -> Path:
         path = self.folder / f"device-{i}.toml"
@@ -76,7 +77,14 @@ class Load:
         superlink = self.serving.superlink
         link = superlink.popen.pid if superlink and superlink.popen else None
         processes = {"server": self.serving.pid(), "SuperLink": link}
-        return ", ".join(f"{name} {resident(pid):.0f} MB {worked(pid):.0f} s" for name, pid in processes.items())
+        held = ", ".join(f"{name} {resident(pid):.0f} MB {worked(pid):.0f} s" for name, pid in processes.items())
+        alive = sum(worked(process.popen.pid) for process in self.processes if process.popen and process.runs)
+        return f"{held}, devices {self.buried + alive:.0f} s"
+
+    def kill(self, process: Process) -> None:
+        """Kill some devices; what they have worked is remembered."""
+        self.buried += worked(process.popen.pid) if process.popen and process.runs else 0.0
+        process.kill()
 
     def whole(self) -> tuple[int, int]:
         """Clients whose replies were used, and those of them whose rows are there and are numbers."""
@@ -123,7 +131,7 @@ def play(load: Load, kill: float, limit: float) -> None:
                 process.start()
             dead = chance.sample(load.processes, round(kill * len(load.processes)))
             for process in dead:
-                process.kill()
+                load.kill(process)
             began = time.monotonic()
         time.sleep(0.2)
 

@@ -112,6 +112,19 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
     check_replay(out)
 
 
+def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
+    """In hours in which nobody works a run waits; who declined is asked now and then, and training goes on."""
+    monkeypatch.setattr("turnout.runtimes.flower.devices.CHECK_IN_SECONDS", 0.2)
+    experiment = world().but(rounds=3, **{"runtime.start_with": 2})
+    devices = devices_of(experiment, "01", tmp_path / "devices")
+    for device in devices:
+        device.policy = Policy(own=moody("." * 12))
+    serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        answered = records.column("answered").tolist()
+    assert answered[0] == 0 and sum(answered[1:]) >= 2, answered
+
+
 def test_a_server_that_loses_rounds_finds_the_rows_of_its_checkpoint(tmp_path):
     """It is killed after rounds that no checkpoint has: devices go back to the rows they had then."""
     experiment, out = world(compression=to.SparseTernary(keep=0.1)), tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from turnout.config.read import to_toml
@@ -84,14 +85,16 @@ device)
 esac
 """
 
-UNIT = """[Unit]
+UNIT = """# Python and folder are those of the machine this was written on; with TLS, the server's command needs
+# --host 0.0.0.0 --certificates {folder}/certificates as well.
+[Unit]
 Description=turnout {what}
 After=network-online.target
 
 [Service]
 WorkingDirectory={folder}
 ExecStart={command}
-Restart=always
+Restart=on-failure
 RestartSec=5
 Environment=FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 
@@ -125,8 +128,8 @@ def for_devices(experiment: Experiment) -> Experiment:
 
 def app_files(folder: Path, experiment: Experiment) -> dict[str, str]:
     units = {
-        "server": f"turnout deploy server {folder} --out {folder}/run",
-        "device": f"turnout device run {folder}/device.toml",
+        "server": f"{sys.executable} -m turnout deploy server {folder} --out {folder}/run",
+        "device": f"{sys.executable} -m turnout device run {folder}/device.toml",
     }
     return {
         "app/pyproject.toml": PROJECT.format(experiment=f"{folder}/experiment.toml", out=f"{folder}/run"),

@@ -18,6 +18,7 @@ from typing import IO
 from turnout.errors import Mistake
 
 ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: it takes a few, on a busy machine many times that
+SUPERLINK = "turnout.runtimes.flower.superlink"  # the module that runs Flower's
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -135,7 +136,7 @@ class ServerPlace:
         kept = [] if self.in_memory else ["--database", str(self.work / "superlink.db")]
         secure = ["--insecure"] if self.tls is None else self.tls.options()
         command = [
-            program("flower-superlink"), *secure, "--disable-runtime-dependency-installation",
+            sys.executable, "-m", SUPERLINK, *secure, "--disable-runtime-dependency-installation",
             *kept, "--host", self.host, "--port", str(self.port),
         ]  # fmt: skip
         return Process("SuperLink", command, self.work / "superlink.log", self.environment)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnout.deploy.processes import NoAnswer, Process, ServerPlace
+from turnout.deploy.processes import SUPERLINK, NoAnswer, Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
 from turnout.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
-SUPERLINK = "superlink.pid"  # in the server's working folder
+SUPERLINK_PID = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not started again
 PATIENCE = 60.0  # seconds within which a submitted run must have begun; each time it has not, twice as many
 
@@ -46,6 +46,7 @@ class Serving:
         """Start the SuperLink and the run."""
         self.place.work.mkdir(parents=True, exist_ok=True)
         beside(self.out, FINISHED).unlink(missing_ok=True)
+        self._skip_old_rounds()
         self.place.configure()
         self._end_orphans()
         self._start_superlink()
@@ -56,13 +57,13 @@ class Serving:
     def _start_superlink(self) -> None:
         self.superlink = self.place.superlink().start()
         assert self.superlink.popen is not None
-        write_whole(self.place.work / SUPERLINK, str(self.superlink.popen.pid))
+        write_whole(self.place.work / SUPERLINK_PID, str(self.superlink.popen.pid))
         self.place.wait(self.superlink)
 
     def _end_orphans(self) -> None:
         """End what an earlier server of this folder has left behind that was killed without warning."""
         for file, word in (
-            (self.place.work / SUPERLINK, "flower-superlink"),
+            (self.place.work / SUPERLINK_PID, SUPERLINK),
             (beside(self.out, PID), "flwr-serverapp"),
         ):
             pid = number_in(file)
@@ -148,6 +149,14 @@ class Serving:
         if pid is not None and alive(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
+
+    def _skip_old_rounds(self) -> None:
+        """Say how far the run in the folder is, instead of every round of it."""
+        if (self.out / "records.sqlite").exists():
+            with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+                self._told = max(records.column("round").tolist(), default=-1)
+        if self.rounds_done():
+            self.say(f"{self.out} has {self.rounds_done()} rounds already (--out DIR begins another run)")
 
     def tell(self) -> None:
         """A line for every round that has ended since."""

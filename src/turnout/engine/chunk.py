@@ -19,7 +19,7 @@ from turnout.engine.factored import ChunkWeights
 from turnout.engine.gpu.optimizer_steps import Pull, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
-from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors
+from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors, kept_in_c
 from turnout.engine.network import Network
 from turnout.engine.standing import hold_rows, put_rows_back, standing
 from turnout.exchange import Limit
@@ -99,7 +99,8 @@ class Chunk:
     def run(self) -> None:
         """All local steps, then what terms send and keep, then the update."""
         if self.native is not None:
-            self._run_native(*self.native)
+            with kept_in_c(self.slots, self.native[1].lr):
+                self._run_native(*self.native)
         else:
             self._run_steps()
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
@@ -115,8 +116,8 @@ class Chunk:
             return self._run_native_until(self.job.limit, native, rule)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
         beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk, self.states)
-        self.loss_c += native.train(
-            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, shared
+        native.train(
+            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, self.loss_c, shared
         )
         return None
 
@@ -132,7 +133,7 @@ class Chunk:
             start_cP = self.flat_cP.clone()
             keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
             beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk, self.states)
-            self.loss_c += native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, 0)
+            native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, self.loss_c)
         return None
 
     def _stopped(self, steps: int) -> None:

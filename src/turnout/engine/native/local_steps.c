@@ -716,7 +716,8 @@ static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, 
 /* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns. Plain SGD makes
  * keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs (one row each). Adam reads and writes its
  * moments, momentum -lr times its own. `factors` has Adam's scale and small for every client and step, `keys` those
- * of dropout; `statistics` are BatchNorm's running ones, read and written. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
+ * of dropout; `statistics` are BatchNorm's running ones, read and written; `loss`
+ * grows by every step's. Returns 0; 1 if memory ran out; 2 if a label is outside the model's scores. */
 int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, const int64_t *labels,
               const int64_t *rows, int64_t J, int64_t B, const int64_t *steps, int64_t clients, const REAL *start,
               int64_t start_stride, int64_t kind, double gain, double keep, double decay, double beta1, double beta2,
@@ -745,7 +746,7 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
             take(layers + l, r->width, from, r->W, r->b);
             begin(layers + l, r, &rule, first_moment, second_moment);
         }
-        REAL total = 0;
+        REAL total = loss[c];
         for (int64_t j = 0; j < steps[c] && !wrong; j++) {
             const int64_t *batch = rows + (c * J + j) * B;
             long count = 0;

@@ -8,7 +8,8 @@ does not depend on which other clients are trained, to the bit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
@@ -204,6 +205,17 @@ class StepTensors:
         return torch.stack(found, 1).to(torch.float64).contiguous()
 
 
+@contextmanager
+def kept_in_c(slots: Tensors, lr: float) -> Iterator[None]:
+    """Within it, momentum is as C keeps it: -lr times itself. Once around all of a round's steps, so that rounding does
+    not depend on how many calls they take."""
+    if "momentum" in slots:
+        slots["momentum"].mul_(-lr)
+    yield
+    if "momentum" in slots:
+        slots["momentum"].mul_(-1 / lr)
+
+
 @dataclass(frozen=True)
 class NativeSteps:
     """A model's local steps in C."""
@@ -240,22 +252,21 @@ class NativeSteps:
         rule: StepRule,
         beside: StepTensors,
         out_cP: Tensor,
+        loss_c: Tensor,
         shared: int = 0,
-    ) -> Tensor:
+    ) -> None:
         """Train some clients; writes their weights to `out_cP`, but the update (trained - start) in the first `shared`
-        columns. Returns the sum of each client's losses over its steps.
+        columns. Adds the losses of each client's steps to `loss_c`, one after another.
         """
         run = train_function(start_cP.dtype)
         assert run is not None
-        rows_cJB, steps_c, loss_c = batches.row_cJB.contiguous(), steps_c.contiguous(), start_cP.new_zeros(len(steps_c))
+        rows_cJB, steps_c = batches.row_cJB.contiguous(), steps_c.contiguous()
         springs = (None, None) if rule.springs is None else tuple(at(value) for value in rule.springs)
         factors, keys_cJk = beside.factors(rule, rows_cJB.shape[1]), beside.keys_cJk
         keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         moments = [*beside.slots.values(), *[None] * 2][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
         statistics_cS = beside.statistics(self.norms, start_cP.dtype)
-        if "momentum" in beside.slots:  # C keeps -lr times it
-            beside.slots["momentum"].mul_(-rule.lr)
         wrong = run(
             *(at(self.layers), len(self.layers)),
             *(at(samples.x), prod(self.shape), at(samples.y)),
@@ -269,11 +280,8 @@ class NativeSteps:
             raise MemoryError
         if wrong:
             raise IndexError("a label is outside the model's scores")
-        if "momentum" in beside.slots:
-            beside.slots["momentum"].mul_(-1 / rule.lr)
         if statistics_cS is not None:
             beside.keep(self.norms, statistics_cS, (batches.size_cJ > 0).sum(1))
-        return loss_c
 
 
 def _at(value: Tensor | None) -> int | None:

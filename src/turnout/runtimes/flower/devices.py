@@ -112,19 +112,25 @@ class Devices:
         return self.link.nodes() - self.post.busy()
 
     def _await(self, t: int) -> None:
-        """Wait until enough clients can be asked; the first round waits for more."""
+        """Wait until enough clients can be asked; the first round waits for more.
+
+        Who declined is not among them until it says otherwise, or rounds would go by in hours in which nobody works.
+        """
         wanted, told = (self.settings.start_with if t == 0 else self.settings.least), time.monotonic()
         while True:
             free = self.reachable()
-            here = [client for client in self.enrolled if client.node in free and not client.leaving]
+            able = [client for client in self.enrolled if client.node in free and not client.leaving]
+            here = [client for client in able if not client.declines]
             leaving = any(client.member and client.leaving for client in self.enrolled)
             if len(here) >= wanted or (leaving and t > 0):
                 return
             if time.monotonic() - told > 30:
-                print(f"round {t} waits for {wanted} devices, {len(here)} can be asked", file=sys.stderr)
+                why = f" ({len(able) - len(here)} decline)" if len(able) > len(here) else ""
+                print(f"round {t} waits for {wanted} devices, {len(here)} can be asked{why}", file=sys.stderr)
                 told = time.monotonic()
             time.sleep(4 * POLL)
             self._greet()
+            self._check_in()
             self.hear(self.post.collect())
 
     # -- what they say
@@ -172,6 +178,7 @@ class Devices:
             self.notes.refused.append(f"{client.name}: {wrong}")
             return None
         client.seen, client.accepts = time.monotonic(), heard.head["next"]
+        client.declines = not client.accepts and (client.declines or heard.letter.what == "request")
         self._noticed(client, heard)
         return client
 

@@ -78,6 +78,7 @@ class Client:
     # from here on not in the checkpoint
     node: int | None = None
     accepts: bool = False  # whether it has said that it takes work in the next round
+    declines: bool = False  # whether it said no when it was last asked to work
     holds: int = NEVER  # the round of the model it has
     leaving: bool = False  # it has said goodbye
     asked: float = field(default_factory=time.monotonic)  # when it was last sent anything

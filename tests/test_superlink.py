@@ -1,0 +1,101 @@
+"""The SuperLink's shorter ways answer what Flower's own ways answer."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+
+import httpx
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    PullMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.superlink import extensions
+from flwr.superlink.main import create_app
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from turnout.runtimes.flower.superlink import NODES, SERVERS, shorten
+
+PRIVATE, PUBLIC = generate_key_pairs()
+KEY = public_key_to_bytes(PUBLIC)
+PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
+
+
+def signed() -> dict[str, str]:
+    """The headers of a node that proves who it is."""
+    time = now().isoformat()
+    proof = b64encode(sign_message(PRIVATE, time.encode())).decode()
+    return {FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(KEY).decode(), TIMESTAMP_HEADER: time,
+            FLEET_HTTP_SIGNATURE_HEADER: proof}  # fmt: skip
+
+
+Asked = tuple[str, bytes, dict[str, str]]
+Answers = list[tuple[int, list[tuple[str, str]], bytes]]
+
+
+def answers(app: object, asked: list[Asked]) -> Answers:
+    """What the SuperLink's application says to some requests, one after another."""
+
+    async def ask() -> list[httpx.Response]:
+        way = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=way, base_url="http://here") as client:
+            return [await client.post(path, content=body, headers=headers) for path, body, headers in asked]
+
+    found = asyncio.run(ask())
+    return [(answer.status_code, sorted(answer.headers.multi_items()), answer.content) for answer in found]
+
+
+def entered(app: object) -> Node:
+    """A node that is connected to the SuperLink."""
+    asked = {
+        "register": RegisterNodeFleetRequest(public_key=KEY),
+        "activate": ActivateNodeRequest(public_key=KEY, heartbeat_interval=30),
+    }
+    messages = [(f"/v1/fleet/{what}-node", m.SerializeToString(), PROTOBUF | signed()) for what, m in asked.items()]
+    found = answers(app, messages)
+    return Node(node_id=ActivateNodeResponse.FromString(found[1][2]).node_id)
+
+
+def requests(node: Node) -> list[tuple[str, bytes, dict[str, str], int]]:
+    """Path, body and headers, and the status of the answer."""
+    beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=30).SerializeToString()
+    never = SendNodeHeartbeatRequest(node=node, heartbeat_interval=-1).SerializeToString()
+    look, stranger = (PullMessagesRequest(node=n).SerializeToString() for n in (node, Node(node_id=7)))
+    part = PullObjectRequest(node=node, run_id=5, object_id="0" * 64).SerializeToString()
+    return [
+        ("/v1/fleet/send-node-heartbeat", beat, PROTOBUF | signed(), 200),
+        ("/v1/fleet/send-node-heartbeat", never, PROTOBUF | signed(), 400),
+        ("/v1/fleet/pull-messages", look, PROTOBUF | signed(), 200),
+        ("/v1/fleet/pull-messages", look, PROTOBUF, 401),
+        ("/v1/fleet/pull-messages", look, PROTOBUF | signed() | {FLEET_HTTP_SIGNATURE_HEADER: "AAAA"}, 401),
+        ("/v1/fleet/pull-messages", stranger, PROTOBUF | signed(), 401),
+        ("/v1/fleet/pull-messages", b"\xff\xff", PROTOBUF | signed(), 400),
+        ("/v1/fleet/pull-messages", look, signed(), 415),
+        ("/v1/fleet/pull-object", part, PROTOBUF | signed(), 500),
+        ("/v1/runtime/get-nodes", b"", PROTOBUF, 401),
+    ]
+
+
+def test_answers_are_those_of_flowers_own_ways(monkeypatch):
+    """Statuses, headers and bodies: of what is right, and of what a stranger or a broken node sends."""
+    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)  # so that both are put back
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    stock = create_app()
+    asked = requests(entered(stock))
+    wanted = answers(stock, [request[:3] for request in asked])
+    shorten()
+    short = create_app()
+    again = requests(entered(short))
+    assert {path for path, *_ in again} <= NODES.keys() | SERVERS
+    assert answers(short, [request[:3] for request in again]) == wanted
+    assert [status for status, _, _ in wanted] == [status for *_, status in asked]
