@@ -58,7 +58,7 @@ def cases(scale: str) -> list[tuple[Setting, int]]:
 
 
 def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
-    return setting.experiment(FULL, epochs, rounds, **efl(strength))
+    return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
 
 
 def plan(scale: str) -> Plan:

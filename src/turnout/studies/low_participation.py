@@ -61,7 +61,7 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
 def algorithm(setting: Setting, method: str) -> dict[str, Any]:
     if method == DROPS:
         return {"weighting": CompleteOnly(), "substitution": Spread()}
-    return efl(setting.strength) if method == EFL else {"weighting": ByWork()}
+    return efl(setting) if method == EFL else {"weighting": ByWork()}
 
 
 def experiment(setting: Setting, share: float, method: str, size: Size) -> Experiment:
