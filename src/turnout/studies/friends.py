@@ -13,7 +13,7 @@ from typing import Any
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Equal, FashionMNIST
 from turnout.data.partition import Clustered, Partition, Shards
-from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import Spread, Substitution, Unused
@@ -138,7 +138,6 @@ def experiment(setting: Setting, alpha: float, substitution: Substitution, round
             shares=Shares(by="uniform"),
         ),
         rounds=rounds,
-        evaluate=Evaluate(every=5 if setting.data == "CIFAR-10" else 1),  # of 500 rounds
         runtime=InProcess(device="cpu", threads=1) if setting.data == "Digits" else InProcess(),
     )
 
