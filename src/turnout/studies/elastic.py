@@ -87,9 +87,11 @@ def notes(scale: str) -> list[str]:
 
 
 def _skew(setting: Setting) -> str:
+    """How clients differ, in words."""
     if setting.data in ("Shakespeare", "Sentiment140"):
         return f"{setting.data} as in `bmta`"
-    return f"{setting.classes} classes a client" + ("" if setting is SMALL else f" ({setting.data})")
+    words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
+    return words if setting is SMALL else f"{words} ({setting.data})"
 
 
 def chosen(scale: str, setting: Setting, epochs: int, curves: Curves) -> float | None:
