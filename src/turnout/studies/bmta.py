@@ -33,7 +33,7 @@ class Size:
 SIZES = {
     "smoke": Size((SMALL,), 1, 3, seeds=2),
     "small": Size((SMALL,), 5, 30, seeds=5),
-    "paper": Size(tuple(PAPER.values()), 20, 100, seeds=3),
+    "paper": Size(tuple(PAPER.values()), 20, 60, seeds=3),
 }
 
 

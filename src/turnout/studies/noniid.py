@@ -60,9 +60,9 @@ SIZES = {
     "smoke": (Size(SMALL, 1, 3, seeds=2),),
     "small": (Size(SMALL, 2, 30, seeds=5, between=(2,)),),
     "paper": (
-        Size(PAPER["CIFAR-10"], 20, 100, seeds=3),
+        Size(PAPER["CIFAR-10"], 20, 80, seeds=3),
         Size(SYNTHETIC, 5, 100, seeds=10),
-        *(Size(setting, 10, 40, seeds=3, methods=STATELESS) for setting in RESNET),
+        *(Size(setting, 10, 30, seeds=3, methods=STATELESS) for setting in RESNET),
     ),
 }
 
