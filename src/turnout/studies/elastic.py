@@ -36,7 +36,7 @@ class Size:
 SIZES = {
     "smoke": Size((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
     "small": Size((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
-    "paper": Size(tuple(PAPER.values()), (10, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
+    "paper": Size(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
 }
 
 
