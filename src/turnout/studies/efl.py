@@ -88,7 +88,9 @@ class Setting:
 
     def local(self, work: int) -> Local:
         """E = `work`, in this setting's unit."""
-        return Local(SGD(lr=self.lr), **{self.unit: work}, batch_size=self.batch_size)
+        if self.unit == "steps":
+            return Local(SGD(lr=self.lr), steps=work, batch_size=self.batch_size)
+        return Local(SGD(lr=self.lr), epochs=work, batch_size=self.batch_size)
 
     def experiment(
         self,

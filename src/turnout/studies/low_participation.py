@@ -137,7 +137,8 @@ class Gains:
         claim, names = f"{case(self.setting, share)}: {words}", self.names(share)
         if not self.curves.has(*names):
             return Claim(claim, False, self.curves.why_missing(*names))
-        return better(claim, *(self.curves.each(name, accuracy) for name in names), "points")
+        ours, theirs = (self.curves.each(name, accuracy) for name in names)
+        return better(claim, ours, theirs, "points")
 
     def grow(self, words: str) -> Claim:
         most, least = self.shares[0], self.shares[-1]
