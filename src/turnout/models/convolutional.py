@@ -145,7 +145,8 @@ def glorot(model: nn.Sequential) -> nn.Sequential:
     for layer in model:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return model
 
 
