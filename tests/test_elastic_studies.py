@@ -88,7 +88,7 @@ def test_what_a_method_loses_is_from_iid_to_the_fewest_classes() -> None:
     for method in noniid.METHODS:
         for split, value in (("IID", 0.9), ("m=2", 0.8 if method == "EFL" else 0.85 if method == "FedProx" else 0.6)):
             unlike = 1 if method == "EFL" and split == "IID" else 0
-            runs[noniid.variant(efl.SMALL, split, method)] = {s: level(value, s * unlike) for s in range(3)}
+            runs[noniid.SIZES["smoke"][0].variant(split, method)] = {s: level(value, s * unlike) for s in range(3)}
     curves = Curves(runs, more={"personal_accuracy": Curves(runs)})
     holds = {claim.claim.split()[-1]: claim.holds for claim in noniid.claims("smoke", curves)}
     assert holds == {"FedAvg": True, "FedProx": False, "SCAFFOLD": True, "APFL": True}
@@ -121,7 +121,36 @@ def test_the_paper_s_settings() -> None:
     assert variants["Shakespeare EFL"].task == to.NextCharacter()
     ternary = variants["MNIST EFL ternary"].algorithm
     assert (ternary.compression, ternary.weighting) == (to.SparseTernary(0.01), to.ByWork())
-    assert variants["CIFAR-100 EFL"].world.data.partition == to.partition.Classes(10)
+    assert variants["CIFAR-10 EFL"].world.data.partition == to.partition.Classes(4)
+    assert (ternary.local.steps, ternary.selection) == (20, to.selection.Fraction(0.2))
+
+
+def test_figure_1_has_resnet50_and_the_synthetic_task() -> None:
+    variants = {name: e for part in noniid.plan("paper").parts for name, e in part.variants.items()}
+    assert variants["EMNIST ResNet50 m=6 EFL"].model == to.models.resnet50("large")
+    assert variants["EMNIST ResNet50 m=6 EFL"].world.data.partition == to.partition.Classes(6)
+    assert variants["SYNTHETIC IID EFL"].world.data.iid
+    assert not variants["SYNTHETIC (1,1) EFL"].world.data.iid
+
+
+def test_a_part_of_figure_1_is_shown() -> None:
+    """Two methods on two splits are compared though the others were left out."""
+    names = [noniid.SIZES["smoke"][0].variant(split, m) for split in ("IID", "m=2") for m in ("FedAvg", "EFL")]
+    curves = Curves({name: {s: level(0.5, s * i) for s in range(2)} for i, name in enumerate(names)})
+    claims = noniid.claims("smoke", curves)
+    assert [claim.ran for claim in claims] == [True, False, False, False]
+    assert {row.case for row in noniid.rows("smoke", curves) if row.metric == "lost" and row.repeats} == {
+        "digits FedAvg",
+        "digits EFL",
+    }
+
+
+def test_a_part_of_figure_3_is_shown() -> None:
+    names = [low_participation.variant(efl.SMALL, 0.2, method) for method in ("FedAvg", "FedAvg + C")]
+    curves = Curves({name: {s: level(0.5, s * i) for s in range(2)} for i, name in enumerate(names)})
+    ran = [claim.claim for claim in low_participation.claims("smoke", curves) if claim.ran]
+    assert ran == ["digits 20 % asked: using unfinished work beats dropping it"]
+    assert [row.metric for row in low_participation.rows("smoke", curves) if row.repeats][-1] == "gain of C"
 
 
 def test_fedavg_of_low_participation_averages_the_complete() -> None:

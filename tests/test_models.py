@@ -125,6 +125,16 @@ def test_layers_come_in_the_order_of_the_papers() -> None:
     assert layer_names(MLP(9, 9, batch_norm=(1,)), (4,)) == "flatten linear1 norm1 act1 linear2 act2 output"
 
 
+def test_first_weights_by_glorot_s_law() -> None:
+    model = CNN(channels=(8,), kernel=3, hidden=(30,), init="glorot").build((3, 8, 8), classes=4)
+    for name, fans in (("conv1", (27, 72)), ("output", (30, 4))):
+        layer, bound = getattr(model, name), (6 / sum(fans)) ** 0.5
+        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert not layer.bias.any()
+    with pytest.raises(Mistake, match="did you mean 'glorot'"):
+        CNN(init="glorott")
+
+
 def test_batch_norm_is_where_the_authors_code_of_paper_004_has_it() -> None:
     """SPEC 1.3, MTFL item 11: after ReLU (and pool), and none after the fully connected layer of the CNN."""
     cnn = mtfl_cifar_cnn(variant="code")

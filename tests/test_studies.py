@@ -21,7 +21,7 @@ from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.statistics.paired import difference, interval, mean_over
-from turnout.studies import bias, participation
+from turnout.studies import bias, elastic, participation
 from turnout.studies.catalogue import STUDIES
 from turnout.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
 from turnout.studies.drawing import over_rounds
@@ -392,6 +392,21 @@ def test_mistakes_are_sentences(arguments: list[str], words: str) -> None:
 def test_fewer_seeds_than_two_decide_nothing_but_run() -> None:
     plan = planned(participation.STUDY, "small", seeds=1)
     assert {part.seeds for part in plan.parts} == {1}
+
+
+def test_settings_are_chosen_on_as_many_seeds_as_planned() -> None:
+    """So that a study goes on with more seeds and what was chosen stays."""
+    (tuning,) = planned(elastic.STUDY, "small", seeds=1).parts
+    assert (tuning.seeds, tuning.first_seed) == (2, 100)
+
+
+def test_what_is_judged_follows_from_the_part_that_was_tuned(tmp_path: Path) -> None:
+    """The pattern names runs that a setting is chosen on, none of those that are judged: all that follow are run."""
+    found = run_study(
+        elastic.STUDY, "smoke", tmp_path, jobs=1, quiet=True, seeds=1, only=["* lambda=0.03"], resume=True
+    )
+    assert {row.metric: row.ours for row in found.rows}["chosen λ"] == "0.03"
+    assert all(claim.ran for claim in found.claims)
 
 
 def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from turnout.models.layers import (
     Places,
     check_activation,
     check_classes,
+    check_init,
     check_norm_at,
     check_places,
     check_share,
@@ -41,6 +42,8 @@ class CNN:
     drop_channels   dropout of whole feature maps after the last convolution
     drop_features   dropout of single numbers there
     drop_hidden     dropout after each fully connected hidden layer
+    init            first weights: "torch" (torch's own), or "glorot" (TensorFlow's own, without which a deep network
+                    that has no BatchNorm hardly begins to learn)
 
     >>> model = CNN(channels=(16, 32), kernel=3, padding=1).build((1, 8, 8), classes=10)
     >>> [name for name, _ in model.named_children()]
@@ -58,6 +61,7 @@ class CNN:
     drop_features: float = 0.0
     drop_hidden: float = 0.0
     norm_at: str = "before"
+    init: str = "torch"
 
     def __post_init__(self) -> None:
         channels, hidden = check_sizes("channels", self.channels), check_sizes("hidden", self.hidden)
@@ -67,6 +71,7 @@ class CNN:
         check_size("padding", self.padding, least=0)
         check_activation(self.activation)
         check_norm_at(self.norm_at)
+        check_init(self.init)
         for name in ("drop_channels", "drop_features", "drop_hidden"):
             check_share(name, getattr(self, name))
         norm = check_places("batch_norm", self.batch_norm, len(channels) + len(hidden))
@@ -84,19 +89,17 @@ class CNN:
         if self.drop_features:
             layers.append(("drop_features", nn.Dropout(self.drop_features)))
         layers.append(("flatten", nn.Flatten()))
-        return sequential(
-            layers
-            + dense(
-                self.channels[-1] * height * width,
-                self.hidden,
-                classes,
-                self.activation,
-                norm[len(self.channels) :],
-                self.drop_hidden,
-                first=len(self.channels) + 1,
-                norm_at=self.norm_at,
-            )
+        layers += dense(
+            self.channels[-1] * height * width,
+            self.hidden,
+            classes,
+            self.activation,
+            norm[len(self.channels) :],
+            self.drop_hidden,
+            first=len(self.channels) + 1,
+            norm_at=self.norm_at,
         )
+        return sequential(layers) if self.init == "torch" else glorot(sequential(layers))
 
     def map_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the last feature maps.
@@ -135,6 +138,16 @@ class CNN:
             f"{len(self.channels)} the maps are {size[0]}x{size[1]}, too small for {what}. Use more padding "
             f"(now {self.padding}), a smaller kernel (now {self.kernel}), fewer pools or fewer layers"
         )
+
+
+def glorot(model: nn.Sequential) -> nn.Sequential:
+    """The model with weights by Glorot's uniform law and biases of 0 in its convolutions and dense layers."""
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
 
 
 def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -105,6 +105,11 @@ def check_norm_at(place: str) -> None:
         raise Mistake(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
 
 
+def check_init(init: str) -> None:
+    if init not in ("torch", "glorot"):
+        raise Mistake(f"init is {init!r}: {nearest(str(init), ('torch', 'glorot'))}")
+
+
 def check_classes(classes: int) -> None:
     check_size("classes (the number of outputs)", classes)
 

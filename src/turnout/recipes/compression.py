@@ -43,7 +43,7 @@ def cifar_compression(
 ) -> dict[str, Experiment]:
     """The same on CIFAR-10 with the simplified VGG11."""
     data = CIFAR10(clients=clients, partition=Classes(per_client=classes), test_share=0.0)
-    return _methods(data, models.vgg11(), keep, away, Local(SGD(lr=0.05), epochs=1, batch_size=20), rounds)
+    return _methods(data, models.vgg11(), keep, away, Local(SGD(lr=0.1), epochs=1, batch_size=20), rounds)
 
 
 def _methods(

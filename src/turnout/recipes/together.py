@@ -52,20 +52,23 @@ def all_but(*pieces: str) -> str:
 def together(clients: int = 30, rounds: int = 60, keep: float = 0.05) -> dict[str, Experiment]:
     """Plain training with scheme A, each paper alone, in pairs, and all, on the embedded digits; no downloads."""
     data = Digits(clients=clients, partition=Clustered(), test_share=0.3)
-    made = variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), 0.1, keep, rounds)
+    local = Local(SGD(lr=0.1), epochs=5, batch_size=10)
+    made = variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), local, keep, rounds)
     return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in made.items()}
 
 
 def mnist_together(clients: int = 100, rounds: int = 200, keep: float = 0.01) -> dict[str, Experiment]:
-    """The same on MNIST with paper 004's 2NN."""
+    """The same on MNIST with paper 004's 2NN; a round's work is 20 mini-batches."""
     data = MNIST(clients=clients, partition=Clustered(), local_test="official")
-    return variants(world(data, clients, rounds), models.MLP(200, 200, batch_norm=True), 0.05, keep, rounds)
+    model, local = models.MLP(200, 200, batch_norm=True), Local(SGD(lr=0.05), steps=20, batch_size=20)
+    return variants(world(data, clients, rounds), model, local, keep, rounds)
 
 
-def cifar_together(clients: int = 100, rounds: int = 300, keep: float = 0.01) -> dict[str, Experiment]:
+def cifar_together(clients: int = 50, rounds: int = 120, keep: float = 0.01) -> dict[str, Experiment]:
     """The same on CIFAR-10 with paper 004's CNN."""
     data = CIFAR10(clients=clients, partition=Clustered(), local_test="official")
-    return variants(world(data, clients, rounds), models.mtfl_cifar_cnn(), 0.05, keep, rounds)
+    local = Local(SGD(lr=0.05), steps=20, batch_size=20)
+    return variants(world(data, clients, rounds), models.mtfl_cifar_cnn(), local, keep, rounds)
 
 
 def world(data: DataSpec, clients: int, rounds: int) -> World:
@@ -76,13 +79,13 @@ def world(data: DataSpec, clients: int, rounds: int) -> World:
     return World(data, OnOff(4.0, 2.0, when_up=Traces(first=8)), (*joins, *leaves))
 
 
-def variants(world: World, model: Model, lr: float, keep: float, rounds: int) -> dict[str, Experiment]:
+def variants(world: World, model: Model, local: Local, keep: float, rounds: int) -> dict[str, Experiment]:
     """What is compared: schemes A and B, one paper, two, all; and all but some pieces (without C it is scheme B)."""
     plain = Experiment(
         world,
         model,
         Algorithm(
-            Local(SGD(lr=lr), epochs=5, batch_size=10),
+            local,
             weighting=CompleteOnly(),
             membership=Membership(join="vanilla"),
             nonfinite="absent",

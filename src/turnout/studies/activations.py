@@ -8,10 +8,12 @@ BatchNorm would have done; in FedAdam the other way round.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from turnout.parts.selection import Everyone
 from turnout.studies.claims import Claim, above
 from turnout.studies.drawing import over_rounds, picture
-from turnout.studies.personal import SIZES, experiments
+from turnout.studies.personal import SIZES, Size, experiments
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 
 METHODS = ("MT-FedAdam", "FedAdam")
@@ -23,8 +25,13 @@ def column(inequality: str, layer: str = LAYERS[0]) -> str:
     return f"neurons_{inequality}_{layer}"
 
 
+def sized(scale: str) -> Size:
+    """As `personal`; at paper scale for its first 50 rounds, as everybody trains and compares in each."""
+    return replace(SIZES[scale], rounds=min(50, SIZES[scale].rounds)) if scale == "paper" else SIZES[scale]
+
+
 def plan(scale: str) -> Plan:
-    size, variants = SIZES[scale], {}
+    size, variants = sized(scale), {}
     for name, experiment in experiments(size, classes=4, noisy=False).items():
         if name in METHODS:
             home = {"algorithm.newcomers": "average"} if name == "MT-FedAdam" else {}

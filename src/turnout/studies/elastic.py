@@ -26,7 +26,7 @@ class Size:
     """How large the study is at one scale."""
 
     settings: tuple[Setting, ...]
-    epochs: tuple[int, ...]
+    epochs: tuple[int, ...]  # E: epochs, or mini-batches at paper scale
     strengths: tuple[float, ...]
     rounds: int
     tuning: int
@@ -36,7 +36,7 @@ class Size:
 SIZES = {
     "smoke": Size((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
     "small": Size((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
-    "paper": Size(tuple(PAPER.values()), (2, 5, 10), (0.001, 0.003, 0.01, 0.03), 100, tuning=1, seeds=3),
+    "paper": Size(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
 }
 
 
@@ -58,7 +58,7 @@ def cases(scale: str) -> list[tuple[Setting, int]]:
 
 
 def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
-    return setting.experiment(FULL, epochs, rounds, **efl(strength))
+    return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
 
 
 def plan(scale: str) -> Plan:
@@ -78,7 +78,7 @@ def notes(scale: str) -> list[str]:
         f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
         f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
         "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
-        "paper 000, two classes a client",
+        f"paper 000, {', '.join(_skew(setting) for setting in size.settings)}",
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
     if scale == "paper":
@@ -86,10 +86,19 @@ def notes(scale: str) -> list[str]:
     return [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *found]
 
 
+def _skew(setting: Setting) -> str:
+    """How clients differ, in words."""
+    if setting.data in ("Shakespeare", "Sentiment140"):
+        return f"{setting.data} as in `bmta`"
+    words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
+    return words if setting is SMALL else f"{words} ({setting.data})"
+
+
 def chosen(scale: str, setting: Setting, epochs: int, curves: Curves) -> float | None:
-    """The λ of highest final accuracy on the tuning seeds; None if they did not run."""
+    """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
     own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
-    if not curves.has(*own):
+    own = {name: strength for name, strength in own.items() if curves.has(name)}
+    if not own:
         return None
     return own[best_elsewhere({name: curves.each(name, accuracy) for name in own}, range(SIZES[scale].seeds))]
 

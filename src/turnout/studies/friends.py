@@ -196,8 +196,9 @@ class Results:
 
     @property
     def there(self) -> list[str]:
-        """The methods that were run."""
-        return [method for method in self.setting.methods if self.has(method)]
+        """The methods that were run; Full, which cases share, is none of this case's own."""
+        found = [method for method in self.setting.methods if self.has(method)]
+        return [] if found == ["Full"] else found
 
     def has(self, *methods: str) -> bool:
         return self.curves.has(*(variant(self.setting, self.alpha, method) for method in methods))

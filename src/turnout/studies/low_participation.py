@@ -7,11 +7,10 @@ The accuracy of a run is its mean over the last fifth of the rounds. The paper h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from turnout.experiment import Experiment
-from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout.statistics.paired import difference
@@ -29,7 +28,7 @@ class Size:
 
     settings: tuple[Setting, ...]
     shares: tuple[float, ...]  # of the clients that are asked, most first
-    epochs: int
+    epochs: int  # E: epochs, or mini-batches at paper scale
     rounds: int
     seeds: int
 
@@ -37,7 +36,13 @@ class Size:
 SIZES = {
     "smoke": Size((SMALL,), (1.0, 0.2), 5, 4, seeds=2),
     "small": Size((SMALL,), (1.0, 0.5, 0.2), 5, 40, seeds=8),
-    "paper": Size((PAPER["Sentiment140"], PAPER["Shakespeare"]), (1.0, 0.5, 0.1), 5, 100, seeds=3),
+    "paper": Size(
+        tuple(replace(PAPER[data], clients=40) for data in ("Sentiment140", "Shakespeare")),
+        (1.0, 0.5, 0.1),
+        20,
+        60,
+        seeds=3,
+    ),
 }
 
 
@@ -56,12 +61,12 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
 def algorithm(setting: Setting, method: str) -> dict[str, Any]:
     if method == DROPS:
         return {"weighting": CompleteOnly(), "substitution": Spread()}
-    return efl(setting.strength) if method == EFL else {"weighting": ByWork()}
+    return efl(setting) if method == EFL else {"weighting": ByWork()}
 
 
 def experiment(setting: Setting, share: float, method: str, size: Size) -> Experiment:
-    asked: Selection = Everyone() if share == 1 else Fraction(share)
-    return setting.experiment(FULL, size.epochs, size.rounds, selection=asked, **algorithm(setting, method))
+    asked = replace(setting, asked=share)
+    return asked.experiment(FULL, size.epochs, size.rounds, **algorithm(setting, method))
 
 
 def plan(scale: str) -> Plan:
@@ -79,7 +84,8 @@ def plan(scale: str) -> Plan:
         "accuracy of a run: mean over the last fifth of its rounds",
     ]
     if scale == "paper":
-        return Plan([Part("figure3", variants, size.seeds)], [*found, PAPER_NOTES[-1]])
+        ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
+        return Plan([Part("figure3", variants, size.seeds)], [*found, ours, PAPER_NOTES[-1]])
     shrunk = f"shrunk: 8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
     return Plan([Part("figure3", variants, size.seeds)], [shrunk, *found])
 
@@ -88,42 +94,59 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     found = []
     for setting, share in cases(scale):
         label, names = case(setting, share), {m: variant(setting, share, m) for m in METHODS}
-        if not curves.has(*names.values()):
+        value = {method: curves.each(name, accuracy) for method, name in names.items() if curves.has(name)}
+        found += [row(label, f"accuracy {method}", own) for method, own in value.items()]
+        for method, words in ((USES, "gain of C"), (EFL, "gain of EFL")):
+            if method in value and DROPS in value:
+                found.append(row(label, words, difference(value[method], value[DROPS])))
+        if not value:
             found.append(not_run(label, "accuracy FedAvg"))
-            continue
-        value = {method: curves.each(name, accuracy) for method, name in names.items()}
-        found += [row(label, f"accuracy {method}", value[method]) for method in METHODS]
-        found.append(row(label, "gain of C", difference(value[USES], value[DROPS])))
-        found.append(row(label, "gain of EFL", difference(value[EFL], value[DROPS])))
     return found
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    found, shares = [], SIZES[scale].shares
+    """A method is better at every level of participation, and gains more at the lowest than at the highest."""
+    found = []
     for setting in SIZES[scale].settings:
-        names = [variant(setting, share, method) for share in shares for method in METHODS]
-        if not curves.has(*names):
-            words = f"{setting.data}: using unfinished work beats dropping it"
-            found.append(Claim(words, False, curves.why_missing(*names)))
-            continue
-        for method, words in ((USES, "using unfinished work beats dropping it"), (EFL, "EFL beats FedAvg")):
-            found += _claims(setting, shares, method, words, curves)
+        for method, words, gain in (
+            (USES, "using unfinished work beats dropping it", "the gain of unfinished work"),
+            (EFL, "EFL beats FedAvg", "EFL's gain over FedAvg"),
+        ):
+            gains = Gains(setting, SIZES[scale].shares, method, curves)
+            found += [gains.at(share, words) for share in gains.shares]
+            found.append(gains.grow(gain))
     return found
 
 
-def _claims(setting: Setting, shares: tuple[float, ...], method: str, words: str, curves: Curves) -> list[Claim]:
-    """The method is better at every level of participation, and gains more at the lowest than at the highest."""
+@dataclass(frozen=True)
+class Gains:
+    """What a method gains over dropping unfinished work, as fewer are asked."""
 
-    def of(share: float, who: str) -> dict[int, float]:
-        return curves.each(variant(setting, share, who), accuracy)
+    setting: Setting
+    shares: tuple[float, ...]
+    method: str
+    curves: Curves
 
-    found = [
-        better(f"{case(setting, share)}: {words}", of(share, method), of(share, DROPS), "points") for share in shares
-    ]
-    most, least = (difference(of(share, method), of(share, DROPS)) for share in (shares[0], shares[-1]))
-    ends = f"with {100 * shares[-1]:g} % asked than with {100 * shares[0]:g} %"
-    name = "the gain of unfinished work" if method == USES else "EFL's gain over FedAvg"
-    return [*found, better(f"{setting.data}: {name} is larger {ends}", least, most, "points")]
+    def names(self, *shares: float) -> list[str]:
+        return [variant(self.setting, share, method) for share in shares for method in (self.method, DROPS)]
+
+    def gain(self, share: float) -> dict[int, float]:
+        return difference(*(self.curves.each(name, accuracy) for name in self.names(share)))
+
+    def at(self, share: float, words: str) -> Claim:
+        claim, names = f"{case(self.setting, share)}: {words}", self.names(share)
+        if not self.curves.has(*names):
+            return Claim(claim, False, self.curves.why_missing(*names))
+        ours, theirs = (self.curves.each(name, accuracy) for name in names)
+        return better(claim, ours, theirs, "points")
+
+    def grow(self, words: str) -> Claim:
+        most, least = self.shares[0], self.shares[-1]
+        ends = f"with {100 * least:g} % asked than with {100 * most:g} %"
+        claim, names = f"{self.setting.data}: {words} is larger {ends}", self.names(most, least)
+        if not self.curves.has(*names):
+            return Claim(claim, False, self.curves.why_missing(*names))
+        return better(claim, self.gain(least), self.gain(most), "points")
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:

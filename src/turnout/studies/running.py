@@ -85,7 +85,10 @@ def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:
 
 
 def _with_seeds(parts: Sequence[Part], seeds: int | None) -> Sequence[Part]:
-    return parts if seeds is None else [replace(part, seeds=seeds) for part in parts]
+    """Another number of seeds to judge by; what settings are chosen on stays, so that the choice does."""
+    if seeds is None:
+        return parts
+    return [part if part.first_seed else replace(part, seeds=seeds) for part in parts]
 
 
 def run_study(
@@ -111,7 +114,8 @@ def run_study(
     curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only)
     if study.then is not None:
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
-        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only))
+        those = naming(only, chosen.parts)  # none: whatever follows from the runs that were kept
+        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=those))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     if only:  # without the rows of runs that were left out
         rows = [row for row in rows if row.ours != NOT_RUN]
@@ -209,6 +213,12 @@ def joined(first: Curves, second: Curves) -> Curves:
         looks,
         (*first.failed, *second.failed),
     )
+
+
+def naming(only: Sequence[str], parts: Sequence[Part]) -> Sequence[str]:
+    """Those of the patterns that name a run of these parts."""
+    names = [name for part in parts for name in part.variants]
+    return [one for one in only if fnmatch.filter(names, one)]
 
 
 def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:

@@ -62,7 +62,7 @@ RECIPES = {"Digits": recipes.together, "MNIST": recipes.mnist_together, "CIFAR-1
 SIZES = {
     "smoke": [Case("Digits", 10, 6, 2, 0.3, 2e3)],
     "small": [Case("Digits", 30, 60, 5, 0.8, 2e3)],
-    "paper": [Case("MNIST", 100, 200, 5, 0.9, 8e4), Case("CIFAR-10", 100, 300, 5, 0.4, 8e5)],
+    "paper": [Case("MNIST", 100, 200, 5, 0.9, 8e4), Case("CIFAR-10", 50, 120, 5, 0.4, 8e5)],
 }
 
 
@@ -80,7 +80,10 @@ def notes(scale: str) -> list[str]:
         *(f"{c.data}: target {c.target:.0%}, budget {c.budget:,.0f} bytes a client and round" for c in SIZES[scale]),
         "the best single paper is chosen on the seeds it is compared on, which favours it",
     ]
-    return found if scale == "paper" else ["shrunk: 8x8 digits and one hidden layer of 50", *found]
+    if scale == "paper":
+        clients = ", ".join(f"{c.clients} clients and {c.rounds} rounds ({c.data})" for c in SIZES[scale])
+        return [f"{clients}; a round's work is 20 mini-batches of 20", *found]
+    return ["shrunk: 8x8 digits and one hidden layer of 50", *found]
 
 
 def last(curve: Curve) -> float:
@@ -117,14 +120,7 @@ def _rows(case: Case, name: str, curves: Curves) -> list[Row]:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
-    for case in SIZES[scale]:
-        names = list(case.experiments())
-        if curves.has(*names):
-            found += CaseNumbers(case, curves).claims()
-        else:
-            found.append(Claim(f"{case.data}: the claims of the table", False, curves.why_missing(*names)))
-    return found
+    return [claim for case in SIZES[scale] for claim in CaseNumbers(case, curves).claims()]
 
 
 @dataclass(frozen=True)
@@ -138,12 +134,17 @@ class CaseNumbers:
         found = self.curves if metric is None else self.curves.of(metric)
         return found.each(self.case.variant(name), number)
 
+    def missing(self, *names: str) -> str | None:
+        """Why a claim about these cannot be decided; None where they all ran."""
+        variants = [self.case.variant(name) for name in names]
+        return None if self.curves.has(*variants) else self.curves.why_missing(*variants)
+
     def claims(self) -> list[Claim]:
         return [*self._pieces(), *self._combination(), *self._ternary()]
 
     def _pieces(self) -> list[Claim]:
         """Each piece against the same run without it."""
-        where, soon = self.case.data, max(1, self.case.rounds // 6)
+        where, soon, found = self.case.data, max(1, self.case.rounds // 6), []
         newcomers = soon_after(self.case.joins, soon)
         compared: list[tuple[str, str, Callable[[Curve], float], str | None]] = [
             ("C", "accuracy", last, None),
@@ -151,23 +152,26 @@ class CaseNumbers:
             ("personal", "personal accuracy", last, PERSONAL),
             ("fast-reboot", f"accuracy in the {soon} rounds after the first joins", newcomers, None),
         ]
-        return [
-            better(
-                f"{where}: {piece} improves all the others together, in {words}",
-                self.each(ALL, number, metric),
-                self.each(all_but(piece), number, metric),
-                "points",
-            )
-            for piece, words, number, metric in compared
-        ]
+        for piece, words, number, metric in compared:
+            claim = f"{where}: {piece} improves all the others together, in {words}"
+            if why := self.missing(ALL, all_but(piece)):
+                found.append(Claim(claim, False, why))
+                continue
+            with_it, without = (self.each(name, number, metric) for name in (ALL, all_but(piece)))
+            found.append(better(claim, with_it, without, "points"))
+        return found
 
     def _combination(self) -> list[Claim]:
         found = []
         for words, metric in (("accuracy", None), ("personal accuracy", PERSONAL)):
+            claim = f"{self.case.data}: all together are at least as good as the best single paper{{}}, in {words}"
+            if why := self.missing(ALL, *PAPERS):
+                found.append(Claim(claim.format(""), False, why))
+                continue
             alone = {name: self.each(name, metric=metric) for name in PAPERS}
             best = max(alone, key=lambda name: _mean(alone[name]))
-            claim = f"{self.case.data}: all together are at least as good as the best single paper ({best}), in {words}"
-            found.append(no_worse(claim, self.each(ALL, metric=metric), alone[best], MARGIN, "points"))
+            ours = self.each(ALL, metric=metric)
+            found.append(no_worse(claim.format(f" ({best})"), ours, alone[best], MARGIN, "points"))
         return found
 
     def _ternary(self) -> list[Claim]:
@@ -175,11 +179,14 @@ class CaseNumbers:
         found = []
         for name, dense in DENSE.items():
             where = f"{self.case.data}, {name}"
+            cheap = f"{where}: ternary messages cost at most {COST:g} points of accuracy"
+            few = f"{where}: with them at least {FEWER:g} times fewer bytes travel"
+            if why := self.missing(name, dense):
+                found += [Claim(claim, False, why) for claim in (cheap, few)]
+                continue
             ours, theirs = (total(self.curves, self.case.variant(one)) for one in (name, dense))
             beyond = {seed: theirs[seed] / ours[seed] - FEWER for seed in ours}
-            cheap = f"{where}: ternary messages cost at most {COST:g} points of accuracy"
             found.append(no_worse(cheap, self.each(name), self.each(dense), COST, "points"))
-            few = f"{where}: with them at least {FEWER:g} times fewer bytes travel"
             found.append(above(few, beyond, unit=f"times beyond {FEWER:g}"))
         return found
 
@@ -192,8 +199,8 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Accuracy over rounds and over bytes, personal accuracy over rounds: nothing, each paper, and all."""
     drawn = []
     for case in SIZES[scale]:
-        names = {name: case.variant(name) for name in SHOWN}
-        if not curves.has(*names.values()):
+        names = {name: case.variant(name) for name in SHOWN if curves.has(case.variant(name))}
+        if not names:
             continue
         drawn.append(line_chart(over_rounds(curves, names), f"{case.data}: accuracy", "round", "percent"))
         own = over_rounds(curves.of(PERSONAL), names)
@@ -201,7 +208,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         lines = [by_bytes(curves, variant, name, i) for i, (name, variant) in enumerate(names.items())]
         title = f"{case.data}: accuracy by bytes, up and down"
         drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
-    return {"together.svg": sheet(drawn)}
+    return {"together.svg": sheet(drawn)} if drawn else {}
 
 
 STUDY = Study(
