@@ -1,10 +1,12 @@
 """Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
 
-The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py.
+The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py, and where Triton is
+told to interpret its kernels (TRITON_INTERPRET=1), on a CPU as well.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +43,11 @@ if torch.cuda.is_available():
     if triton_tools.installed():
         PLACES["kernels"] = Place("cuda", True)
 
+if triton_tools.installed() and os.environ.get("TRITON_INTERPRET") == "1":
+    PLACES["kernels, interpreted"] = Place("cpu", True)
+
+# A tile's rows beyond a layer's channels hold whatever was in memory; nothing of them is stored.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 sinks = pytest.mark.parametrize(("keep", "scale"), [(0.0, 1.0), (1.0, -1.0), (0.9, -1.0)], ids=["grad", "sgd", "decay"])
 close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -81,6 +88,7 @@ CONVOLUTIONS = {  # clients, inputs, batch, height, width, outputs, kernel, padd
     "odd": (2, 3, 3, 7, 9, 5, (3, 2), (0, 0)),
     "padded": (3, 2, 2, 6, 6, 17, (3, 3), (1, 1)),
     "uneven": (1, 4, 2, 8, 5, 3, (5, 3), (2, 0)),
+    "few": (3, 6, 4, 9, 8, 16, (5, 5), (0, 0)),
     "wide": (2, 1, 1, 4, 4, 2, (1, 1), (1, 2)),
     "many": (2, 20, 2, 8, 8, 70, (3, 3), (0, 0)),
     "by pixel": (2, 48, 2, 6, 7, 16, (3, 2), (1, 0)),

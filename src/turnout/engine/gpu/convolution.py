@@ -3,7 +3,7 @@
 Each is a matrix product that gathers one factor from the image as it runs: y[o, n] = Σ_k w[o, k] x[k, n] with
 k = (channel, row and column of the kernel) and n = (sample, row and column of the output). The gradient of the input
 is the same product with the kernel rotated by 180° and input and output channels exchanged; the gradient of the weights
-sums d[o, n] x[k, n] over n. The functions to call are at the end.
+sums d[o, n] x[k, n] over n. Where outputs are few, gpu/few_channels.py does the work. The functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, N positions of all images.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnout.engine.gpu import few_channels
 from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
 
 
@@ -152,6 +153,9 @@ def _convolve(
     lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
     y = torch.empty([lengths[d] for d in order], dtype=x.dtype, device=x.device)
     y = y.permute([order.index(d) for d in CHANNELS])
+    if few_channels.pays(o):
+        few_channels.product(x, W.transpose(1, 2) if turned else W, bias, y, padding, stride, turned)
+        return y
     N, block = B * size[0] * size[1], power_of_two(o, 16, t.outputs)
     roles = (W.stride(2), W.stride(1)) if turned else (W.stride(1), W.stride(2))
     bs_c = 0 if bias is None else bias.stride(0)
@@ -167,6 +171,8 @@ def _convolve(
 def bias_is_free(W: Tensor) -> bool:
     """Whether one more column of the weights' gradient, for the bias, takes no time: tiles have room for it."""
     K = W[0, 0].numel()
+    if few_channels.pays(W.shape[1]):
+        return True
     return power_of_two(K + 1, 16, 1024) == power_of_two(K, 16, 1024) <= GRADIENT.patch
 
 
@@ -177,6 +183,10 @@ def weight_gradient(
 
     With `by_sample` each sample's own [B, c, o, K].
     """
+    d = d if d.stride(3) == d.shape[4] * d.stride(4) else d.contiguous()
+    if few_channels.pays(d.shape[1]):
+        g = few_channels.weight_gradient(x, d, kernel, padding, bias, stride, by_sample)
+        return g if by_sample else g[0] if len(g) == 1 else g.sum(0)
     (c, i, B, h, w), o, t = x.shape, d.shape[1], BY_PIXEL if d.stride(1) == 1 else GRADIENT
     N, K = B * d.shape[3] * d.shape[4], i * kernel[0] * kernel[1] + bias
     block_o, block_k = power_of_two(o, 16, t.outputs), power_of_two(K, 16, t.patch)
@@ -186,7 +196,6 @@ def weight_gradient(
     parts = pieces(N, stretch)
     if by_sample:
         parts, stretch = B, N // B
-    d = d if d.stride(3) == d.shape[4] * d.stride(4) else d.contiguous()
     g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
+from turnout.machine.triton_tools import FAST, jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ BATCH_TO = 32  # largest batch for which they are
 def pays(x: Tensor, W: Tensor) -> bool:
     """Whether these kernels are faster for this layer: large weights, a small batch."""
     return x.shape[1] <= BATCH_TO and W.shape[1] * W.shape[2] >= SIZE_FROM
+
+
+def streams(x: Tensor, W: Tensor) -> bool:
+    """Whether `forward` is: on the tensor cores. In full float32 torch's own product is arithmetic and not reading."""
+    return pays(x, W) and precision() == FAST
 
 
 @jit

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, dropout, pixels, pooling
+from turnout.engine.gpu import convolution, dense, dropout, few_channels, pixels, pooling
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.machine import triton_tools
@@ -32,15 +32,17 @@ class GatheredConvolution(Convolution):
         if pixels.pays(W):
             x = pixels.by_pixel(x)
             return pixels.convolve(x, W, bias, self.padding), x
-        order = convolution.PIXELS if pixels.fits(W.shape[1]) else convolution.CHANNELS
-        return convolution.convolve(x, W, bias, self.padding, order=order), x
+        return convolution.convolve(x, W, bias, self.padding, order=_order(W)), x
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         W = weights[self.weight]
         if pixels.pays(W):
             return self._backward_by_pixel(pixels.by_pixel(d), saved, W, sink, first)
-        d = pixels.by_pixel(d) if pixels.fits(W.shape[1]) else d.contiguous()
-        dx = d if first else convolution.input_gradient(d, W, self.padding, tuple(saved.shape[3:]))
+        order, size = _order(W), tuple(saved.shape[3:])
+        d = pixels.by_pixel(d) if order == convolution.PIXELS else d
+        d = d.contiguous() if order == convolution.CHANNELS else d
+        inner = convolution.SAMPLES if few_channels.pays(W.shape[2]) else convolution.CHANNELS
+        dx = d if first else convolution.input_gradient(d, W, self.padding, size, order=inner)
         if isinstance(sink, SquaredGradientSink):
             g_BcoK = convolution.weight_gradient(saved, d, self.kernel, self.padding, False, by_sample=True)
             sink.targets[self.weight].add_(g_BcoK.square_().sum(0).view(W.shape))
@@ -72,7 +74,7 @@ class StreamedDense(Dense):
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         W = weights[self.weight]
-        if not dense.pays(x, W):
+        if not dense.streams(x, W):
             return super().forward(x, weights)
         return dense.forward(x, W, None if self.bias is None else weights[self.bias]), x
 
@@ -129,6 +131,13 @@ class TiledMaxPool(MaxPool):
             return super().backward(d, saved, weights, sink, first)
         which, size, by_pixel = saved
         return (pooling.unpool_pixels if by_pixel else pooling.unpool)(d, which, self.kernel, size)
+
+
+def _order(W: Tensor) -> str:
+    """How a convolution's result lies in memory: as whoever reads it next does best."""
+    if few_channels.pays(W.shape[1]):
+        return convolution.SAMPLES
+    return convolution.PIXELS if pixels.fits(W.shape[1]) else convolution.CHANNELS
 
 
 # Plain layer -> layer with kernels; remove an entry to use the plain layer.

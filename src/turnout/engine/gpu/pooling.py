@@ -1,8 +1,8 @@
 """Triton kernels for max-pooling without overlap; one byte per window is stored for backward. The functions to call are
 at the end.
 
-Images lie in memory one after another, or pixel by pixel with all channels side by side (gpu/pixels.py); of those the
-result is [c, B, i, h, w] in memory, as a dense layer behind it reads it.
+Images lie in memory one after another, by channel or by sample, and so do the results; or pixel by pixel with all
+channels side by side (gpu/pixels.py): of those the result is [c, B, i, h, w] in memory, as a dense layer behind it reads it.
 """
 # mypy: allow-untyped-defs
 
@@ -55,22 +55,31 @@ def _unpool(
 
 
 @jit
+def _window(
+    I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
+    KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
+):  # fmt: skip
+    """Of a program's windows in pictures that lie pixel by pixel: which are real, where each begins, where its result is."""
+    image = tl.program_id(0).to(tl.int64)
+    p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
+    i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]
+    corner = image * (H * W * I) + (p // OW * (KH * W) + p % OW * KW) * I + i
+    return (p < OH * OW) & (i < I), corner, image * (I * OH * OW) + i * (OH * OW) + p
+
+
+@jit
 def _pool_pixels(
     x_ptr, y_ptr, which_ptr, I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
     KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(0).to(tl.int64)
-    p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
-    i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]
-    real = (p < OH * OW) & (i < I)
-    at = x_ptr + image * (H * W * I) + (p // OW * (KH * W) + p % OW * KW) * I + i
+    real, corner, to = _window(I, H, W, OH, OW, KH, KW, BLOCK_P, BLOCK_I)
+    at = x_ptr + corner
     best = tl.load(at, mask=real, other=0.0)
     which = tl.zeros((BLOCK_P, BLOCK_I), tl.int32)
     for tap in tl.static_range(1, KH * KW):
         x = tl.load(at + (tap // KW * W + tap % KW) * I, mask=real, other=0.0)
         better = (x > best) | (x != x)
         best, which = tl.where(better, x, best), tl.where(better, tap, which)
-    to = image * (I * OH * OW) + i * (OH * OW) + p
     tl.store(y_ptr + to, best, mask=real)
     tl.store(which_ptr + to, which.to(tl.uint8), mask=real)
 
@@ -80,14 +89,10 @@ def _unpool_pixels(
     d_ptr, which_ptr, dx_ptr, I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
     KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
-    image = tl.program_id(0).to(tl.int64)
-    p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
-    i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]
-    real = (p < OH * OW) & (i < I)
-    at = image * (I * OH * OW) + i * (OH * OW) + p
+    real, corner, at = _window(I, H, W, OH, OW, KH, KW, BLOCK_P, BLOCK_I)
     d = tl.load(d_ptr + at, mask=real, other=0.0)
     which = tl.load(which_ptr + at, mask=real, other=255).to(tl.int32)
-    to = dx_ptr + image * (H * W * I) + (p // OW * (KH * W) + p % OW * KW) * I + i
+    to = dx_ptr + corner
     for tap in tl.static_range(0, KH * KW):
         tl.store(to + (tap // KW * W + tap % KW) * I, tl.where(which == tap, d, 0.0), mask=real)
 
@@ -123,6 +128,9 @@ def _pixel_grid(shape: Sequence[int]) -> tuple[tuple[int, int, int], tuple[int, 
 
 def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Max-pooling of [..., h, w] without overlap: the largest entry of each window, and its number in the window."""
+    if _by_sample(x):
+        y, which = pool(x.transpose(1, 2), kernel)
+        return y.transpose(1, 2), which.transpose(1, 2)
     x, (h, w) = x.contiguous(), x.shape[-2:]
     shape = (*x.shape[:-2], h // kernel[0], w // kernel[1])
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
@@ -136,9 +144,16 @@ def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 def unpool(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """The gradient of `pool`'s input, of the given size (h, w), from the gradient of its output."""
+    if _by_sample(which):
+        return unpool(d.transpose(1, 2), which.transpose(1, 2), kernel, size).transpose(1, 2)
     dx = torch.empty(*d.shape[:-2], *size, dtype=d.dtype, device=d.device)
     total = dx.numel()
     _unpool[pieces(total, BLOCK),](
         d.contiguous(), which, dx, total, *size, *which.shape[-2:], *kernel, total >= WIDE_FROM, BLOCK, num_warps=WARPS
     )
     return dx
+
+
+def _by_sample(x: Tensor) -> bool:
+    """Whether images [c, i, B, h, w] lie in the order [c, B, i, h, w]."""
+    return x.dim() == 5 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
