@@ -74,7 +74,9 @@ def microseconds(call: Call, calls: int) -> float:
     return 1000 * first.elapsed_time(last) / (3 * calls)
 
 
-def few_product(x: Tensor, W: Tensor, b: Tensor | None, like: Tensor, padding: int, turned: bool, tile: FewTile) -> Call:
+def few_product(
+    x: Tensor, W: Tensor, b: Tensor | None, like: Tensor, padding: int, turned: bool, tile: FewTile
+) -> Call:
     def call() -> Tensor:
         y = torch.empty_like(like)
         few_channels.product(x, W, b, y, (padding, padding), (1, 1), turned, tile)
@@ -85,8 +87,8 @@ def few_product(x: Tensor, W: Tensor, b: Tensor | None, like: Tensor, padding: i
 
 def few_tiles(outputs: int) -> Iterator[FewTile]:
     for most in (8, 16) if outputs > 8 else (16,):
-        for each, warps in ((1, 4), (2, 4), (4, 4), (4, 2)):
-            yield FewTile(most, each, warps)
+        for each in (1, 2, 4):
+            yield FewTile(most, each, 4)
 
 
 def gathered(call: Call) -> Call:
@@ -134,9 +136,12 @@ def weight_gradients(s: Shape, x: Tensor, W: Tensor, d: Tensor) -> Iterator[tupl
     yield "gathered", gathered(plain)
     if s.o <= 32:
         for most in (8, 16) if s.o > 8 else (16,):
-            for warps, least in ((1, 512), (1, 1024), (4, 512), (4, 1024), (4, 2048)):
+            for warps, least in ((1, 512), (4, 512), (4, 1024), (4, 2048)):
                 given = (kernel, pad, False, (1, 1), False, FewTile(most, 1, warps), least)
-                yield f"few {most} {warps} {least}", lambda given=given: few_channels.weight_gradient(x, d, *given).sum(0)
+                yield (
+                    f"few {most} {warps} {least}",
+                    lambda given=given: few_channels.weight_gradient(x, d, *given).sum(0),
+                )
     if pixels.pays(W):
         for positions, warps in ((64, 2), (32, 2), (16, 4), (32, 4)):
             tile = replace(pixels.GRADIENT, positions=positions, warps=warps)
@@ -181,7 +186,7 @@ def show(name: str, ways: Iterator[tuple[str, Call]], wanted: Tensor, calls: int
             torch.cuda.synchronize()
 
 
-def look(name: str, s: Shape, calls: int) -> None:
+def look(name: str, s: Shape, only: str, calls: int) -> None:
     x, W, b, d = s.drawn()
     work = 2 * d.numel() * s.i * s.kernel**2 / 60e6
     traffic = 4 * (x.numel() + W.numel() + d.numel()) / 4.3e6
@@ -191,10 +196,12 @@ def look(name: str, s: Shape, calls: int) -> None:
     y = F.conv2d(images, flat[1].flatten(0, 1), b.flatten(), padding=s.padding, groups=s.c)
     y = y.unflatten(1, (s.c, s.o)).permute(1, 2, 0, 3, 4)
     gx, gW = torch.autograd.grad(y, flat, d)
-    show(f"{name}, forward", forwards(s, x, W, b, d), y.detach(), calls)
-    show(f"{name}, weights", weight_gradients(s, x, W, d), gW.flatten(2), calls)
+    sides = {"forward": (forwards(s, x, W, b, d), y.detach()), "weights": (weight_gradients(s, x, W, d), gW.flatten(2))}
     if s.i > 3:
-        show(f"{name}, input", input_gradients(s, x, W, d), gx, calls)
+        sides["input"] = (input_gradients(s, x, W, d), gx)
+    for side, (ways, wanted) in sides.items():
+        if f"{name}, {side}".startswith(only):
+            show(f"{name}, {side}", ways, wanted, calls)
 
 
 def main() -> None:
@@ -211,8 +218,8 @@ def main() -> None:
             x, W, b = (torch.randn(*shape, device="cuda") for shape in ((c, B, i), (c, o, i), (c, o)))
             show(f"dense {name}", dense_ways(x, W, b), torch.baddbmm(b.unsqueeze(1), x, W.transpose(1, 2)), args.calls)
     for name, shape in SHAPES.items():
-        if name.startswith(args.only):
-            look(name, shape, args.calls)
+        if name.startswith(args.only) or args.only.startswith(f"{name}, "):
+            look(name, shape, args.only, args.calls)
 
 
 if __name__ == "__main__":

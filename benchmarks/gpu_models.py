@@ -27,8 +27,15 @@ import turnout as to
 from turnout.tracks.prepare import prepare
 
 
+DRAWN = 20_000  # samples; where more are wanted, these again
+
+
 def drawn(case: Case, count: int) -> tuple[Tensor, Tensor]:
     """Random samples and labels."""
+    if count > DRAWN:
+        x, y = drawn(case, DRAWN)
+        again = torch.arange(count) % DRAWN
+        return x[again], y[again]
     generator = torch.Generator().manual_seed(0)
     if not case.text:
         x = torch.randn(count, *case.input_shape, generator=generator)

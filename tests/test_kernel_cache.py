@@ -98,7 +98,7 @@ def test_a_run_says_which_engine_it_has_and_goes_on_with_no_other(
 ) -> None:
     if native.train_function(torch.float32) is None:
         pytest.fail("this test needs a C compiler")
-    assert main(["run", "small.toml", "--out", "out"]) == 0
+    assert main(["run", "small.toml", "--out", "out", "--set", "runtime.device=cpu"]) == 0
     assert "native engine on cpu" in capsys.readouterr().err
     more = ["run", "--out", "out", "--resume", "--set", "rounds=3"]
     with monkeypatch.context() as patch:

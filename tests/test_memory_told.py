@@ -34,7 +34,7 @@ def test_one_client_with_very_many_samples_does_not_fill_up_the_others(tmp_path:
     x, y = torch.randn(len(owner), 4), torch.randint(2, (len(owner),))
     local = to.Local(to.SGD(lr=0.01), epochs=1, batch_size=20)
     experiment = to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=to.Algorithm(local), rounds=1)
-    track = prepare(experiment)
+    track = prepare(experiment.but(runtime=to.InProcess(device="cpu")))
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     for _ in rounds_of(track, tmp_path):

@@ -79,6 +79,11 @@ def bytes_of(float_CF: Tensor) -> Tensor:
     return float_CF.to(torch.float32).flatten().view(torch.uint8).view(rows, 4 * width)
 
 
+def mark(bit_CN: Tensor, at_CX: Tensor, there_CX: Tensor, value_CX: Tensor) -> None:
+    """Write fields of one bit where there are such; the last column is for waste."""
+    bit_CN.scatter_(1, torch.where(there_CX.bool(), at_CX, bit_CN.shape[1] - 1), value_CX.to(torch.uint8))
+
+
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
     """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
     waste = bit_CN.shape[1] - 1

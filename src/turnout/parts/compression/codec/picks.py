@@ -128,25 +128,47 @@ def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
 
 def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
     """Twice the columns that are picked, rising; what is not there is odd, behind its piece but before the next one."""
-    size_bP = x_bP.abs()
+    size_bP, at = x_bP.abs(), _places(tuple(pieces), x_bP.device)
     sizes = [size_bP[:, piece.start : piece.start + piece.size] for piece in pieces]
     tops = [size_bn.topk(min(p.keep + 1, p.size)) for size_bn, p in zip(sizes, pieces, strict=True)]
-    tied_bS = torch.stack([_tied(top.values, p.keep) for top, p in zip(tops, pieces, strict=True)], 1)
+    value_bT, index_bT = (torch.cat(found, 1) for found in zip(*tops, strict=True))
+    next_bS = value_bT.index_select(1, at.next_S)
+    tied_bS = (next_bS == value_bT.index_select(1, at.last_S)) & (next_bS > at.least_S)
     tied = tied_bS.any(0).tolist()  # a GPU is waited for once
-    found = []
-    for i, piece in enumerate(pieces):
-        value_bk, index_bk = tops[i].values[:, : piece.keep], tops[i].indices[:, : piece.keep]
+    value_bK, index_bK = value_bT.index_select(1, at.kept_K), index_bT.index_select(1, at.kept_K)
+    first = 0
+    for i, piece in enumerate(pieces):  # of equals `topk` takes any, while a sort leaves them in order
         if tied[i]:
             row_t = tied_bS[:, i].nonzero().squeeze(1)
-            index_bk[row_t] = sizes[i][row_t].sort(dim=1, descending=True, stable=True).indices[:, : piece.keep]
-        behind = 2 * (piece.start + piece.size) - 1
-        found.append(torch.where(value_bk != 0, 2 * (piece.start + index_bk), behind))
-    return torch.cat(found, 1).sort(1).values
+            in_order_tn = sizes[i][row_t].sort(dim=1, descending=True, stable=True).indices
+            index_bK[row_t, first : first + piece.keep] = in_order_tn[:, : piece.keep]
+        first += piece.keep
+    return torch.where(value_bK != 0, at.twice_K + 2 * index_bK, at.behind_K).sort(1).values
 
 
-def _tied(value_bk: Tensor, keep: int) -> Tensor:
-    """Rows whose next entry is as large as the last that is kept: of equals `topk` takes any, while a sort leaves them
-    in order."""
-    if keep == value_bk.shape[1]:
-        return torch.zeros_like(value_bk[:, 0], dtype=torch.bool)
-    return (value_bk[:, keep] == value_bk[:, keep - 1]) & (value_bk[:, keep] > 0)
+@dataclass(frozen=True)
+class _Places:
+    """Of the largest entries of all pieces, one more of each than is kept where there is one, side by side (T)."""
+
+    kept_K: Tensor
+    last_S: Tensor  # the last that is kept
+    next_S: Tensor  # the one after it, or itself
+    least_S: Tensor  # what it has to exceed to be one that counts; infinity where there is none
+    twice_K: Tensor  # twice the piece's first column
+    behind_K: Tensor
+
+
+@lru_cache(maxsize=64)
+def _places(pieces: tuple[Piece, ...], device: torch.device) -> _Places:
+    kept, last, twice, behind = [], [], [], []
+    start = 0
+    for p in pieces:
+        kept += range(start, start + p.keep)
+        last.append(start + p.keep - 1)
+        twice += [2 * p.start] * p.keep
+        behind += [2 * (p.start + p.size) - 1] * p.keep
+        start += min(p.keep + 1, p.size)
+    more = [p.keep < p.size for p in pieces]
+    least = [0.0 if is_more else math.inf for is_more in more]
+    columns = (kept, last, [here + is_more for here, is_more in zip(last, more, strict=True)], least, twice, behind)
+    return _Places(*(torch.tensor(column, device=device) for column in columns))

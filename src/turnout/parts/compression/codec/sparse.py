@@ -24,7 +24,18 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from turnout.parts.compression.codec.bits import Coded, before, bytes_of, floats_of, pack, put, refuse, take, unpack
+from turnout.parts.compression.codec.bits import (
+    Coded,
+    before,
+    bytes_of,
+    floats_of,
+    mark,
+    pack,
+    put,
+    refuse,
+    take,
+    unpack,
+)
 from turnout.parts.compression.codec.picks import Picked, Piece
 
 
@@ -106,12 +117,11 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     size = max(lengths, default=0)
 
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
-    put(bit_CN, flags, widths[0], few_CS.to(torch.int64), 1)
+    ones = [(flags, widths[0], few_CS), (ends + widths[4], there, there_CK)]
+    ones += [(signs, there, negative_CK)] if negative_CK is not None else []
+    mark(bit_CN, *(torch.cat(parts, 1) for parts in zip(*ones, strict=True)))
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
-    if negative_CK is not None:
-        put(bit_CN, signs, there, negative_CK.to(torch.int64), 1)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
-    put(bit_CN, ends + widths[4], there, there, 1)
     byte_CB = pack(bit_CN[:, :-1])
     _put_floats(form, byte_CB, (bits_C + 7) // 8, there_CK, float_CF, everything=not few)
     return Coded(byte_CB, torch.tensor(lengths, dtype=torch.int64))
