@@ -1,4 +1,4 @@
-"""Microseconds of one call of the convolution and dense kernels on a GPU, for several tiles, beside what is used by itself.
+"""Microseconds of one call of the convolution and dense kernels on a GPU, for several tiles beside what is used.
 
     python benchmarks/gpu_kernels.py [--calls 20] [--only lenet]
 
@@ -181,7 +181,7 @@ def show(name: str, ways: Iterator[tuple[str, Call]], wanted: Tensor, calls: int
         try:
             off = ((call().reshape(wanted.shape) - wanted).abs().max() / wanted.abs().max()).item()
             print(f"{name:34} {way:18} {microseconds(call, calls):8.1f} us   off {off:.1e}", flush=True)
-        except Exception as error:  # noqa: BLE001 (one way that does not fit must not end the others)
+        except Exception as error:  # one way that does not fit must not end the others
             print(f"{name:34} {way:18} {type(error).__name__}: {str(error)[:120]}", flush=True)
             torch.cuda.synchronize()
 

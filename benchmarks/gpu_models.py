@@ -26,7 +26,6 @@ from torch import Tensor
 import turnout as to
 from turnout.tracks.prepare import prepare
 
-
 DRAWN = 20_000  # samples; where more are wanted, these again
 
 

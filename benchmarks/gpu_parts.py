@@ -3,6 +3,7 @@ ratio to the plain round. Beside it `central`: one model trained on the same sam
 
     python benchmarks/gpu_parts.py [--device cuda] [--clients 50] [--rounds 30] [--parts plain,scaffold,...]
     python benchmarks/gpu_parts.py --model mtfl_cifar_cnn --clients 100 --parts adam,"independent adam"
+    python benchmarks/gpu_parts.py --model fdms_cifar_cnn --clients 20 --precision float32 --parts plain
 
 Medians over rounds after a warm-up; the sides are measured one after another in one process.
 """
@@ -58,11 +59,16 @@ def data(clients: int, each: int = 50) -> to.data.Own:
 
 
 def experiment(
-    settings: dict[str, Any], clients: int, device: str, rounds: int, model: str = "pfl_cifar_cnn"
+    settings: dict[str, Any],
+    clients: int,
+    device: str,
+    rounds: int,
+    model: str = "pfl_cifar_cnn",
+    precision: str = "tf32",
 ) -> to.Experiment:
     algorithm = to.Algorithm(**{"local": local(to.SGD(0.05)), **settings})
     world = to.World(data(clients), to.participation.Always())
-    runtime = to.InProcess(device=device, precision="tf32" if device == "cuda" else "float32")
+    runtime = to.InProcess(device=device, precision=precision if device == "cuda" else "float32")
     return to.Experiment(world, getattr(to.models, model)(), algorithm, rounds=rounds, runtime=runtime)
 
 
@@ -78,7 +84,8 @@ def milliseconds(one: Callable[[int], None], rounds: int, warm_up: int, cuda: bo
 
 
 def part_time(name: str, args: argparse.Namespace) -> float:
-    track = prepare(experiment(PARTS[name](), args.clients, args.device, args.rounds + args.warm_up, args.model))
+    rounds, beside = args.rounds + args.warm_up, (args.model, args.precision)
+    track = prepare(experiment(PARTS[name](), args.clients, args.device, rounds, *beside))
     state = track.begin()
 
     def one(t: int) -> None:
@@ -112,11 +119,12 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=15)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--model", default="pfl_cifar_cnn", help="of turnout.models")
+    parser.add_argument("--precision", default="tf32", choices=["tf32", "float32"])
     parser.add_argument("--host-rows", action="store_true", help="keep clients' rows beside the CPU, for comparison")
     args = parser.parse_args()
     if args.host_rows:
         Place.share = lambda self: 0  # type: ignore[method-assign]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
     central = central_time(args)
     print(f"{'central':14} {central:9.1f} ms", flush=True)
     plain = None

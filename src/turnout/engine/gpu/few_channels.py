@@ -1,10 +1,10 @@
 """Triton kernels for convolutions with few output channels in full float32, each client with its own weights.
 
 A matrix product pads so few channels to 16 and copies every gathered entry through shared memory, and in float32 there
-are no tensor cores that would make up for it. Here each thread has some positions and all outputs of them: for one entry
-of the kernel after another it reads the picture once and the weights of all outputs at once, and nothing is shared. In
-the gradient of the weights it has some positions and sums over them, for a row of the kernel at a time. gpu/convolution.py
-asks `pays` and calls the functions at the end; sums do not depend on which of the two tiles of a product was chosen.
+are no tensor cores that would make up for it. Here each thread has some positions and all outputs of them: for one
+entry of the kernel after another it reads the picture once and the weights of all outputs at once, and nothing is
+shared. In the gradient of the weights it has some positions and sums over them, for a row of the kernel at a time.
+gpu/convolution.py asks `pays` and calls the functions at the end. Which tile a product gets changes none of its sums.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.
 """
@@ -91,8 +91,8 @@ def _weight_gradient(
     first, last = part * stretch, tl.minimum(part * stretch + stretch, N)
     for down in range(KH):
         totals = ()
-        for right in tl.static_range(KW):
-            totals = totals + (tl.zeros((BLOCK_O, BLOCK_N), tl.float32),)
+        for _ in tl.static_range(KW):
+            totals = totals + (tl.zeros((BLOCK_O, BLOCK_N), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
         for start in range(first, last, BLOCK_N):
             n = start + tl.arange(0, BLOCK_N)
             image, place = n // (OH * OW), n % (OH * OW)
@@ -107,11 +107,11 @@ def _weight_gradient(
                 if PAD:
                     inside = real & (column + right >= 0) & (column + right < W)
                 x = tl.load(x_at + (image * xs_b + row * xs_h + (column + right) * xs_w), mask=inside, other=0.0)
-                sums = sums + (totals[right] + d * x[None, :],)
+                sums = sums + (totals[right] + d * x[None, :],)  # type: ignore[assignment]  # noqa: RUF005
             totals = sums
         for right in tl.static_range(KW):
             tl.store(g_at + (i * (KH * KW) + down * KW + right), tl.sum(totals[right], 1), mask=o < O)
-    if BIAS:
+    if BIAS:  # noqa: SIM102 (known when it is compiled)
         if i == 0:
             total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
             for start in range(first, last, BLOCK_N):

@@ -2,7 +2,7 @@
 at the end.
 
 Images lie in memory one after another, by channel or by sample, and so do the results; or pixel by pixel with all
-channels side by side (gpu/pixels.py): of those the result is [c, B, i, h, w] in memory, as a dense layer behind it reads it.
+channels side by side (gpu/pixels.py): of those the result is [c, B, i, h, w] in memory, as a dense layer reads it.
 """
 # mypy: allow-untyped-defs
 
@@ -59,7 +59,7 @@ def _window(
     I, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
     KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
-    """Of a program's windows in pictures that lie pixel by pixel: which are real, where each begins, where its result is."""
+    """Of a program's windows in pictures by pixel: which are real, where each begins, where its result is."""
     image = tl.program_id(0).to(tl.int64)
     p = (tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P))[:, None]
     i = (tl.program_id(2) * BLOCK_I + tl.arange(0, BLOCK_I))[None, :]

@@ -160,8 +160,8 @@ class _Places:
 
 @lru_cache(maxsize=64)
 def _places(pieces: tuple[Piece, ...], device: torch.device) -> _Places:
-    kept, last, twice, behind = [], [], [], []
-    start = 0
+    kept: list[int] = []
+    last, twice, behind, start = [], [], [], 0
     for p in pieces:
         kept += range(start, start + p.keep)
         last.append(start + p.keep - 1)
