@@ -3,7 +3,7 @@
     python benchmarks/gpu_kernels.py [--calls 20] [--only lenet]
 
 Each call is captured in a CUDA graph together with others like it, so that the host's time does not count. `off` is the
-largest difference from torch's own result in float32, as a share of the largest entry. `memory` is how long reading and
+largest difference from torch's own result in float64, as a share of the largest entry. `memory` is how long reading and
 writing the tensors once takes at 4.3 TB/s, `arithmetic` the multiplications at 60 TFLOP/s.
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from turnout.engine.gpu import convolution, dense, few_channels, pixels
 from turnout.engine.gpu.few_channels import FewTile
+from turnout.machine.triton_tools import EXACT, FAST
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,11 @@ def gathered(call: Call) -> Call:
     """With the kernels that gather and multiply, whatever the number of channels."""
 
     def without() -> Tensor:
-        kept, few_channels.FEW = few_channels.FEW, 0
+        kept, few_channels.precision = few_channels.precision, lambda: FAST
         try:
             return call()
         finally:
-            few_channels.FEW = kept
+            few_channels.precision = kept
 
     return without
 
@@ -144,12 +145,14 @@ def weight_gradients(s: Shape, x: Tensor, W: Tensor, d: Tensor) -> Iterator[tupl
                 )
     if pixels.pays(W):
         for positions, warps in ((64, 2), (32, 2), (16, 4), (32, 4)):
-            tile = replace(pixels.GRADIENT, positions=positions, warps=warps)
-            call = with_tile("GRADIENT", tile, lambda: pixels.weight_gradient(x, d, kernel, pad)[0].flatten(2))
+            tile = replace(pixels.GRADIENT[EXACT], positions=positions, warps=warps)
+            call = with_tile(
+                "GRADIENT", {EXACT: tile, FAST: tile}, lambda: pixels.weight_gradient(x, d, kernel, pad)[0].flatten(2)
+            )
             yield f"pixels {positions} {warps}", call
 
 
-def with_tile(name: str, tile: pixels.PixelTile, call: Call) -> Call:
+def with_tile(name: str, tile: object, call: Call) -> Call:
     def other() -> Tensor:
         kept = getattr(pixels, name)
         setattr(pixels, name, tile)
@@ -191,11 +194,11 @@ def look(name: str, s: Shape, only: str, calls: int) -> None:
     work = 2 * d.numel() * s.i * s.kernel**2 / 60e6
     traffic = 4 * (x.numel() + W.numel() + d.numel()) / 4.3e6
     print(f"{name}: {s}; memory {traffic:.1f} us, arithmetic {work:.1f} us", flush=True)
-    flat = [t.clone().requires_grad_() for t in (x, W)]
+    flat = [t.double().requires_grad_() for t in (x, W)]
     images = flat[0].permute(2, 0, 1, 3, 4).flatten(1, 2)
-    y = F.conv2d(images, flat[1].flatten(0, 1), b.flatten(), padding=s.padding, groups=s.c)
+    y = F.conv2d(images, flat[1].flatten(0, 1), b.double().flatten(), padding=s.padding, groups=s.c)
     y = y.unflatten(1, (s.c, s.o)).permute(1, 2, 0, 3, 4)
-    gx, gW = torch.autograd.grad(y, flat, d)
+    gx, gW = torch.autograd.grad(y, flat, d.double())
     sides = {"forward": (forwards(s, x, W, b, d), y.detach()), "weights": (weight_gradients(s, x, W, d), gW.flatten(2))}
     if s.i > 3:
         sides["input"] = (input_gradients(s, x, W, d), gx)
@@ -216,7 +219,8 @@ def main() -> None:
         if f"dense {name}".startswith(args.only):
             torch.manual_seed(0)
             x, W, b = (torch.randn(*shape, device="cuda") for shape in ((c, B, i), (c, o, i), (c, o)))
-            show(f"dense {name}", dense_ways(x, W, b), torch.baddbmm(b.unsqueeze(1), x, W.transpose(1, 2)), args.calls)
+            exact = torch.baddbmm(b.double().unsqueeze(1), x.double(), W.double().transpose(1, 2))
+            show(f"dense {name}", dense_ways(x, W, b), exact, args.calls)
     for name, shape in SHAPES.items():
         if name.startswith(args.only) or args.only.startswith(f"{name}, "):
             look(name, shape, args.only, args.calls)

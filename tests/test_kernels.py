@@ -17,7 +17,7 @@ from torch import Tensor
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gpu import dense, pixels
+from turnout.engine.gpu import dense, few_channels, pixels
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
 from turnout.engine.gpu.optimizer_steps import Pull, pulled_descent
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
@@ -172,6 +172,20 @@ def test_the_kernels_are_for_float32_on_a_gpu():
     for plain, swapped in zip(layers, for_gpu(layers), strict=True):
         assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)
+
+
+def test_few_channels_have_kernels_of_their_own_in_float32(monkeypatch):
+    """The choice depends on shapes and precision alone, so that a run that goes on does as it did."""
+    small = torch.empty(2, 6, 1, 3, 3)
+    assert few_channels.few(16)
+    assert not few_channels.few(17)
+    assert few_channels.pays(small)
+    assert not few_channels.pays(pixels.by_pixel(small))
+    assert not few_channels.pays(torch.empty(2, 16, 1, 3, 3))
+    assert few_channels.pays(torch.empty(64, 32, 64, 8, 8, device="meta"))
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    assert not few_channels.few(6)
+    assert not few_channels.pays(small)
 
 
 @everywhere

@@ -153,7 +153,7 @@ def _convolve(
     lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
     y = torch.empty([lengths[d] for d in order], dtype=x.dtype, device=x.device)
     y = y.permute([order.index(d) for d in CHANNELS])
-    if few_channels.pays(o):
+    if few_channels.pays(y):
         few_channels.product(x, W.transpose(1, 2) if turned else W, bias, y, padding, stride, turned)
         return y
     N, block = B * size[0] * size[1], power_of_two(o, 16, t.outputs)
@@ -171,7 +171,7 @@ def _convolve(
 def bias_is_free(W: Tensor) -> bool:
     """Whether one more column of the weights' gradient, for the bias, takes no time: tiles have room for it."""
     K = W[0, 0].numel()
-    if few_channels.pays(W.shape[1]):
+    if few_channels.few(W.shape[1]):
         return True
     return power_of_two(K + 1, 16, 1024) == power_of_two(K, 16, 1024) <= GRADIENT.patch
 
@@ -184,7 +184,7 @@ def weight_gradient(
     With `by_sample` each sample's own [B, c, o, K].
     """
     d = d if d.stride(3) == d.shape[4] * d.stride(4) else d.contiguous()
-    if few_channels.pays(d.shape[1]):
+    if few_channels.few(d.shape[1]):
         g = few_channels.weight_gradient(x, d, kernel, padding, bias, stride, by_sample)
         return g if by_sample else g[0] if len(g) == 1 else g.sum(0)
     (c, i, B, h, w), o, t = x.shape, d.shape[1], BY_PIXEL if d.stride(1) == 1 else GRADIENT

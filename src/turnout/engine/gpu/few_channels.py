@@ -4,7 +4,8 @@ A matrix product pads so few channels to 16 and copies every gathered entry thro
 are no tensor cores that would make up for it. Here each thread has some positions and all outputs of them: for one
 entry of the kernel after another it reads the picture once and the weights of all outputs at once, and nothing is
 shared. In the gradient of the weights it has some positions and sums over them, for a row of the kernel at a time.
-gpu/convolution.py asks `pays` and calls the functions at the end. Which tile a product gets changes none of its sums.
+gpu/convolution.py asks `few` and `pays` and calls the functions at the end. Which tile a product gets changes none of
+its sums.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.
 """
@@ -31,16 +32,21 @@ class FewTile:
     warps: int
 
 
-FEW = 16  # most output channels for which these kernels are used
-PRODUCT = (FewTile(16, 4, 4), FewTile(16, 2, 4), FewTile(16, 1, 4))  # the first with enough threads
+MANY = 1 << 18  # positions of all clients from which a thread has twice as many
+PRODUCT, PRODUCT_OF_MANY = FewTile(16, 2, 4), FewTile(16, 4, 4)
 GRADIENT = FewTile(16, 1, 4)
-THREADS_FROM = 1 << 16  # threads that keep the GPU busy
 SPLIT_FROM = 1024  # fewest positions in a part of the weight gradient's sum
 
 
-def pays(outputs: int) -> bool:
-    """Whether these kernels are faster for a convolution with so many outputs."""
-    return outputs <= FEW and precision() == EXACT
+def few(outputs: int) -> bool:
+    """Whether outputs are so few that the gradient of the weights is faster here; then pictures lie by sample."""
+    return outputs <= 16 and precision() == EXACT
+
+
+def pays(y: Tensor) -> bool:
+    """Whether `product` is faster for a result y [c, o, B, oh, ow] (`python benchmarks/gpu_kernels.py`)."""
+    most = 32 if y.numel() >= MANY * y.shape[1] else 8
+    return y.shape[1] <= most and y.stride(4) == 1 and precision() == EXACT
 
 
 @jit
@@ -128,7 +134,7 @@ def product(
     """Convolution of x [c, i, B, h, w] with W [c, o, i, kh, kw], `turned` by 180°, into y [c, o, B, oh, ow]."""
     (c, i, _, h, w), (o, B, oh, ow), kernel = x.shape, y.shape[1:], W.shape[3:]
     N = B * oh * ow
-    t = tile or next((t for t in PRODUCT if c * N >= t.each * THREADS_FROM), PRODUCT[-1])
+    t = tile or (PRODUCT_OF_MANY if c * N >= MANY else PRODUCT)
     block, size = power_of_two(o, 4, t.outputs), 32 * t.warps * t.each
     groups = pieces(o, block)
     w_iTo = torch.empty(c, i, kernel[0] * kernel[1], groups * block, dtype=x.dtype, device=x.device)

@@ -41,7 +41,7 @@ class GatheredConvolution(Convolution):
         order, size = _order(W), tuple(saved.shape[3:])
         d = pixels.by_pixel(d) if order == convolution.PIXELS else d
         d = d.contiguous() if order == convolution.CHANNELS else d
-        inner = convolution.SAMPLES if few_channels.pays(W.shape[2]) else convolution.CHANNELS
+        inner = convolution.SAMPLES if few_channels.few(W.shape[2]) else convolution.CHANNELS
         dx = d if first else convolution.input_gradient(d, W, self.padding, size, order=inner)
         if isinstance(sink, SquaredGradientSink):
             g_BcoK = convolution.weight_gradient(saved, d, self.kernel, self.padding, False, by_sample=True)
@@ -135,7 +135,7 @@ class TiledMaxPool(MaxPool):
 
 def _order(W: Tensor) -> str:
     """How a convolution's result lies in memory: as whoever reads it next does best."""
-    if few_channels.pays(W.shape[1]):
+    if few_channels.few(W.shape[1]):
         return convolution.SAMPLES
     return convolution.PIXELS if pixels.fits(W.shape[1]) else convolution.CHANNELS
 

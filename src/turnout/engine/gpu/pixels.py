@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import EXACT, FAST, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -32,7 +32,10 @@ class PixelTile:
 
 
 PRODUCT = PixelTile(positions=128, channels=32, warps=4, stages=3)
-GRADIENT = PixelTile(positions=64, channels=64, warps=2, stages=2)  # here channels: entries of kernel times channels
+GRADIENT = {  # here channels: entries of the kernel times channels; in float32 a thread keeps its factors in registers
+    FAST: PixelTile(positions=64, channels=64, warps=2, stages=2),
+    EXACT: PixelTile(positions=16, channels=64, warps=4, stages=2),
+}
 SPLIT_FROM = 512  # fewest positions in a part of the weight gradient's sum
 
 
@@ -152,7 +155,7 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: 
 
     `squared`: the sum over samples of the squares of each one's own.
     """
-    x, d, t = by_pixel(x), by_pixel(d), GRADIENT
+    x, d, t = by_pixel(x), by_pixel(d), GRADIENT[precision()]
     (c, i, B, h, w), (o, _, oh, ow) = x.shape, d.shape[1:]
     N, K = B * oh * ow, i * kernel[0] * kernel[1]
     block_o, block_k = power_of_two(o, 16, 64), power_of_two(K + 1, 16, t.channels)
