@@ -183,7 +183,7 @@ def test_few_channels_have_kernels_of_their_own_in_float32(monkeypatch):
     assert not few_channels.pays(pixels.by_pixel(small))
     assert not few_channels.pays(torch.empty(2, 16, 1, 3, 3))
     assert few_channels.pays(torch.empty(64, 32, 64, 8, 8, device="meta"))
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    monkeypatch.setattr(few_channels, "precision", lambda: "tf32")
     assert not few_channels.few(6)
     assert not few_channels.pays(small)
 
