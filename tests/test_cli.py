@@ -299,6 +299,7 @@ def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert turnout(*command.split(), "--help") == 0
     out = capsys.readouterr().out
     assert "Usage: turnout " in out
+    assert "\\" not in out
     assert command.startswith("study") or f"turnout {command}" in out.split("\n", 1)[1], "an example"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from turnout.cli import main
 from turnout.errors import Mistake
-from turnout.machine.sealed import Damaged, json_text, table_of
+from turnout.machine.sealed import KEY, Damaged, json_text, read_json, table_of
 from turnout.records.checkpoint import rounds_done
 from turnout.records.records import Records
 from turnout.records.same import same
@@ -84,6 +85,18 @@ def test_a_flipped_byte_is_a_sentence_or_harmless(name: str, made: Path, tmp_pat
 def _same_but_the_third(a: Path, b: Path) -> list[str]:
     """The last round of a run is evaluated, so one that was lengthened has an evaluation more."""
     return [line for line in same(a / "records.sqlite", b / "records.sqlite") if "evaluations round 2" not in line]
+
+
+@pytest.mark.parametrize("name", ["environment.json", "state.json", "data.json"])
+def test_a_number_that_was_changed_is_damage(name: str, made: Path, tmp_path: Path) -> None:
+    """The file is JSON as before, with the names as before: only its checksum tells."""
+    text = (made / "run" / name).read_text()
+    place = next(match for match in re.finditer(r"[1-8]", text) if KEY not in text[: match.start()])
+    changed = tmp_path / name
+    changed.write_text(text[: place.start()] + str(int(place[0]) + 1) + text[place.end() :])
+    assert json.loads(changed.read_text()) != json.loads(text)
+    with pytest.raises(Damaged, match="its content is not what was written"):
+        read_json(changed, "")
 
 
 def test_what_the_rows_of_a_round_say_is_sealed(made: Path, tmp_path: Path, capsys: Capture) -> None:

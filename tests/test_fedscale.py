@@ -54,7 +54,12 @@ def test_code_is_refused_and_never_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     whole = pickle.dumps(BEHAVE, 2)
-    for broken in (whole[: len(whole) // 2], b"\x80\x02a.", b"\x80\x02]K\x01u."):
+    for broken in (
+        whole[: len(whole) // 2],
+        b"\x80\x02a.",
+        b"\x80\x02]K\x01u.",
+        b"\x80\x04\x8d" + b"\xff" * 7 + b"\x1f.",
+    ):
         (tmp_path / "p").write_bytes(broken)
         with pytest.raises(Mistake, match="no complete pickle file"):
             read_fleet(tmp_path / "p")

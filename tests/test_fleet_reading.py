@@ -160,6 +160,7 @@ def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
         ("round,client,client\n", "two columns with the name 'client'"),
         ("time,client\n0,a\n1970-01-01,b\n", r"line 3: time must be a time as a number, like the first of the log"),
         ("client,start,end\na,5,1\n", "line 2: the end is before the start"),
+        ("time,client\n1e300,a\n1,b\n", r"has .*e\+28. of them: is this time right\? 1e\+291 s since 1970"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -89,6 +90,19 @@ def test_rows_that_do_not_fit_memory_leave_no_file(tmp_path: Path, monkeypatch: 
     store.scatter(torch.arange(5), {"row": torch.arange(5.0)[:, None].expand(5, 1000)})
     assert store.gather(torch.tensor([3]))["row"][0, 7] == 3.0
     assert [path for path in tmp_path.iterdir() if path.name != "small.toml"] == []
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_no_more_is_a_sentence_of_every_worker(tmp_path: Path) -> None:
+    """No file may grow beyond some 60 kB: the workers' databases meet that in the first rounds."""
+    command = [sys.executable, "-m", "turnout", "run", "small.toml", "--seeds", "1", "--jobs", "2", "--out", "o", "-q"]
+    few = (60_000, 60_000)
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, few)
+    )
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("cannot be written") == 2, done.stderr
 
 
 @pytest.mark.slow

@@ -73,6 +73,7 @@ Examples:
   turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
 """
 
+typer.core.HAS_RICH = False  # help is plain text here, and with rich its brackets would have backslashes
 app = typer.Typer(
     name="turnout",
     no_args_is_help=True,

@@ -30,6 +30,7 @@ from turnout.parts.optimizers import Optimizer
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batches are laid out at once
+BESIDE = 3  # models that a step makes beside the weights: a gradient, and what the optimizer makes of it
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
 _SMALL_JOB = 16 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
@@ -69,8 +70,11 @@ class Trainer:
 
     def step_bytes(self, clients: int, optimizer: Optimizer) -> int:
         """Bytes of the steps that are made at once: in C one client's a thread, else a chunk's a thread."""
-        chunk = 1 if self.title(optimizer) == "native" else self.chunk
-        return min(chunk * self.threads, clients) * self.cost
+        if self.title(optimizer) == "native":
+            return min(self.threads, clients) * self.cost
+        weights = list(self.network.module.parameters())
+        beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
+        return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""

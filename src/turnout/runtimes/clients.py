@@ -42,6 +42,9 @@ from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
 
+COPIES = (
+    8  # of one model: modules to train and to measure, first values, the server's, and those of a step of the server
+)
 LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
@@ -266,6 +269,7 @@ class Clients:
         beside = sum(term.sends for term in algorithm.terms) * layout.shared
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
+            "model": (COPIES + trainer.threads) * layout.width * width,
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(self._most_samples(cohort), algorithm.local, self.network.has_batch_statistics()),
             "client state": self.store.row_bytes * ever,

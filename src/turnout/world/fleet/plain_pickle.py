@@ -47,10 +47,11 @@ def plain_data(path: Path) -> Any:
                         "you trust it"
                     )
         return reader.stack[-1]
-    except (ValueError, IndexError, KeyError, TypeError, EOFError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, EOFError, MemoryError, OverflowError) as error:
         if isinstance(error, Mistake):
             raise
-        raise Mistake(f"{path} is no complete pickle file ({error}): fetch or write it again") from error
+        why = str(error) or "it speaks of more than memory holds"
+        raise Mistake(f"{path} is no complete pickle file ({why}): fetch or write it again") from error
 
 
 def _what(name: str, argument: object) -> str:

@@ -101,7 +101,8 @@ def _grid(rows: LogRows, reading: Reading, last: float, faults: Faults) -> _Grid
     rounds = int((last - begin) // every) + 1
     if rounds > MOST_ROUNDS:
         for n in (rows.time_N.argmin(), rows.time_N.argmax()):
-            words = f"with rounds of {duration(every)} the log has {rounds:,} of them: is this time right? {{}}"
+            many = f"{rounds:,}" if rounds < 10**15 else f"{rounds:.0e}"
+            words = f"with rounds of {duration(every)} the log has {many} of them: is this time right? {{}}"
             faults.add("span", int(rows.line_N[n]), words.format(_shown(float(rows.time_N[n]), rows.clock)))
         faults.check()
     said = [] if reading.every is not None else [f"a round is {duration(every)} (--every says otherwise)"]
@@ -122,7 +123,12 @@ def _usual_round(span: float) -> float:
 
 
 def _shown(time: float, clock: str | None) -> str:
-    return datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds") if clock == "calendar" else f"{time:g} s"
+    if clock != "calendar":
+        return f"{time:g} s"
+    try:
+        return datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):  # of a year that no calendar here has
+        return f"{time:g} s since 1970"
 
 
 def _largest_of_pairs(key_N: np.ndarray, work_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
