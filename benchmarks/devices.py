@@ -167,7 +167,7 @@ def report(load: Load) -> None:
         *(f"{a:.3f}" for a in accuracy),
     )
     print(f"{used} clients have rows, {good} of them are whole")
-    first, last = min(load.cpu), max(load.cpu)
+    first, last = min(load.cpu, default=0), max(load.cpu, default=0)
     if turns := sum(answered[first:last]):
         spent = {name: 1000 * (seconds - load.cpu[first][name]) / turns for name, seconds in load.cpu[last].items()}
         print("ms of CPU for a device's turn:", ", ".join(f"{name} {ms:.0f}" for name, ms in spent.items()))
