@@ -4,8 +4,9 @@
 
 Devices are threads of a few processes; every round some of the processes are killed without warning and started again.
 The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, the memory of the server and
-of the SuperLink and the seconds of CPU they have used so far; in the end how many answered, and whether the rows of all
-clients are there and can be read.
+of the SuperLink, and the seconds of CPU that they and the devices have used so far; in the end how many answered,
+whether the rows of all clients are there and can be read, and the CPU that a device's turn in a round took (asked and
+answered), the first round left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import random
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from safetensors.torch import load_file
 import turnout as to
 from turnout.config.read import to_toml
 from turnout.deploy.app import PROJECT
-from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
+from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, device_process, free_port, program
 from turnout.deploy.serving import Serving
 from turnout.records.records import Records
 from turnout.running.loop import run_id
@@ -47,22 +49,35 @@ def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to
     )  # fmt: skip
 
 
+class StockPlace(ServerPlace):
+    """With Flower's SuperLink as its own program starts it."""
+
+    def superlink(self) -> Process:
+        process = super().superlink()
+        options = process.command[list(process.command).index(SUPERLINK) + 1 :]
+        return replace(process, command=[program("flower-superlink"), *options])
+
+
 class Load:
     """The processes in a folder."""
 
-    def __init__(self, folder: Path, devices: int, together: int, given: to.Experiment, look: float, in_memory: bool):
+    def __init__(
+        self, folder: Path, devices: int, together: int, given: to.Experiment, look: float, in_memory: bool, stock: bool
+    ):
         self.folder, self.out, port = folder, folder / "run", free_port()
         (folder / "app").mkdir(parents=True)
         (folder / "experiment.toml").write_text(to_toml(given))
         (folder / "app" / "pyproject.toml").write_text(
             PROJECT.format(experiment=folder / "experiment.toml", out=self.out)
         )
-        place = ServerPlace(folder / "app", folder / "server", port=port, in_memory=in_memory)
+        kind = StockPlace if stock else ServerPlace
+        place = kind(folder / "app", folder / "server", port=port, in_memory=in_memory)
         self.serving = Serving(place, folder / "experiment.toml", self.out, say=lambda words: None)
         files = [self.device(i, port, look) for i in range(devices)]
         parts = [files[i : i + together] for i in range(0, devices, together)]
         self.processes = [device_process(part, folder / f"{part[0].stem}.log") for part in parts]
         self.buried = 0.0  # seconds of CPU of devices that were killed
+        self.cpu: dict[int, dict[str, float]] = {}  # by rounds done, seconds of CPU so far
 
     def device(self, i: int, port: int, look: float) -> Path:
         path = self.folder / f"device-{i}.toml"
@@ -77,9 +92,11 @@ class Load:
         superlink = self.serving.superlink
         link = superlink.popen.pid if superlink and superlink.popen else None
         processes = {"server": self.serving.pid(), "SuperLink": link}
-        held = ", ".join(f"{name} {resident(pid):.0f} MB {worked(pid):.0f} s" for name, pid in processes.items())
         alive = sum(worked(process.popen.pid) for process in self.processes if process.popen and process.runs)
-        return f"{held}, devices {self.buried + alive:.0f} s"
+        cpu = {name: worked(pid) for name, pid in processes.items()} | {"devices": self.buried + alive}
+        self.cpu[self.serving.rounds_done()] = cpu
+        held = ", ".join(f"{name} {resident(pid):.0f} MB {cpu[name]:.0f} s" for name, pid in processes.items())
+        return f"{held}, devices {cpu['devices']:.0f} s"
 
     def kill(self, process: Process) -> None:
         """Kill some devices; what they have worked is remembered."""
@@ -150,6 +167,10 @@ def report(load: Load) -> None:
         *(f"{a:.3f}" for a in accuracy),
     )
     print(f"{used} clients have rows, {good} of them are whole")
+    first, last = min(load.cpu, default=0), max(load.cpu, default=0)
+    if turns := sum(answered[first:last]):
+        spent = {name: 1000 * (seconds - load.cpu[first][name]) / turns for name, seconds in load.cpu[last].items()}
+        print("ms of CPU for a device's turn:", ", ".join(f"{name} {ms:.0f}" for name, ms in spent.items()))
 
 
 def main() -> None:
@@ -162,12 +183,13 @@ def main() -> None:
     parser.add_argument("--close", type=float, default=0.75, help="part of those who accepted that closes a round")
     parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
     parser.add_argument("--in-memory", action="store_true", help="the SuperLink keeps nothing on disk")
+    parser.add_argument("--stock", action="store_true", help="the SuperLink as Flower starts it, for comparison")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which it ends, in any round")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended too
     with tempfile.TemporaryDirectory() as folder:
         given = experiment(asked.devices, asked.rounds, asked.seconds, asked.close)
-        load = Load(Path(folder), asked.devices, asked.together, given, asked.look, asked.in_memory)
+        load = Load(Path(folder), asked.devices, asked.together, given, asked.look, asked.in_memory, asked.stock)
         try:
             play(load, asked.kill, asked.limit)
         finally:
