@@ -274,6 +274,22 @@ def test_only_what_may_change_may_change(tmp_path: Path) -> None:
     assert lasting(before) == lasting(before.but(rounds=1)) != lasting(before.but(seed=1))
 
 
+def test_a_run_of_a_version_without_a_setting_goes_on(tmp_path: Path) -> None:
+    """Its file does not say `model.norm_at`, and its checkpoint is marked without it."""
+    experiment = to.Experiment(rounds=1).but(**{"world.data": to.data.Synthetic(clients=3), "model": to.models.MLP(4)})
+    run = to.run(experiment, tmp_path, quiet=True)
+    path = tmp_path / "experiment.toml"
+    lines = path.read_text().splitlines()[:-1]  # without its checksum
+    assert 'norm_at = "before"' in lines
+    path.write_text("\n".join(line for line in lines if "norm_at" not in line))
+    longer = to.run(experiment.but(rounds=2), tmp_path, quiet=True, resume=True)
+    assert (run.folder, longer.rounds()) == (longer.folder, 2)
+    assert 'norm_at = "before"' in path.read_text()
+    assert "norm_at" not in lasting(experiment)["model"]
+    with pytest.raises(to.Mistake, match=r"other settings \(model.norm_at\)"):
+        to.run(experiment.but(**{"rounds": 3, "model.norm_at": "after"}), tmp_path, quiet=True, resume=True)
+
+
 def test_the_catalogue_says_what_is_in_the_code() -> None:
     found = {kind.names[0]: kind for kind in kinds()["optimizer"]}
     assert found["sgd"].settings == {"lr": "0.1", "momentum": "0.0", "weight_decay": "0.0"}

@@ -20,7 +20,7 @@ from turnout.config.dotted import function_named
 from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
 from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find
 from turnout.config.misplaced import meant
-from turnout.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml
+from turnout.config.write import OWN_OBJECT, said, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
 from turnout.machine.sealed import check_text
@@ -219,14 +219,26 @@ def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: s
 
 
 def lasting(experiment: Experiment) -> dict[str, Any]:
-    """The settings that make a run the run it is: those that may not change when it is resumed."""
-    return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
+    """The settings that make a run the run it is: those that may not change when it is resumed.
+
+    Without what is as by default, so that a setting that a later version has is no other run.
+    """
+    table = said(experiment, to_table(experiment))
+    return {name: value for name, value in table.items() if name not in FREE_TO_CHANGE}
 
 
 def changed_settings(path: Path, experiment: Experiment) -> list[str]:
     """The settings of an experiment that are not those of a run's file, but for those that may change."""
-    differences = _differences(_table_of(path), tomllib.loads(to_toml(experiment)))
+    differences = _differences(_whole(_table_of(path)), tomllib.loads(to_toml(experiment)))
     return [name for name in differences if name.split(".")[0] not in FREE_TO_CHANGE]
+
+
+def _whole(table: dict[str, Any]) -> dict[str, Any]:
+    """A file's table with the settings that an earlier version did not have; as it is where it cannot be built."""
+    try:
+        return tomllib.loads(to_toml(from_table(table)))
+    except Mistake:
+        return table
 
 
 def _table_of(path: Path) -> dict[str, Any]:

@@ -68,6 +68,32 @@ def _fields(thing: Any) -> dict[str, Any]:
     return found
 
 
+def said(thing: Any, table: Any) -> Any:
+    """An object's table without the settings that are as they are by default: the next version may have more of them.
+
+    >>> from turnout.models import MLP
+    >>> said(MLP(50), to_table(MLP(50)))
+    {'hidden': [50]}
+    """
+    if isinstance(table, list) and isinstance(thing, list | tuple):
+        return [said(*pair) for pair in zip(thing, table, strict=True)]
+    if not isinstance(table, dict) or not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return table
+    usual = {name: value for name, value in _usual(type(thing)).items() if table.get(name) == value}
+    return {name: said(getattr(thing, name, None), value) for name, value in table.items() if name not in usual}
+
+
+def _usual(kind: type) -> dict[str, Any]:
+    """The tables of a part's default settings."""
+    hints, found = settable(kind), {}
+    for field in dataclasses.fields(kind):
+        if field.name in hints and field.default is not dataclasses.MISSING:
+            found[field.name] = to_table(field.default, role_in(hints[field.name]))
+        elif field.name in hints and field.default_factory is not dataclasses.MISSING:
+            found[field.name] = to_table(field.default_factory(), role_in(hints[field.name]))
+    return found
+
+
 def _hash(thing: Any) -> str:
     """A user's own object by the hash of its content or source: it can be recognised, not rebuilt."""
     digest = hashlib.sha256()

@@ -78,14 +78,14 @@ def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds
 
 
 def emnist_arrival(
-    at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
+    at: int = 30, clients: int = 10, samples: int = 250, epochs: int = 5, rounds: int = 150
 ) -> dict[str, Experiment]:
     """Fast and vanilla reboot on EMNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
     data = EMNIST(**_one_label(clients, samples))
     return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, (Join(clients - 1, at),), epochs, rounds)
 
 
-def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
+def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 250, rounds: int = 250) -> dict[str, Experiment]:
     """Seven devices on EMNIST, and three more at intervals (Figure 5)."""
     data = EMNIST(**_one_label(10, samples))
     return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, three_more(first, apart), 5, rounds)

@@ -73,7 +73,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         claim = f"MT-FedAdam: more than half of the neurons satisfy (10) ({words} inequality, first BatchNorm)"
         if inequality == "both":
             claim = "MT-FedAdam: more than half of the neurons satisfy (10) (both inequalities, first BatchNorm)"
-        if curves.has(*METHODS):
+        if curves.has(METHODS[0]):
             over_half = {s: v - 50 for s, v in curves.of(column(inequality)).each("MT-FedAdam", share).items()}
             found.append(above(claim, over_half, unit="points above half"))
         else:
@@ -83,11 +83,12 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """The shares over rounds."""
-    if not curves.has(*METHODS):
+    there = {method: method for method in METHODS if curves.has(method)}
+    if not there:
         return {}
     charts = []
     for inequality, words in INEQUALITIES.items():
-        lines = over_rounds(curves.of(column(inequality)), {method: method for method in METHODS}, lambda v: 100 * v)
+        lines = over_rounds(curves.of(column(inequality)), there, lambda v: 100 * v)
         charts.append((f"neurons that satisfy {words} inequality of (10), percent", "round", lines))
     return {"neurons.svg": picture(charts)}
 

@@ -213,7 +213,8 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         names = [variant(case, method) for method in METHODS]
         words = f"{case.name}: FedAdam reaches {100 * TARGETS[case.data]:g} % in fewer {{}} than the tuned FedAvg"
         if not curves.has(*names):
-            found += [Claim(words.format(w), False, curves.why_missing(*names)) for w in ("rounds", "bytes")]
+            why = curves.why_missing(*names, *(variant(case, setting.name) for setting in settings(scale)))
+            found += [Claim(words.format(w), False, why) for w in ("rounds", "bytes")]
             continue
         theirs, ours = (rounds_by_seed(curves, case, method) for method in METHODS)
         found.append(sooner(words.format("rounds"), ours, theirs, SIZES[scale].rounds))

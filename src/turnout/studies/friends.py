@@ -7,6 +7,7 @@ accuracy of a run is its mean over the last fifth of the rounds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,6 +187,12 @@ def accuracy(curve: Curve) -> float:
     return 100 * curve.end(5).mean()
 
 
+def early(curve: Curve) -> float:
+    """Percent, mean over the second tenth of the rounds, while accuracy is still rising on CIFAR-10."""
+    tenth = int(curve.round_T[-1] + 1) // 10
+    return 100 * curve.mean(after=tenth - 1, upto=2 * tenth - 1)
+
+
 @dataclass(frozen=True)
 class Results:
     """The accuracies of a case, by method."""
@@ -206,8 +213,8 @@ class Results:
     def why_missing(self) -> str:
         return self.curves.why_missing(*(variant(self.setting, self.alpha, method) for method in self.setting.methods))
 
-    def of(self, method: str) -> dict[int, float]:
-        return self.curves.each(variant(self.setting, self.alpha, method), accuracy)
+    def of(self, method: str, number: Callable[[Curve], float] = accuracy) -> dict[int, float]:
+        return self.curves.each(variant(self.setting, self.alpha, method), number)
 
     @property
     def gain(self) -> dict[int, float]:
@@ -227,6 +234,9 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         for other in ("Dropout", "Stale"):
             if results.has("FDMS", other):
                 found.append(row(case, f"FDMS over {other}", difference(results.of("FDMS"), results.of(other))))
+        if setting.data == "CIFAR-10" and results.has("FDMS", "Dropout"):
+            soon = difference(*(results.of(method, early) for method in ("FDMS", "Dropout")))
+            found.append(row(case, "FDMS over Dropout, second tenth of the rounds", soon))
         if not results.there:
             found.append(not_run(case, "FDMS over Dropout"))
     return found
