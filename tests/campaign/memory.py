@@ -1,8 +1,9 @@
 """How much memory a run announces and how much it takes, in a process of its own: prints both as JSON.
 
-    python tests/campaign/memory.py SEED
+    python tests/campaign/memory.py SEED [CLIENTS]
 
-The seed draws the experiment: clients, a few with very many samples, a model, an optimizer, a batch size.
+The seed draws the experiment: clients, a few with very many samples, a model, an optimizer, a batch size. With CLIENTS
+it is so many of them with five samples each, and a small model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,17 +39,26 @@ def drawn(seed: int, tiny: bool = False) -> to.Experiment:
     return to.Experiment(world, model, algorithm=to.Algorithm(local), rounds=1, seed=seed)
 
 
+def many(clients: int, tiny: bool = False) -> to.Experiment:
+    """Very many clients with hardly any samples; `tiny`: two of them."""
+    owner = torch.arange(2 if tiny else clients).repeat_interleave(5)
+    x, y = torch.randn(len(owner), 2), torch.randint(2, (len(owner),))
+    local = to.Local(to.SGD(lr=0.01), epochs=1, batch_size=5)
+    return to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=to.Algorithm(local), rounds=1)
+
+
 def resident(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def main(seed: int) -> None:
-    to.run(drawn(seed, tiny=True), Path(tempfile.mkdtemp()) / "first", quiet=True)  # what the libraries take
+def main(seed: int, clients: int = 0) -> None:
+    made = partial(many, clients) if clients else partial(drawn, seed)
+    to.run(made(tiny=True), Path(tempfile.mkdtemp()) / "first", quiet=True)  # what the libraries take
     give_back_freed_memory()
     before = resident("VmRSS")
     folder = Path(tempfile.mkdtemp())
-    track = begin(drawn(seed), folder, resume=False)
+    track = begin(made(), folder, resume=False)
     announced = track.memory()
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here, where a run is refused or begins
     for _ in rounds_of(track, folder):
@@ -57,4 +68,4 @@ def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))
