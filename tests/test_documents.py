@@ -46,6 +46,7 @@ NOT_RUN = {
         "a server runs until its last round, and make test-slow starts it",
         "a device runs until it leaves, and make test-slow starts it",
         "a server runs until its last round, and make test-slow starts it",
+        "it needs the other machines",
         "it needs the run of the demonstration above",
     ],
     "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],

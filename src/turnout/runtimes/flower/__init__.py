@@ -1,4 +1,4 @@
-"""Real devices, reached through Flower. Only grid.py, apps.py and warm.py import flwr (the extra `turnout[flower]`).
+"""Real devices, reached through Flower. Only grid, apps, warm, superlink and simulated import flwr (`turnout[flower]`).
 
 settings    what an experiment file says about it
 messages    what server and devices say to each other, as bytes
@@ -16,4 +16,5 @@ keys        how it proves who it is
 
 grid, apps  Flower's Grid as a link; the ServerApp and the ClientApp
 warm        a SuperNode and the ClientApp in one process that stays
+superlink   Flower's SuperLink, with shorter ways for what happens often
 """
