@@ -26,7 +26,9 @@ PANELS = {  # a table or figure: the page, the columns
     "000, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ("rounds, fast", "rounds, vanilla")),
     "000, Table 4, MNIST: rounds to recover": ("arrivals-mnist", ("rounds, fast", "rounds, vanilla")),
     "000, Table 5: rounds until they meet": ("departures", ("rounds until they meet",)),
+    "001, Table 2, MNIST: percent right": ("bmta", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
     "002, Table 3: percent right": ("labels", ("local", "global")),
+    "004, Table 1, MNIST, W = 200: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
 }
 
 
