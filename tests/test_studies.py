@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -349,6 +351,33 @@ def test_a_killed_study_goes_on(smoke: dict[str, Path], tmp_path: Path) -> None:
     assert "--resume" in str(refused.exception)
     after = run_study(bias.STUDY, "smoke", folder, resume=True, quiet=True, jobs=1)
     assert replace(after, seconds=0.0) == replace(Findings.from_json(before), seconds=0.0)
+
+
+def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_path: Path) -> None:
+    """Nothing is trained: runs that ended count, one that was killed and one that never began are named."""
+    folder = tmp_path / "cut"
+    shutil.copytree(smoke["bias"], folder)
+    killed, waiting = sorted(folder.glob("quadratics/*/seed-1"))[:2]
+    for gone in ("state.json", "checkpoint.safetensors"):
+        (killed / gone).unlink()
+    with sqlite3.connect(killed / "records.sqlite") as db:
+        last = db.execute("SELECT max(round) FROM rounds").fetchone()[0]
+        db.execute("DELETE FROM rounds WHERE round = ?", (last,))
+    shutil.rmtree(waiting)
+    before = {file: file.read_bytes() for file in folder.rglob("records.sqlite")}
+    options = ["run", "bias", "--scale", "smoke", "--so-far", "--quiet", "--json", "-", "--out", str(folder)]
+    found = json.loads(CliRunner().invoke(app, options).stdout)
+    names = {line.split(": ")[0]: line.split(": ")[1] for line in found["failed"]}
+    assert sorted(names.values()) == sorted([f"{last} of its {last + 1} rounds were done", "it had not begun"])
+    assert found["command"].endswith("--so-far")
+    assert found["seconds"] > 0
+    whole = json.loads((smoke["bias"] / "study.json").read_text())
+    alike = [row for row in found["rows"] if row in whole["rows"]]
+    assert 0 < len(alike) < len(whole["rows"])  # those of the two runs have a seed less
+    assert before == {file: file.read_bytes() for file in folder.rglob("records.sqlite")}
+    with pytest.raises(Mistake, match="no run has ended"):
+        run_study(bias.STUDY, "smoke", tmp_path / "nothing", so_far=True)
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_json_on_stdout_is_alone_there(smoke: dict[str, Path]) -> None:

@@ -50,6 +50,9 @@ def run_command(
         list[str] | None, typer.Option(help="Runs by name, with * and ?; the others are left out. May be repeated.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    so_far: Annotated[
+        bool, typer.Option("--so-far", help="Train nothing: what the runs say that have ended in --out.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Run a study, and decide what it claims.
@@ -60,18 +63,28 @@ def run_command(
     turnout study run participation --scale smoke
     turnout study run participation --scale small --out runs/participation --json participation.json
     turnout study run participation --scale small --out runs/participation --resume
+    turnout study run participation --scale small --out runs/participation --so-far
     turnout study run participation --scale paper --only "MNIST non-IID T=4 *" --seeds 2
     """
     study = find_study(name)
     plan = planned(study, scale, seeds)
     if json is not None and json != "-":
         check_destination("--json", json)
-    if resume and out is None:
-        raise Mistake("--resume goes on with the study of a folder: name it with --out")
+    if (resume or so_far) and out is None:
+        raise Mistake(f"{'--so-far' if so_far else '--resume'} is about the study of a folder: name it with --out")
     folder = out or new_folder(f"study-{name}-{scale}")
     try:
         findings = run_study(
-            study, scale, folder, seeds=seeds, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, only=only or ()
+            study,
+            scale,
+            folder,
+            seeds=seeds,
+            jobs=jobs,
+            resume=resume,
+            quiet=quiet,
+            data_dir=data_dir,
+            only=only or (),
+            so_far=so_far,
         )
     except KeyboardInterrupt:
         console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume goes on")

@@ -11,6 +11,7 @@ from typing import TypedDict, Unpack, overload
 from rich.text import Text
 
 from turnout.config.check import check_settings
+from turnout.config.read import check_same
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.lock import locked
@@ -23,6 +24,7 @@ from turnout.running.messages import Place, in_order, messages_of
 from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.side_by_side import side_by_side
+from turnout.running.state import state_of
 from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
 from turnout.running.used import delete_run, refuse_to_delete, refuse_used
 from turnout.runtimes.keeping import KEPT
@@ -193,6 +195,23 @@ def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Pat
         raise Mistake(explained(refused or failed, len(plan.runs)))
     if not quiet:
         say_warnings(plan.out)
+    return Outcome(_named(plan, failed, data_dir), failed)
+
+
+def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+    """What has ended of a plan that was begun, as it lies in the folder; nothing is trained. As `finished_runs`."""
+    failed = []
+    for planned in plan.runs:
+        folder = plan.out / planned.path
+        if not (folder / "experiment.toml").is_file():
+            failed.append(Failed(planned.name, "it had not begun", False))
+            continue
+        check_same(folder / "experiment.toml", planned.experiment)
+        found = state_of(folder)
+        if found.state == "failed":
+            failed.append(Failed(planned.name, found.why or "it failed", True, True))
+        elif found.state != "finished":
+            failed.append(Failed(planned.name, f"{found.done} of its {found.rounds} rounds were done", False, True))
     return Outcome(_named(plan, failed, data_dir), failed)
 
 

@@ -20,8 +20,9 @@ from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.result import Run
-from turnout.running.runs import finished_runs
+from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
+from turnout.studies.so_far import ended_folders, machines, seconds_between
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -102,28 +103,36 @@ def run_study(
     quiet: bool = False,
     data_dir: Path | None = None,
     only: Sequence[str] = (),
+    so_far: bool = False,
 ) -> Findings:
-    """Run a study, decide its claims, draw its pictures, all in `out`. `only`: names of runs (with * and ?) to keep."""
+    """Run a study, decide its claims, draw its pictures, all in `out`.
+
+    only    names of runs (with * and ?) to keep
+    so_far  train nothing: what the runs say that have ended in `out`
+    """
     start = time.monotonic()
     plan = planned(study, scale, seeds)
     for pattern in only:
         refuse_nothing(pattern, plan)
-    refuse_full(out, resume)
+    refuse_full(out, resume or so_far)
+    ended = ended_folders(out) if so_far else []
     make_folder(out)
     _refuse_another(study, scale, out / "study.txt")
-    curves = run_plan(study, plan, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=only)
+    ways = Ways(jobs, quiet, data_dir, so_far)
+    curves = run_plan(study, plan, out, ways, only)
     if study.then is not None:
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
         those = naming(only, chosen.parts)  # none: whatever follows from the runs that were kept
-        curves = joined(curves, run_plan(study, chosen, out, jobs=jobs, quiet=quiet, data_dir=data_dir, only=those))
+        curves = joined(curves, run_plan(study, chosen, out, ways, those))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     if only:  # without the rows of runs that were left out
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         write_whole(out / name, picture)
-    seconds = round(time.monotonic() - start, 1)
-    command = as_typed(study, scale, seeds, only)
-    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, machine())
+    seconds = round(seconds_between(ended) if so_far else time.monotonic() - start, 1)
+    command = as_typed(study, scale, seeds, only) + (" --so-far" if so_far else "")
+    where = machines(ended) if so_far else machine()
+    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where)
     write_whole(out / "study.json", findings.to_json())
     return findings
 
@@ -158,16 +167,25 @@ def refuse_nothing(pattern: str, plan: Plan) -> None:
         raise Mistake(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
 
 
-def run_plan(
-    study: Study,
-    plan: Plan,
-    out: Path,
-    *,
-    jobs: int | None,
-    quiet: bool,
-    data_dir: Path | None,
-    only: Sequence[str] = (),
-) -> Curves:
+@dataclass(frozen=True)
+class Ways:
+    """How the runs of a study are made; `so_far`: they are not, those that ended are read."""
+
+    jobs: int | None = None
+    quiet: bool = False
+    data_dir: Path | None = None
+    so_far: bool = False
+
+    def play(self, part: Part, plan: RunPlan) -> Outcome:
+        play = ended_runs if self.so_far else part.play or finished_runs
+        return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
+
+    def missing(self, parts: Sequence[Part]) -> dict[str, str]:
+        """What cannot run here; what has run needs no data."""
+        return {} if self.so_far else missing_data(parts, self.data_dir)
+
+
+def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
     """Run every part whose data can be had; runs that are complete already are not repeated.
 
     A run that failed on the way (its training diverged, say) is left out, with its seed where it would be compared.
@@ -175,14 +193,13 @@ def run_plan(
     failed: list[str] = []
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
-    missing = missing_data(plan.parts, data_dir) | left_out(plan.parts, only)
+    missing = ways.missing(plan.parts) | left_out(plan.parts, only)
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
         if not variants:
             continue
         title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
-        play = part.play or finished_runs
-        done = play(RunPlan(title, planned_runs(variants, seeds), folder), jobs=jobs, quiet=quiet, data_dir=data_dir)
+        done = ways.play(part, RunPlan(title, planned_runs(variants, seeds), folder))
         failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without the advice
         missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
         for entry, run in done.runs.items():
