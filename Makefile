@@ -30,7 +30,7 @@ campaign: $(READY)
 # has to know the GPU.
 test-gpu:
 	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
-	PYTHONPATH=src $(PYTHON) -m pytest -n 8
+	PYTHONPATH=src $(PYTHON) -m pytest -n 8 -p no:benchmark
 
 # The documentation as a site, site/index.html: readable without a network.
 docs: $(READY)
