@@ -21,9 +21,10 @@ from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.report import find_runs
 from turnout.report.results import results
+from turnout.running.display import Failed
 from turnout.running.memory import check_fits
 from turnout.running.plan import RunPlan, jobs_for, planned_runs
-from turnout.running.runs import run_many, run_planned
+from turnout.running.runs import explained, run_many, run_planned
 from turnout.running.stop_rules import higher_is_better
 from turnout.task import Regression
 
@@ -240,6 +241,13 @@ def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None
     assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
     with pytest.raises(to.Mistake, match=r"1 of 3 runs failed\. bad seed 0: "):
         run_many("some", variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
+
+
+def test_many_reasons_are_not_a_wall_of_words() -> None:
+    failed = [Failed(f"run {i}", f"reason {min(i, 4)}", True) for i in range(7)]
+    words = explained(failed, 9)
+    assert words.startswith("7 of 9 runs failed. run 0: reason 0; run 1: reason 1; run 2: reason 2; and 2 more")
+    assert explained(failed[4:], 9) == "3 of 9 runs failed. run 4, run 5, run 6: reason 4"
 
 
 def raising(lr: float, clock: int) -> float:

@@ -272,7 +272,7 @@ def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:
-    """Which runs failed and why, each reason once."""
+    """Which runs failed and why, each reason once, and no more than a few reasons."""
     reasons: dict[str, list[str]] = {}
     for failure in failed:
         reasons.setdefault(failure.why, []).append(failure.name)
@@ -281,7 +281,8 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
     words = [
         f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}: {why}" for why, names in reasons.items()
     ]
-    return f"{len(failed)} of {runs} runs failed. " + "; ".join(words)
+    more = f"; and {len(words) - 3} more, each for a reason of its own" if len(words) > 3 else ""
+    return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
 
 
 def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
