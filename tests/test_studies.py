@@ -22,12 +22,14 @@ from turnout.cli.studies import app
 from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
+from turnout.running.plan import RunPlan
+from turnout.running.runs import Outcome
 from turnout.statistics.paired import difference, interval, mean_over
 from turnout.studies import bias, elastic, participation
 from turnout.studies.catalogue import STUDIES
 from turnout.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
 from turnout.studies.drawing import over_rounds
-from turnout.studies.running import Findings, planned, run_study
+from turnout.studies.running import Findings, Ways, planned, run_study
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 from turnout.studies.tables import cells, left_out, tally
 
@@ -366,7 +368,10 @@ def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_p
     shutil.rmtree(waiting)
     before = {file: file.read_bytes() for file in folder.rglob("records.sqlite")}
     options = ["run", "bias", "--scale", "smoke", "--so-far", "--quiet", "--json", "-", "--out", str(folder)]
-    found = json.loads(CliRunner().invoke(app, options).stdout)
+    shown = CliRunner().invoke(app, options)
+    assert "failed     " in shown.stderr
+    assert "[red]" not in shown.stderr
+    found = json.loads(shown.stdout)
     names = {line.split(": ")[0]: line.split(": ")[1] for line in found["failed"]}
     assert sorted(names.values()) == sorted([f"{last} of its {last + 1} rounds were done", "it had not begun"])
     assert found["command"].endswith("--so-far")
@@ -378,6 +383,15 @@ def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_p
     with pytest.raises(Mistake, match="no run has ended"):
         run_study(bias.STUDY, "smoke", tmp_path / "nothing", so_far=True)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_what_ran_elsewhere_is_not_read_as_if_it_had_run_here() -> None:
+    def elsewhere(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+        raise AssertionError("nothing is to be run")
+
+    part = Part("devices", {"one": Experiment()}, 1, play=elsewhere)
+    with pytest.raises(Mistake, match="are deployments: --resume"):
+        Ways(so_far=True).play(part, RunPlan("testbed: devices", [], Path("nowhere")))
 
 
 def test_json_on_stdout_is_alone_there(smoke: dict[str, Path]) -> None:

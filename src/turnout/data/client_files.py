@@ -101,6 +101,7 @@ def _arrays(path: Path) -> Arrays:
             return held["x"], held["y"]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return arrays["x"], arrays["y"]
+    # zipfile says NotImplementedError of an archive that is packed in a way it does not know, or damaged to look so
     except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
 

@@ -177,6 +177,11 @@ class Ways:
     so_far: bool = False
 
     def play(self, part: Part, plan: RunPlan) -> Outcome:
+        if self.so_far and part.play is not None:
+            raise Mistake(
+                f"--so-far reads runs of one process, and those of {plan.title} are deployments: --resume takes those "
+                "that have ended as they are, and makes the others"
+            )
         play = ended_runs if self.so_far else part.play or finished_runs
         return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
 

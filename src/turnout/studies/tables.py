@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -69,7 +68,7 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         console.print(mark.append(f"  {claim.claim}", style="not bold default"), highlight=False)
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
     for words in findings.failed:
-        console.print(f"[red]failed[/]     {escape(words)}", highlight=False)
+        console.print(Text("failed   ", style="red").append(f"  {words}", style="default"), highlight=False)
     for why, claims in left_out(findings).items():
         console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
