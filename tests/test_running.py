@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import turnout as to
 from turnout.machine.memory import free_bytes, keep_freed_memory
+from turnout.machine.sealed import read_json, write_json
 from turnout.machine.threads import cores
 from turnout.report import find_runs
 from turnout.report.results import results
@@ -363,3 +364,23 @@ def test_public_names_load_when_they_are_used() -> None:
 
 def test_freed_memory_stays_with_the_process_where_the_c_library_can() -> None:
     assert keep_freed_memory() == (sys.platform == "linux" and "glibc" in platform.libc_ver()[0])
+
+
+def test_of_several_runs_those_that_ended_are_taken_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without their checkpoints, and where another engine would train: nothing is trained again."""
+    two = {"plain": small(), "engine of its own": small(runtime=to.InProcess(engine="loop"))}
+    folders = [run.folder for run in run_many("ended", two, [0], tmp_path / "runs", quiet=True, jobs=1)]
+    for folder in folders:
+        (folder / "checkpoint.safetensors").unlink()
+        about = read_json(folder / "environment.json", "")
+        write_json(folder / "environment.json", about | {"engine": "one of another machine"})
+    before = {file: file.read_bytes() for folder in folders for file in folder.iterdir() if file.suffix == ".sqlite"}
+    again = run_many("ended", two, [0], tmp_path / "runs", resume=True, jobs=1)
+    assert before == {file: file.read_bytes() for file in before}
+    assert "2 of 2 runs had ended and are taken as they are" in capsys.readouterr().err
+    assert all(len(run.curve("train_loss")[0]) == 3 for run in again)
+    longer = {name: experiment.but(rounds=4) for name, experiment in two.items()}
+    with pytest.raises(to.Mistake, match="one of another machine engine"):
+        run_many("ended", longer, [0], tmp_path / "runs", resume=True, quiet=True, jobs=1)

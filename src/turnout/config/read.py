@@ -229,8 +229,13 @@ def lasting(experiment: Experiment) -> dict[str, Any]:
 
 def changed_settings(path: Path, experiment: Experiment) -> list[str]:
     """The settings of an experiment that are not those of a run's file, but for those that may change."""
+    return [name for name in new_settings(path, experiment) if name.split(".")[0] not in FREE_TO_CHANGE]
+
+
+def new_settings(path: Path, experiment: Experiment) -> list[str]:
+    """The settings of an experiment that are not those of a run's file, but for what it is called and runs on."""
     differences = _differences(_whole(_table_of(path)), tomllib.loads(to_toml(experiment)))
-    return [name for name in differences if name.split(".")[0] not in FREE_TO_CHANGE]
+    return [name for name in differences if name.split(".")[0] not in ("title", "runtime")]
 
 
 def _whole(table: dict[str, Any]) -> dict[str, Any]:

@@ -121,9 +121,9 @@ Message = Began | Line | Note | Ended | Failed
 
 
 class Display:
-    """Shows messages; a context manager. `total` is the number of rounds of all runs."""
+    """Shows messages; a context manager. `total` is the number of rounds of all runs but those that `had_ended`."""
 
-    def __init__(self, total: int, quiet: bool = False, runs: int = 1):
+    def __init__(self, total: int, quiet: bool = False, runs: int = 1, had_ended: int = 0):
         self.total, self.quiet, self.runs = total, quiet, runs
         self.console = Terminal(stderr=True, soft_wrap=True)
         self.notebook = NotebookOutput() if self.console.is_jupyter and not quiet else None
@@ -133,7 +133,7 @@ class Display:
         self.done: dict[str, int] = {}
         self.said: set[str] = set()  # what is said once: why runs failed, what does not fit
         self.before: dict[str, int] = {}  # rounds that a run had when it began
-        self.ended, self.start, self.last = 0, time.monotonic(), time.monotonic()
+        self.ended, self.start, self.last = had_ended, time.monotonic(), time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=BAR),
             TextColumn("{task.completed}/{task.total}"), TextColumn("{task.fields[words]}", markup=False),
@@ -144,6 +144,8 @@ class Display:
 
     def __enter__(self) -> Display:
         self.bar.start()
+        if self.ended:
+            self.say(f"{self._counted()} had ended and are taken as they are", "dim")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,10 +21,10 @@ from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import LOCK_FILE, LOCK_SECONDS, held, kept_if_used, new_folder, refuse_full
 from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
 from turnout.running.messages import Place, in_order, messages_of
-from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
+from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, planned_runs, write_plan
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.side_by_side import side_by_side
-from turnout.running.state import state_of
+from turnout.running.state import is_complete, state_of
 from turnout.running.tracking import NOBODY, Listeners, OnRound, check_trackers
 from turnout.running.used import delete_run, refuse_to_delete, refuse_used
 from turnout.runtimes.keeping import KEPT
@@ -229,6 +229,8 @@ def run_planned(
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
 
+    Of several runs those that have ended are taken as they are: nothing is prepared or asked of the engine for them.
+
     With `overwrite` what is in the folder is deleted, once the settings of all are known to be right.
     """
     if overwrite:
@@ -242,16 +244,24 @@ def run_planned(
         "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
         listeners=listeners, other_engine=other_engine,
     )  # fmt: skip
-    jobs = _side_by_side(plan, jobs, listeners)
+    left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
+    jobs = _side_by_side(left, jobs, listeners)
     if overwrite and len(plan.runs) > 1:
         delete_run(plan.out)  # a single one is deleted when the new one is known to be able to begin (loop.begin)
     failed: list[Failed] = []
-    display = Display(sum(planned.experiment.rounds for planned in plan.runs), quiet, len(plan.runs))
+    rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
+    display = Display(rounds, quiet, len(plan.runs), ended)
     with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:
-        for message in _messages(plan, jobs, places):
+        for message in _messages(left, jobs, places):
             display.show(message)
             failed += [message] if isinstance(message, Failed) else []
     return failed
+
+
+def _has_ended(plan: RunPlan, planned: PlannedRun, listeners: Listeners) -> bool:
+    """Whether nothing is left of a run, not even somebody to tell of it."""
+    unheard = listeners == NOBODY and not planned.experiment.track
+    return unheard and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
 
 
 def _refuse(plan: RunPlan, resume: bool) -> None:

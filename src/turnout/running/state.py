@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turnout.config.read import new_settings
 from turnout.errors import Mistake
+from turnout.experiment import Experiment
 from turnout.machine.lock import is_locked
 from turnout.machine.sealed import read_json, write_json
 from turnout.records.records import Records
@@ -62,6 +64,15 @@ def state_of(folder: Path) -> RunState:
     state = "running" if running else ended.get("state") or _guessed(done, rounds)
     why = ended.get("why") if state in ("failed", "finished") else None
     return RunState(state, done, rounds, why, when, metric, value, unit)
+
+
+def is_complete(folder: Path, experiment: Experiment) -> bool:
+    """Whether a run has ended in its folder with the rounds and stop rules asked for: there is nothing left to do."""
+    settings = folder / "experiment.toml"
+    if not settings.is_file() or not (folder / RECORDS).is_file() or new_settings(settings, experiment):
+        return False
+    found = state_of(folder)
+    return found.state == "finished" and (found.why is not None or found.done == experiment.rounds)
 
 
 def is_held(folder: Path) -> bool:
