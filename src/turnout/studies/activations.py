@@ -39,7 +39,7 @@ def plan(scale: str) -> Plan:
             variants[name] = experiment.but(**changes, **home)
     notes = [
         f"{size.data}, {size.clients} clients of 4 classes, all of them every round, so that a client's model before "
-        f"aggregation is that of the round before; {size.rounds} rounds, {size.seeds} seeds",
+        f"aggregation is that of the round before; {size.rounds} rounds",
         "shares are means over clients and rounds, in percent of the neurons; with few test samples a client only "
         "roughly knows its distributions",
         "the paper asserts (10) and shows no numbers; μ and σ² are BatchNorm's running statistics, as there",

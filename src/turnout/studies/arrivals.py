@@ -94,7 +94,7 @@ def notes(scale: str) -> list[str]:
     found = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, boost 1 + 2 / (t - τ0 + 1)²",
         f"a run that is not back after {size.after} rounds counts as {size.after}",
-        f"{size.samples} samples a device of SYNTHETIC, a fifth of them for testing; {size.seeds} seeds",
+        f"{size.samples} samples a device of SYNTHETIC, a fifth of them for testing",
     ]
     if scale != "paper":
         return [

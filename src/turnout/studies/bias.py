@@ -132,7 +132,7 @@ def plan(scale: str) -> Plan:
     size = SIZES[scale]
     variants = {variant(v, s): experiment(v, SCHEMES[s], size) for v in LEVELS for s in SCHEMES}
     notes = [
-        f"{size.clients} clients, {DIMENSION} dimensions, T = {size.rounds} rounds, {size.seeds} seeds, nobody absent",
+        f"{size.clients} clients, {DIMENSION} dimensions, T = {size.rounds} rounds, nobody absent",
         "Table 1 gives rates, no numbers: O(1/τ) bounds the squared distance; D/E bounds the loss at the floor",
         "a distance is the root mean square over the last tenth of the rounds up to T or 4T",
     ]

@@ -52,8 +52,7 @@ def plan(scale: str) -> Plan:
         variant(setting, method): experiment(setting, method, size) for setting in size.settings for method in METHODS
     }
     notes = [
-        f"E = {size.epochs}, {size.rounds} rounds, {size.seeds} seeds; two classes a client (CIFAR-10: four), speakers "
-        "as they are",
+        f"E = {size.epochs}, {size.rounds} rounds; two classes a client (CIFAR-10: four), speakers as they are",
         *methods_notes(size.settings),
         "the paper gives no settings, and a shared model's 81 % on CIFAR-100 beside FedAvg's 2 % is hard to believe: "
         "its numbers stand beside ours, and nothing is claimed about them",

@@ -74,7 +74,7 @@ def notes(scale: str) -> list[str]:
     size, full = SIZES[scale], SIZES["paper"]
     found = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments",
-        f"{size.samples} samples a device, a fifth of them for testing; {size.seeds} seeds",
+        f"{size.samples} samples a device, a fifth of them for testing",
         f"a run whose losses have not met after {size.after} rounds counts as {size.after}",
         "`decide` is right at a deadline if it names the one with the smaller test loss there; how its constants are "
         "fitted was chosen on other seeds (100 to 103)",

@@ -177,7 +177,7 @@ def notes(scale: str) -> list[str]:
             "one class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and "
         )
         return [*found, code + "hidden layer dropped in training", "Fashion-MNIST with MNIST's network"]
-    shrunk = f"{SIZES[scale].rounds['Digits']} rounds, {SIZES[scale].seeds} seeds"
+    shrunk = f"{SIZES[scale].rounds['Digits']} rounds"
     shrunk += ", a network with one hidden layer of 50, batches of 10, about 72 samples a client (K = 40: 36)"
     return [f"shrunk: Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {shrunk}", *found]
 

@@ -38,7 +38,7 @@ def plan(scale: str) -> Plan:
         for name, e in experiments(size, classes=2, noisy=True).items()
     }
     notes = [
-        f"{size.data}, {size.clients} clients of 2 classes, a fifth noisy, {size.rounds} rounds, {size.seeds} seeds",
+        f"{size.data}, {size.clients} clients of 2 classes, a fifth noisy, {size.rounds} rounds",
         "a ratio is the mean magnitude in the last tenth of the rounds over that in the first tenth",
     ]
     if scale != "paper":

@@ -78,7 +78,7 @@ def plan(scale: str) -> Plan:
 def notes(scale: str) -> list[str]:
     sizes = SIZES[scale]
     found = [
-        *(f"{size.name}: E = {size.work}, {size.rounds} rounds, {size.seeds} seeds" for size in sizes),
+        *(f"{size.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
         *methods_notes([size.setting for size in sizes]),
         "accuracy: the shared model's; APFL's is FedAvg's by construction, its clients' own models are in a column of "
         "their own",

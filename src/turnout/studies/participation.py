@@ -132,7 +132,7 @@ def notes(scale: str) -> list[str]:
     shrunk = (
         f"shrunk: {size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} (paper scale: "
     )
-    shrunk += f"{full.cap}), no MNIST and EMNIST, {size.seeds} seeds non-IID and {size.iid_seeds} IID"
+    shrunk += f"{full.cap}), no MNIST and EMNIST"
     return [shrunk + (f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""), *found]
 
 

@@ -71,7 +71,7 @@ def plan(scale: str) -> Plan:
         fewer = experiments(size, *CASES[1], places=numbers)
         variants[variant(*CASES[1], "MT-FedAdam", where)] = fewer["MT-FedAdam"]
     notes = [
-        f"{size.data}, {size.clients} clients, half of them a round, E = 1, {size.rounds} rounds, {size.seeds} seeds",
+        f"{size.data}, {size.clients} clients, half of them a round, E = 1, {size.rounds} rounds",
         "FedAdam is the paper's name for distributed Adam; its authors' later code calls it FedAvg-Adam",
         "everybody's own model is measured, noisy clients included (the authors' code leaves those out); the worst "
         "tenth and the split by noise are in the runs' records",
