@@ -25,7 +25,8 @@ from turnout.report.results import results
 from turnout.running.display import Failed
 from turnout.running.memory import check_fits
 from turnout.running.plan import RunPlan, jobs_for, planned_runs
-from turnout.running.runs import explained, run_many, run_planned
+from turnout.running.planned import explained, run_planned
+from turnout.running.runs import run_many
 from turnout.running.stop_rules import higher_is_better
 from turnout.task import Regression
 

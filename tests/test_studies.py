@@ -23,7 +23,7 @@ from turnout.data import MNIST
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
-from turnout.running.runs import Outcome
+from turnout.running.planned import Outcome
 from turnout.statistics.paired import difference, interval, mean_over
 from turnout.studies import bias, elastic, participation
 from turnout.studies.catalogue import STUDIES

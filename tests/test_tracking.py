@@ -13,7 +13,7 @@ import turnout as to
 from turnout.cli import main
 from turnout.running.loop import FinishedRound
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.runs import run_planned
+from turnout.running.planned import run_planned
 from turnout.trackers.tracker import TrackedRun, make_tracker
 
 

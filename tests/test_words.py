@@ -22,7 +22,7 @@ from turnout.report.finding import find_runs
 from turnout.report.results import results
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.runs import run_planned
+from turnout.running.planned import run_planned
 
 Capture = pytest.CaptureFixture[str]
 

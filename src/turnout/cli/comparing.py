@@ -87,7 +87,7 @@ def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, qui
     from turnout.cli.screen import say
     from turnout.running.folder import new_folder
     from turnout.running.plan import RunPlan, planned_runs
-    from turnout.running.runs import run_planned
+    from turnout.running.planned import run_planned
 
     check_numbers(seeds, None)
     variants = {}

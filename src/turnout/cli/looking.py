@@ -59,7 +59,7 @@ def report(
     from turnout.cli.outcome import say_where
     from turnout.cli.screen import console
     from turnout.report import results_table, write_picture, write_report
-    from turnout.running.runs import say_warnings
+    from turnout.running.reported import say_warnings
 
     screen = console()
     table = results_table(folder, target, screen.width)

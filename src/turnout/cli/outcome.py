@@ -19,9 +19,9 @@ from turnout.report.clock import fastest
 from turnout.report.runs import Runs
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
+from turnout.running.planned import explained
 from turnout.running.profile import Profile, profile_table, read_profile
 from turnout.running.result import Run
-from turnout.running.runs import explained
 
 
 def say_where(out: Path, stderr: bool) -> None:

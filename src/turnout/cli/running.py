@@ -107,7 +107,8 @@ def run(
     """
     from turnout.cli import outcome, planning, ranks
     from turnout.cli.screen import say
-    from turnout.running.runs import run_planned, say_warnings
+    from turnout.running.planned import run_planned
+    from turnout.running.reported import say_warnings
 
     start = time.monotonic()
     if ranks.follows():

@@ -27,8 +27,9 @@ from turnout.evaluation.settings import Evaluate
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.running.plan import PlannedRun, RunPlan
+from turnout.running.planned import Outcome
 from turnout.running.result import Run, RunName, open_run
-from turnout.running.runs import Outcome, run
+from turnout.running.runs import run
 from turnout.runtimes.flower.settings import Flower
 
 HOW = "links.txt"  # in a run's place: what its links were shaped by

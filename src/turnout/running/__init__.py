@@ -12,6 +12,8 @@ state.py       how a run folder is doing: running, finished, interrupted, failed
 stopping.py    asking the process that works in a folder to stop
 listing.py     which runs are in a folder, and how they are doing
 runs.py        `run` one experiment or several, `run_many` variants and seeds
+planned.py     a plan of several: run, gone on with, or read as far as it got
+reported.py    report, picture and warnings of what has ended
 messages.py    runs as streams of messages, in this process
 side_by_side.py  several at a time, in processes that take one after another
 display.py     these messages on the terminal

@@ -19,8 +19,8 @@ from turnout.machine.sealed import json_text, table_of
 from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.result import Run
-from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.so_far import ended_folders, machines, seconds_between
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
+from turnout.running.planned import Outcome
 from turnout.running.result import Run
-from turnout.running.runs import Outcome
 from turnout.runtimes.settings import InProcess
 from turnout.statistics.paired import BySeed
 from turnout.studies.claims import NOT_RUN, Claim

@@ -1,0 +1,182 @@
+"""A plan of several runs, one after another or side by side: run, gone on with, or read as far as it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from turnout.config.check import check_settings
+from turnout.config.read import check_same
+from turnout.errors import Mistake
+from turnout.machine.threads import cores
+from turnout.running.display import Display, Failed, Message
+from turnout.running.folder import held, kept_if_used, refuse_full
+from turnout.running.messages import Place, in_order
+from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
+from turnout.running.reported import reported, say_warnings
+from turnout.running.result import Run, RunName
+from turnout.running.side_by_side import side_by_side
+from turnout.running.state import is_complete, state_of
+from turnout.running.tracking import NOBODY, Listeners, check_trackers
+from turnout.running.used import delete_run, refuse_to_delete
+from turnout.runtimes.keeping import KEPT
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs that ended well, and those that failed on the way."""
+
+    runs: dict[RunName, Run]
+    failed: list[Failed]
+
+
+def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+    """Run or go on with a plan, and go without the runs that fail once begun; one that cannot begin is a mistake."""
+    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+    refused = [failure for failure in failed if not failure.began]
+    if refused or len(failed) == len(plan.runs):
+        raise Mistake(explained(refused or failed, len(plan.runs)))
+    if not quiet:
+        say_warnings(plan.out)
+    return Outcome(those_that_ended(plan, failed, data_dir), failed)
+
+
+def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+    """What has ended of a plan that was begun, as it lies in the folder; nothing is trained. As `finished_runs`."""
+    failed = []
+    for planned in plan.runs:
+        folder = plan.out / planned.path
+        if not (folder / "experiment.toml").is_file():
+            failed.append(Failed(planned.name, "it had not begun", False))
+            continue
+        check_same(folder / "experiment.toml", planned.experiment)
+        found = state_of(folder)
+        if found.state == "failed":
+            failed.append(Failed(planned.name, found.why or "it failed", True, True))
+        elif found.state != "finished":
+            failed.append(Failed(planned.name, f"{found.done} of its {found.rounds} rounds were done", False, True))
+    return Outcome(those_that_ended(plan, failed, data_dir), failed)
+
+
+def those_that_ended(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
+    """The runs that did not fail, by variant and seed."""
+    lost = {failure.name for failure in failed}
+    return {
+        RunName(planned.variant, planned.seed): Run(plan.out / planned.path, planned.experiment, data_dir)
+        for planned in plan.runs
+        if planned.name not in lost
+    }
+
+
+def run_planned(
+    plan: RunPlan,
+    *,
+    jobs: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    data_dir: Path | None = None,
+    profile: bool = False,
+    listeners: Listeners = NOBODY,
+    other_engine: bool = False,
+) -> list[Failed]:
+    """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
+
+    Of several runs those that have ended are taken as they are: nothing is prepared or asked of the engine for them.
+
+    With `overwrite` what is in the folder is deleted, once the settings of all are known to be right.
+    """
+    if overwrite:
+        refuse_to_delete(plan.out)
+    else:
+        _refuse(plan, resume)
+    for planned in plan.runs:
+        check_settings(planned.experiment)
+    check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
+    places = Place(
+        "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
+        listeners=listeners, other_engine=other_engine,
+    )  # fmt: skip
+    left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
+    jobs = _side_by_side(left, jobs, listeners)
+    if overwrite and len(plan.runs) > 1:
+        delete_run(plan.out)  # a single one is deleted when the new one is known to be able to begin (loop.begin)
+    failed: list[Failed] = []
+    rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
+    display = Display(rounds, quiet, len(plan.runs), ended)
+    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:
+        for message in _messages(left, jobs, places):
+            display.show(message)
+            failed += [message] if isinstance(message, Failed) else []
+    return failed
+
+
+def _has_ended(plan: RunPlan, planned: PlannedRun, listeners: Listeners) -> bool:
+    """Whether nothing is left of a run, not even somebody to tell of it."""
+    unheard = listeners == NOBODY and not planned.experiment.track
+    return unheard and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
+
+
+def _refuse(plan: RunPlan, resume: bool) -> None:
+    refuse_full(plan.out, resume, {run.path.partition("/")[0] for run in plan.runs})
+    check_folder(plan)
+
+
+@contextmanager
+def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
+    """Hold the folder of several runs and write down which they are; a single run holds its folder itself."""
+    if len(plan.runs) == 1:
+        yield
+        return
+    with held(plan.out):
+        _refuse(plan, resume)  # another command may have begun here since
+        write_plan(plan)
+        yield
+
+
+def explained(failed: Sequence[Failed], runs: int) -> str:
+    """Which runs failed and why, each reason once, and no more than a few reasons."""
+    reasons: dict[str, list[str]] = {}
+    for failure in failed:
+        reasons.setdefault(failure.why, []).append(failure.name)
+    if runs == 1:
+        return failed[0].why
+    words = [
+        f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}: {why}" for why, names in reasons.items()
+    ]
+    more = f"; and {len(words) - 3} more, each for a reason of its own" if len(words) > 3 else ""
+    return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
+
+
+def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
+    """How many runs at a time; who listens in this process hears of one after another."""
+    if listeners != NOBODY:
+        if jobs is not None and jobs > 1:
+            raise Mistake(
+                f"{jobs} runs side by side are processes of their own, and on_round and trackers of your own are in "
+                "this one: leave jobs out, or name the tracker by its path, package.module:Name"
+            )
+        return 1
+    if jobs is None:
+        return jobs_for(plan.runs)
+    jobs = min(jobs, len(plan.runs))
+    if jobs > 1 and not can_travel(plan.runs):
+        raise Mistake(
+            f"{jobs} runs side by side are processes of their own, and an experiment has something that these would "
+            "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"
+        )
+    return jobs
+
+
+def _messages(plan: RunPlan, jobs: int, places: Place) -> Iterator[Message]:
+    threads = max(1, cores() // jobs) if jobs > 1 else None
+    work = [
+        (
+            planned.experiment,
+            replace(places, name=planned.name, folder=plan.out / planned.path, threads=threads, side_by_side=jobs),
+        )
+        for planned in plan.runs
+    ]
+    return in_order(work) if jobs == 1 else side_by_side(work, jobs)

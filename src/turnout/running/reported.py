@@ -1,0 +1,41 @@
+"""What is written and said of runs when they end: report and picture, and what is odd about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.text import Text
+
+from turnout.errors import Mistake
+from turnout.machine.lock import locked
+from turnout.machine.terminal import Terminal
+from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
+
+
+def say_warnings(folder: Path) -> None:
+    """What is odd about the runs of a folder, as their last lines."""
+    from turnout.report import find_runs, warnings_in
+
+    with suppress(Mistake):  # no records
+        for who, words in warnings_in(find_runs(folder)):
+            line = f"warning ({who}): {words}" if who else f"warning: {words}"
+            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+
+
+@contextmanager
+def reported(folder: Path) -> Iterator[None]:
+    """Write the report and the picture of what there is in the end, also of a run that was interrupted or failed.
+
+    Of two commands that began here at the same moment one was refused, and ends here too.
+    """
+    from turnout.report import write_picture, write_report
+
+    try:
+        yield
+    finally:
+        if folder.is_dir():
+            with suppress(Mistake), locked(folder / LOCK_FILE, LOCK_SECONDS):  # no records yet, or another's business
+                write_report(folder)
+                write_picture(folder)
