@@ -14,7 +14,8 @@ from turnout.errors import Mistake
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.byte import Byte, Dither
-from turnout.parts.compression.codec.picks import largest, largest_with_torch, pieces_of
+from turnout.parts.compression.codec.picks import largest, largest_with_torch
+from turnout.parts.compression.codec.pieces import pieces_of
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.compression.codec.values import Values
 from turnout.rng import key

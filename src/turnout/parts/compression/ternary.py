@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.compression.base import Dense, Sending, dense_bytes
-from turnout.parts.compression.codec.picks import check_keep
+from turnout.parts.compression.codec.pieces import check_keep
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.compression.codec.values import Values
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback

@@ -14,11 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
-from turnout.layout import Slot
 from turnout.machine.compiler import at, function, pointer, whole
+from turnout.parts.compression.codec.pieces import Piece
 
-SCOPES = ("tensor", "model")
 _CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
 SOURCE = Path(__file__).with_name("largest.c")
 ARGUMENTS = (pointer, whole, whole, pointer, whole, whole, pointer, pointer)
@@ -26,54 +24,6 @@ NUMBERS = {
     torch.float32: ("REAL=float", "BITS=uint32_t", "TOP=20"),
     torch.float64: ("REAL=double", "BITS=uint64_t", "TOP=49"),
 }
-_GOLDEN = (math.sqrt(5) + 1) / 2
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Neighbouring columns of which the `keep` largest are sent."""
-
-    start: int
-    size: int
-    keep: int
-
-    @property
-    def golomb(self) -> int:
-        """Bits of a gap's remainder: b* = 1 + floor(log2(log(φ - 1) / log(1 - q))), q the share really kept.
-
-        >>> Piece(0, 10_000, 100).golomb, Piece(0, 10, 1).golomb, Piece(0, 10, 10).golomb
-        (6, 3, 0)
-        """
-        q = self.keep / self.size
-        if q >= _GOLDEN - 1:
-            return 0
-        return max(0, 1 + math.floor(math.log2(math.log(_GOLDEN - 1) / math.log(1 - q))))
-
-
-def kept_of(size: int, keep: float) -> int:
-    """k = max(⌈n q⌉, 1); a product that is whole but for rounding is not rounded up.
-
-    >>> kept_of(30, 0.1), kept_of(31, 0.1), kept_of(5, 0.01)
-    (3, 4, 1)
-    """
-    return min(size, max(1, math.ceil(size * keep - 1e-9)))
-
-
-@lru_cache(maxsize=64)
-def pieces_of(slots: tuple[Slot, ...], keep: float, scope: str) -> tuple[Piece, ...]:
-    """The pieces of a row: its tensors, or all of it as one."""
-    if scope == "tensor":
-        return tuple(Piece(s.start, s.size, kept_of(s.size, keep)) for s in slots if s.size)
-    size = sum(s.size for s in slots)
-    return (Piece(0, size, kept_of(size, keep)),) if size else ()
-
-
-def check_keep(where: str, keep: float, scope: str) -> None:
-    """Refuse a share or a scope that means nothing."""
-    if not 0 < keep <= 1:
-        raise Mistake(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
-    if scope not in SCOPES:
-        raise Mistake(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ from turnout.parts.compression.codec.bits import (
     take,
     unpack,
 )
-from turnout.parts.compression.codec.picks import Picked, Piece
+from turnout.parts.compression.codec.picks import Picked
+from turnout.parts.compression.codec.pieces import Piece
 
 
 @dataclass(frozen=True)

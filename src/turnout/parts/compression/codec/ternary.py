@@ -12,7 +12,8 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded, refuse
-from turnout.parts.compression.codec.picks import largest, pieces_of
+from turnout.parts.compression.codec.picks import largest
+from turnout.parts.compression.codec.pieces import pieces_of
 from turnout.parts.compression.codec.sparse import Form, read, write
 
 

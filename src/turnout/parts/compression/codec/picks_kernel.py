@@ -1,0 +1,161 @@
+"""Triton kernels for the k largest entries of each piece of a row: those of `codec.picks.largest`, to the entry, without
+waiting for the GPU.
+
+Sizes of floats are in the order of their bits without the sign. Four passes over the rows count how many entries have
+which next eight (at last seven) bits, among those that share the highest bits of the k-th largest; then its size is
+known, and how many of its equals are picked: the first ones. Two more passes count and write what is picked. A program
+works on a tile, some neighbouring columns of one piece.
+
+Shape letters: C rows, P columns, S pieces, T tiles of a row, K entries of a row.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.parts.compression.codec.pieces import Piece
+
+BLOCK = 4096  # columns of a tile
+WARPS = 4
+PASSES = 4
+BINS = 256
+FIELDS = 5  # of a piece in a table: first column, the one behind it, entries kept, the first of them, first tile
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Picked entries, piece after piece, columns rising: the first `count_CS` of each piece are there."""
+
+    column_CK: Tensor  # int32
+    value_CK: Tensor
+    count_CS: Tensor  # int32
+
+
+@jit
+def _narrowed(histogram_ptr, at, tables, k, DONE: tl.constexpr):
+    """The highest bits of the k-th largest size after so many passes, and how many that share them are picked."""
+    place = tl.arange(0, 256)
+    highest = k * 0
+    for done in tl.static_range(DONE):
+        count = tl.load(histogram_ptr + (done * tables + at) * 256 + place)
+        from_here = tl.sum(count, 0) - tl.cumsum(count, 0) + count
+        digit = tl.sum((from_here >= k).to(tl.int32), 0) - 1
+        k -= tl.sum(tl.where(place > digit, count, 0), 0)
+        highest = highest * (256 if done < 3 else 128) + digit
+    return highest, k
+
+
+@jit
+def _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK: tl.constexpr):
+    """This program's piece, its columns, which of them are real, and the entries with their sizes as whole numbers."""
+    s = tl.load(tile_ptr + 2 * tl.program_id(0))
+    p = tl.load(tile_ptr + 2 * tl.program_id(0) + 1) + tl.arange(0, BLOCK)
+    real = p < tl.load(piece_ptr + 5 * s + 1)
+    x = tl.load(x_ptr + tl.program_id(1).to(tl.int64) * xs_c + p, mask=real, other=0.0)
+    return s, p, real, x, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@jit
+def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, DONE: tl.constexpr, BLOCK: tl.constexpr):
+    s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
+    at = tl.program_id(1) * S + s
+    shift: tl.constexpr = 23 - 8 * DONE if DONE < 3 else 0
+    if DONE > 0:
+        before: tl.constexpr = 31 - 8 * DONE
+        highest, _ = _narrowed(histogram_ptr, at, rows * S, tl.load(piece_ptr + 5 * s + 2), DONE)
+        real = real & ((size >> before) == highest)
+    digit = (size >> shift) & (255 if DONE < 3 else 127)
+    count = tl.histogram(digit, 256, mask=real)
+    to = histogram_ptr + (DONE * rows * S + at) * 256 + tl.arange(0, 256)
+    tl.atomic_add(to, count, mask=count > 0, sem="relaxed")
+
+
+@jit
+def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, rows, xs_c, BLOCK: tl.constexpr):
+    s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
+    c = tl.program_id(1)
+    least, _ = _narrowed(histogram_ptr, c * S + s, rows * S, tl.load(piece_ptr + 5 * s + 2), 4)
+    to = count_ptr + 2 * c * T + tl.program_id(0)
+    tl.store(to, tl.sum((real & (size > least)).to(tl.int32), 0))
+    tl.store(to + T, tl.sum((real & (size == least)).to(tl.int32), 0))
+
+
+@jit
+def _gather(
+    x_ptr, tile_ptr, piece_ptr, histogram_ptr, upto_ptr, column_ptr, value_ptr, picked_ptr, S, T, K, rows, xs_c,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    s, p, real, x, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
+    tile, c, own = tl.program_id(0), tl.program_id(1), piece_ptr + 5 * s
+    least, equals = _narrowed(histogram_ptr, c * S + s, rows * S, tl.load(own + 2), 4)
+    equals = tl.where(least > 0, equals, 0)  # an entry that is 0 is never picked
+    above, equal = (real & (size > least)).to(tl.int32), (real & (size == least)).to(tl.int32)
+    upto, first = upto_ptr + 2 * c * T - 1, tl.load(own + 4)
+    before = tl.load(upto + tile, mask=tile > 0, other=0) - tl.load(upto + first, mask=first > 0, other=0)
+    alike = tl.load(upto + T + tile, mask=tile > 0, other=0) - tl.load(upto + T + first, mask=first > 0, other=0)
+    rank = alike + tl.cumsum(equal, 0) - equal
+    place = before + tl.cumsum(above, 0) - above + tl.minimum(rank, equals)
+    picked = (above > 0) | ((equal > 0) & (rank < equals))
+    to = c.to(tl.int64) * K + tl.load(own + 3) + place
+    tl.store(column_ptr + to, p, mask=picked)
+    tl.store(value_ptr + to, x, mask=picked)
+    if tile == first:
+        behind = tl.load(own + 5 + 4)  # the table has one row more
+        total = tl.load(upto + behind) - tl.load(upto + first, mask=first > 0, other=0)
+        tl.store(picked_ptr + c * S + s, total + equals)
+
+
+def fits(x_CP: Tensor) -> bool:
+    """Whether the kernels work for such rows."""
+    here = x_CP.is_cuda and x_CP.device.index == torch.cuda.current_device()
+    return here and installed() and x_CP.dtype == torch.float32 and x_CP.stride(1) == 1 and x_CP.numel() > 0
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the programs look up: the piece and the first column of each tile, and `FIELDS` of each piece."""
+
+    tile_T: Tensor
+    piece_S: Tensor
+    tiles: int
+
+
+@lru_cache(maxsize=64)
+def tables(of: tuple[Piece, ...], device: torch.device) -> Tables:
+    tile: list[tuple[int, int]] = []
+    rows: list[tuple[int, ...]] = []
+    first = 0
+    for s, piece in enumerate(of):
+        rows.append((piece.start, piece.start + piece.size, piece.keep, first, len(tile)))
+        tile += [(s, piece.start + BLOCK * i) for i in range(pieces(piece.size, BLOCK))]
+        first += piece.keep
+    rows.append((0, 0, 0, first, len(tile)))
+    whole = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows))
+    return Tables(*whole, len(tile))
+
+
+def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
+    """The entries of largest size of every piece."""
+    table, rows, S, K, device = tables(tuple(of), x_CP.device), len(x_CP), len(of), sum(p.keep for p in of), x_CP.device
+    grid, xs_c = (table.tiles, rows), x_CP.stride(0)
+    histogram = torch.zeros(PASSES, rows, S, BINS, dtype=torch.int32, device=device)
+    sides = (x_CP, table.tile_T, table.piece_S, histogram)
+    for done in range(PASSES):
+        _digits[grid](*sides, S, rows, xs_c, done, BLOCK, num_warps=WARPS)
+    count = torch.empty(rows, 2, table.tiles, dtype=torch.int32, device=device)
+    _count[grid](*sides, count, S, table.tiles, rows, xs_c, BLOCK, num_warps=WARPS)
+    upto = count.cumsum(2, dtype=torch.int32)
+    column_CK = torch.empty(rows, K, dtype=torch.int32, device=device)
+    chosen = Chosen(column_CK, x_CP.new_empty(rows, K), column_CK.new_empty(rows, S))
+    _gather[grid](
+        *sides, upto, chosen.column_CK, chosen.value_CK, chosen.count_CS, S, table.tiles, K, rows, xs_c, BLOCK,
+        num_warps=WARPS,
+    )  # fmt: skip
+    return chosen
