@@ -20,9 +20,13 @@ from turnout.engine.dropout import keep_mask
 from turnout.engine.gpu import dense, few_channels, pixels
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
 from turnout.engine.gpu.optimizer_steps import Pull, pulled_descent
-from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
+from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.layout import Slot
 from turnout.machine import triton_tools
+from turnout.parts.compression.codec import ternary_kernel
+from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At
 
 
@@ -132,6 +136,23 @@ def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
 
 
 @everywhere
+@pytest.mark.parametrize("shape", [(2, 10, 1027, 70), (2, 17, 5, 3)], ids=["large", "small"])
+def test_a_step_with_springs_is_one_with_the_gradient(place, shape):
+    """w <- (1 - lr k) w + lr f - lr g, with k and f of every entry; the input's gradient is that of the old weights."""
+    c, B, i, o = shape
+    x, W, b, d = drawn(c, B, i), drawn(c, o, i, seed=1), drawn(c, o, seed=2), drawn(c, B, o, seed=3)
+    k, f, lr = drawn(1, o, i, seed=4).abs(), drawn(1, o, i, seed=5), 0.1
+    views = flat_views(place.device, w=W, b=b)
+    kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
+    layer, sink = place.layer(Dense("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift)
+    saved = layer.forward(x.to(place.device), views)[1]
+    dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
+    close(dx.cpu(), lr * d @ W)
+    close(views["w"].cpu(), W - lr * (d.transpose(1, 2) @ x + k * W - f))
+    close(views["b"].cpu(), b - lr * d.sum(1))
+
+
+@everywhere
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("image", [True, False])
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5])
@@ -217,11 +238,12 @@ def test_squares_of_a_large_dense_layer(place):
 def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> dict:
     """What a layer adds to the sums of squares, on the CPU."""
     views = flat_views(place.device, **weights)
-    targets = {name: torch.zeros_like(value) for name, value in views.items()}
+    targets = {name: torch.full_like(value, torch.nan) for name, value in views.items()}
     own = place.layer(layer)
     saved = own.forward(x.to(place.device), views)[1]
-    own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, 1.0, 1.0, 1.0), first=False)
-    return {name: value.cpu() for name, value in targets.items()}
+    for keep in (0.0, 1.0):  # to nothing, and to what is there then
+        own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, keep, 1.0, 1.0), first=False)
+    return {name: value.cpu() / 2 for name, value in targets.items()}
 
 
 def test_terms_as_one_pull_are_their_corrections_one_after_another():
@@ -249,3 +271,33 @@ def test_terms_as_one_pull_are_their_corrections_one_after_another():
         on_gpu = Pull(pull.stiff_P.cuda(), pull.pull_P.cuda(), pull.own_cP.cuda())
         pulled_descent(there, grad.cuda(), on_gpu, 0.1)
         close(there.cpu(), x - 0.1 * corrected)
+
+
+@everywhere
+@pytest.mark.parametrize("keep", [0.02, 0.5])
+def test_ternary_messages_are_those_of_each_row_by_itself(place, keep):
+    """To the bit: picked entries, ties, zeros, tensors of one entry and of more than a tile; what is left and sent."""
+    sizes = (40, 7, 1, 4200)
+    slots = tuple(Slot(f"w{i}", (n,), sum(sizes[:i]), n) for i, n in enumerate(sizes))
+    x, codec = drawn(4, sum(sizes)), Ternary(keep)
+    x[1], x[2, 30:] = x[1].round(), 0
+    left = torch.nn.functional.pad(x, (0, 3)).to(place.device)[:, : x.shape[1]]
+    coded = ternary_kernel.write(codec.form(slots), left) if place.swapped else codec.write(left, slots)
+    for i, message in enumerate(coded.rows()):
+        own = x[i : i + 1].clone()
+        alone = codec.write(own, slots)
+        assert message == alone.rows()[0]
+        assert torch.equal(left[i].cpu(), own[0])
+        assert torch.equal(coded.decoded_CP[i].cpu(), alone.decoded_CP[0])
+
+
+@everywhere
+def test_what_an_elastic_term_sends(place):
+    u, w = drawn(3, 5000).abs(), drawn(3, 5000, seed=1)
+    if place.swapped:
+        v, z = elastic_kernel.products(u.to(place.device), w.to(place.device))
+    else:
+        sent = to.Elastic()._message(u.to(place.device), w.to(place.device))
+        v, z = sent["v"], sent["z"]
+    assert torch.equal(v.cpu(), u * w)
+    close(z.cpu(), (u * w * w).sum(1, keepdim=True))

@@ -13,6 +13,7 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -159,12 +160,14 @@ def client_work(
     states = kept.sent(trained, layout, algorithm)
 
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
-    finite_R = trained.finite_C & kept.finite() & all_finite(states, trained.up, like=trained.finite_C)
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
+    told = (states, *telling(algorithm, trained.up))
+    finite_R = trained.finite_C & kept.finite() & all_finite(told, like=trained.finite_C)
+    bytes_R = message.bytes_C.cpu()
+    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": bytes_R + beside}
     report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
     report |= {name: value.cpu() for name, value in (before | after).items()}
     report |= {} if asked.limit is None else {"steps": trained.steps_C}
-    return Replies(asked.client_R, message, states, trained.up, report, hints), kept
+    return Replies(asked.client_R, replace(message, bytes_C=bytes_R), states, trained.up, report, hints), kept
 
 
 def server_work(
@@ -279,10 +282,20 @@ def weighed(
     return weight_C.clamp(max=algorithm.max_weight or float("inf")), old_P
 
 
-def all_finite(states: Tensors, sums: dict[str, Tensors], like: Tensor) -> Tensor:
+def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]:
+    """Of what each term sends, what has to be looked at to know that all of it are numbers.
+
+    A subclass has to say so itself: it may send more.
+    """
+    telltale = {term.name: vars(type(term)).get("telltale") for term in algorithm.terms}
+    for term, rows in sums.items():
+        yield {name: value for name, value in rows.items() if telltale[term] in (None, name)}
+
+
+def all_finite(sent: Iterable[Tensors], like: Tensor) -> Tensor:
     """Which rows of what is sent beside the update are numbers throughout."""
     finite_R = torch.ones_like(like)
-    for rows in (states, *sums.values()):
+    for rows in sent:
         for value in rows.values():
             if value.is_floating_point():
                 finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1))

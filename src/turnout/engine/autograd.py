@@ -82,10 +82,12 @@ class Vmapped:
         torch._foreach_sub_(weights, grads)
         return loss_c
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
         """As many samples at once as `ROOM` allows for their gradients."""
         self.network.module.eval()
         weights, into = self.network.layout.views(flat_cP), self.network.layout.views(into_cP)
+        if fresh:
+            into_cP.zero_()
         real_cB = _ones(batch, flat_cP.dtype) if batch.mask_cB is None else batch.mask_cB
         each = max(1, ROOM[flat_cP.device.type] // (flat_cP.numel() * flat_cP.element_size()))
         for s in range(0, batch.x.shape[1], each):
@@ -215,8 +217,10 @@ class Looped:
             losses.append(loss)
         return torch.stack(losses)
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
         grad_cP = torch.empty_like(flat_cP)
+        if fresh:
+            into_cP.zero_()
         for s in range(batch.x.shape[1]):
             sample = replace(batch, x=batch.x[:, s, None], y=batch.y[:, s, None], mask_cB=None)
             self.gradient(flat_cP, states, sample, grad_cP)

@@ -5,6 +5,7 @@ Shape letters: c clients of a chunk, B batch, P parameters.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,8 @@ from turnout.engine.batches import Batch
 from turnout.engine.factored import ChunkWeights, factored_bytes
 from turnout.engine.gpu.captured import descend_captured
 from turnout.engine.gpu.graphs import GraphCache
-from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gpu.optimizer_steps import Spring
+from turnout.engine.gradient_sinks import GradientSink, SpringSink
 from turnout.engine.network import Network
 from turnout.types import Tensors
 
@@ -55,10 +57,10 @@ class ByHand:
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         return self._run(flat_cP, states, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor) -> None:
+    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
         weights = {**self.network.layout.views(flat_cP), **states}
         into = self.network.layout.views(into_cP)
-        self._evaluation.add_squares(batch.x, batch.y, batch.mask_cB, weights, into)
+        self._evaluation.add_squares(batch.x, batch.y, batch.mask_cB, weights, into, fresh)
 
     def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
         if start_cP.is_cuda:
@@ -83,6 +85,23 @@ class ByHand:
 
     def _fused(self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
         return self._run(flat_cP, states, batch, flat_cP, keep, scale=-1.0, gain=gain)
+
+    def descend_sprung(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, spring: Spring) -> Tensor:
+        """One step of plain SGD with terms that are springs, in place: x <- kept x + shift - lr g."""
+        if flat_cP.is_cuda:
+            fused = partial(self._sprung, spring=spring)
+            held = (spring.kept_1P, spring.shift_1P)
+            return descend_captured(self.graphs, fused, flat_cP, states, batch, lr, 1.0, held)
+        return self._sprung(flat_cP, states, batch, lr, 1.0, spring)
+
+    def _sprung(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float, spring: Spring
+    ) -> Tensor:
+        views = self.network.layout.views
+        weights = views(flat_cP)
+        sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P))
+        stack = self.stack if batch.training else self._evaluation
+        return stack.descend(batch.x, batch.y, batch.mask_cB, self._all(weights, states, batch), sink)
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         return self._evaluation.outputs(x, {**self.network.layout.views(flat_cP), **states})

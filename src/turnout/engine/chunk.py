@@ -16,7 +16,7 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
-from turnout.engine.gpu.optimizer_steps import Pull, optimizer_step, pull_fits, pulled_descent
+from turnout.engine.gpu.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors, kept_in_c
@@ -60,10 +60,11 @@ class Chunk:
         self.progress_c = self._there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
+        self.spring = self._spring()
         if self.graphs is not None:
             self.graphs.keep("matrix", result.flat_CP)
             hold_rows(self, self.graphs)
-        self.grad_cP = self._gradient_room() if not job.fused and native is None else None
+        self.grad_cP = self._gradient_room() if not self.in_one and native is None else None
         self.loss_c = result.loss_C[rows]
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
@@ -71,6 +72,23 @@ class Chunk:
     def _there(self, value_c: Tensor) -> Tensor:
         """Numbers of clients as those of the weights, beside them."""
         return to_device(value_c, self.flat_cP.device, self.flat_cP.dtype)
+
+    @property
+    def in_one(self) -> bool:
+        """Whether a step needs no gradient by itself."""
+        return self.job.fused or self.spring is not None
+
+    def _spring(self) -> Spring | None:
+        """What plain SGD does beside the gradient, where all terms are springs and a GPU can do both at once."""
+        job, graphs, flat_cP = self.job, self.graphs, self.flat_cP
+        hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
+        if graphs is None or not hand or not job.terms or not captures(job):
+            return None
+        pull = Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, self.mine)
+        if pull is None or pull.own_cP is not None:
+            return None
+        spring = Spring.of(pull, job.lr)
+        return Spring(graphs.hold("kept", spring.kept_1P), graphs.hold("shift", spring.shift_1P))
 
     def _gradient_room(self) -> Tensor:
         if self.graphs is None:
@@ -183,7 +201,9 @@ class Chunk:
             self._step_on_copy(self.gradients, self.weights, rows, batch)
             return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
-        if self.grad_cP is None:
+        if self.spring is not None and isinstance(self.gradients, ByHand):
+            loss = self.gradients.descend_sprung(flat, states, batch, self.job.lr, self.spring)
+        elif self.grad_cP is None:
             assert isinstance(self.job.optimizer, SGD)
             loss = self.gradients.descend(flat, states, batch, self.job.lr, self.job.optimizer.weight_decay)
         else:

@@ -7,7 +7,7 @@ Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -35,6 +35,10 @@ class GradientSink:
     scale: float
     gain: float | Tensor
 
+    def spring_of(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """What a parameter's entries are kept by and shifted by, where that is not the same for all of them."""
+        return None
+
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
         target = self.targets[name]
@@ -57,8 +61,35 @@ class GradientSink:
 
 
 @dataclass(frozen=True)
+class SpringSink(GradientSink):
+    """A step with terms that are springs, in one with the gradient: w <- (1 - lr k) w + lr f + scale * gradient.
+
+    `kept` and `shift` are 1 - lr k and lr f of the parameters that have springs, [1, ...] each; all others are as in
+    the class above.
+    """
+
+    kept: Tensors = field(default_factory=dict)
+    shift: Tensors = field(default_factory=dict)
+
+    def spring_of(self, name: str) -> tuple[Tensor, Tensor] | None:
+        return (self.kept[name], self.shift[name]) if name in self.kept else None
+
+    def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
+        self._pull(name)
+        super().product(name, a_coN, b_cNK, samples)
+
+    def total(self, name: str, gradient: Tensor) -> None:
+        self._pull(name)
+        super().total(name, gradient)
+
+    def _pull(self, name: str) -> None:
+        if name in self.kept:
+            torch.addcmul(self.shift[name], self.targets[name], self.kept[name], out=self.targets[name])
+
+
+@dataclass(frozen=True)
 class SquaredGradientSink(GradientSink):
-    """Adds the squares of each sample's own gradient: target <- target + Σ_s g_s².
+    """Adds the squares of each sample's own gradient: target <- keep * target + Σ_s g_s², keep 0 or 1.
 
     In a dense layer g_s is an outer product, so Σ_s g_s² = (d²)ᵀ x² is one matrix product too.
     """
@@ -67,13 +98,15 @@ class SquaredGradientSink(GradientSink):
         target, each = self.targets[name], a_coN.shape[2] // samples
         total_coK = target.view(target.shape[0], target.shape[1], -1)
         if each == 1:
-            total_coK.baddbmm_(a_coN.square(), b_cNK.square())
+            total_coK.baddbmm_(a_coN.square(), b_cNK.square(), beta=self.keep)
             return
+        if self.keep == 0:
+            target.zero_()
         for s in range(0, a_coN.shape[2], each):
             g_coK = torch.bmm(a_coN[:, :, s : s + each], b_cNK[:, s : s + each])
             total_coK.addcmul_(g_coK, g_coK)
 
     def summed(self, name: str, value: Tensor) -> Tensor:
         each = value if value.dim() == 3 else value.sum((3, 4)).transpose(1, 2)  # [c, B, i]
-        self.targets[name].add_(each.square().sum(1).view_as(self.targets[name]))
+        self.total(name, each.square().sum(1).view_as(self.targets[name]))
         return value.sum(positions(value), keepdim=True)

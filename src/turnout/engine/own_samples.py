@@ -61,9 +61,9 @@ class OwnSamples:
 
 def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:
     """F_k = (1/m) Σ_s (∇ log p(y_s | x_s))² [c, P]."""
-    total_cP = torch.zeros_like(flat_cP)
-    for batch in own.batches(size, flat_cP):
-        gradients.add_squares(flat_cP, states, batch, total_cP)
+    total_cP = torch.empty_like(flat_cP)
+    for i, batch in enumerate(own.batches(size, flat_cP)):
+        gradients.add_squares(flat_cP, states, batch, total_cP, fresh=i == 0)
     return total_cP.div_(own.count(flat_cP))
 
 

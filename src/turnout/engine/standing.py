@@ -69,7 +69,7 @@ def _samples_of(chunk: Chunk, rows: slice | Tensor, address: int, most: int | No
 def hold_rows(chunk: Chunk, graphs: GraphCache) -> None:
     """Work on copies whose addresses are the same in every round, as captured steps need."""
     chunk.states = {name: graphs.hold(f"state {name}", value) for name, value in chunk.states.items()}
-    if chunk.job.fused:
+    if chunk.in_one:
         return
     chunk.start_cP = graphs.hold("start", chunk.start_cP)
     chunk.progress_c, chunk.examples_c = (
@@ -88,7 +88,7 @@ def put_rows_back(chunk: Chunk) -> None:
     """What was held becomes the cohort's result."""
     for name, value in chunk.states.items():
         chunk.result.states[name][chunk.rows] = value
-    if chunk.job.fused:
+    if chunk.in_one:
         return
     for name, value in chunk.slots.items():
         chunk.result.slots[name][chunk.rows] = value

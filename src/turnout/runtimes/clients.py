@@ -100,7 +100,9 @@ class Clients:
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
         good_R = replies.report["finite"]
-        rows = {name: value[good_R.to(value.device)] for name, value in state.to_rows().items()}
+        rows = state.to_rows()
+        if not bool(good_R.all()):
+            rows = {name: value[good_R.to(value.device)] for name, value in rows.items()}
         self._pending = (replies.client_C[good_R], rows) if bool(good_R.any()) else None
 
     def let_go(self) -> tuple[Tensor, Tensors] | None:

@@ -45,7 +45,7 @@ class GatheredConvolution(Convolution):
         dx = d if first else convolution.input_gradient(d, W, self.padding, size, order=inner)
         if isinstance(sink, SquaredGradientSink):
             g_BcoK = convolution.weight_gradient(saved, d, self.kernel, self.padding, False, by_sample=True)
-            sink.targets[self.weight].add_(g_BcoK.square_().sum(0).view(W.shape))
+            sink.total(self.weight, g_BcoK.square_().sum(0).view(W.shape))
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return dx
@@ -58,12 +58,9 @@ class GatheredConvolution(Convolution):
 
     def _backward_by_pixel(self, d: Tensor, x: Tensor, W: Tensor, sink: GradientSink, first: bool) -> Tensor:
         dx = d if first else pixels.input_gradient(d, W, self.padding, (x.shape[3], x.shape[4]))
-        squared = isinstance(sink, SquaredGradientSink)
-        g, g_bias = pixels.weight_gradient(x, d, self.kernel, self.padding, squared)
+        g, g_bias = pixels.weight_gradient(x, d, self.kernel, self.padding, isinstance(sink, SquaredGradientSink))
         for name, own in ((self.weight, g), (self.bias, g_bias)):
-            if name is not None and squared:
-                sink.targets[name].add_(own)
-            elif name is not None:
+            if name is not None:
                 sink.total(name, own)
         return dx
 
@@ -84,11 +81,12 @@ class StreamedDense(Dense):
             return super().backward(d, saved, weights, sink, first)
         if isinstance(sink, SquaredGradientSink):  # of a sample the gradient is d xᵀ, its square d² x²ᵀ
             lower = d if first else torch.bmm(d, W)
-            dense.backward(d.square(), saved.square(), W, target, 1.0, 1.0, need_input=False)
+            dense.backward(d.square(), saved.square(), W, target, sink.keep, 1.0, need_input=False)
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return lower
-        dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, need_input=not first)
+        spring = sink.spring_of(self.weight)
+        dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, not first, spring)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))
         return d if dx is None else dx

@@ -87,6 +87,19 @@ class Pull:
         return found
 
 
+@dataclass(frozen=True)
+class Spring:
+    """Plain SGD with such terms, on the shared columns: x <- kept x + shift - lr g."""
+
+    kept_1P: Tensor
+    shift_1P: Tensor
+
+    @classmethod
+    def of(cls, pull: Pull, lr: float) -> Spring:
+        """1 - lr k and lr f."""
+        return cls(pull.stiff_P.mul(-lr).add_(1)[None], pull.pull_P.mul(lr)[None])
+
+
 def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
     """x <- x - lr (g + k x - f - d) in place."""
     stiff_P, pull_P, own_cP = pull.stiff_P, pull.pull_P, pull.own_cP

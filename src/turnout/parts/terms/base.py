@@ -154,6 +154,7 @@ class Stateless:
     personal: ClassVar[bool] = False
     captures: ClassVar[bool] = False  # whether `correct` and `settle` depend on tensors alone, so that a GPU may record
     # a step once and repeat it: nothing in them asks for a number, or for `at.step` or `at.t`; `at.lr` is a tensor then
+    telltale: ClassVar[str | None] = None  # of what is sent: what is no number whenever anything of it is not
 
     @property
     def sends(self) -> float:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from turnout.errors import Mistake, nearest
 from turnout.parts.arrived import Arrived
+from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At, Extra, Stateless
 from turnout.types import Tensors, wire_bytes
 
@@ -47,6 +48,7 @@ class Elastic(Stateless):
     """
 
     captures: ClassVar[bool] = True
+    telltale: ClassVar[str] = "z"  # a sum of u w², all of them positive
 
     strength: float = 0.1
     samples: int = 32
@@ -156,6 +158,9 @@ class Elastic(Stateless):
         if self.fisher_keep is not None:
             u_cP, index_ck = u_cP.topk(math.ceil(self.fisher_keep * u_cP.shape[1]))
             x_cP, places = x_cP.gather(1, index_ck), {"index": index_ck.int()}
+        if elastic_kernel.fits(u_cP, x_cP):
+            v_cP, z_c1 = elastic_kernel.products(u_cP, x_cP)
+            return places | {"u": u_cP, "v": v_cP, "z": z_c1}
         v_cP = u_cP * x_cP
         return places | {"u": u_cP, "v": v_cP, "z": (v_cP * x_cP).sum(1, keepdim=True)}
 
@@ -165,19 +170,22 @@ class Elastic(Stateless):
         """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
         if self.strength == 0:
             return down, {}
-        said = self._said(down, arrived)
-        if not up:
-            return down, said
-        new = self._sums(_with_the_left(up, arrived.left.get(self.name, {})), len(arrived.start_P))
-        if self.fisher_every > 1:
-            new["made"] = torch.full_like(down["made"], arrived.t)
-        before, now = self.stiffness(down, arrived.lr), self.stiffness(new, arrived.lr)
+        new = self._renewed(down, up, arrived) if up else down
+        numbers = (self._loss(arrived.start_P, down), _largest(down), _largest(new))
+        loss, before, now = torch.stack([number.double() for number in numbers]).tolist()  # a GPU is waited for once
+        before, now = (arrived.lr * self.strength * largest for largest in (before, now))
+        # of the term as it was in this round, at the weights where everybody began
+        said: Extra = {"elastic_loss": loss, "elastic_stiffness": before}
         if self.step == "explicit" and before <= 1 < now:
             said["elastic_warning"] = (
                 f"η λ max U has become {now:.3g}: above 2 the explicit step diverges; lower strength or the learning "
                 "rate, or take reduce = 'mean' or step = 'proximal'"
             )
         return new, said
+
+    def _renewed(self, down: Tensors, up: Tensors, arrived: Arrived) -> Tensors:
+        new = self._sums(_with_the_left(up, arrived.left.get(self.name, {})), len(arrived.start_P))
+        return new | ({"made": torch.full_like(down["made"], arrived.t)} if self.fisher_every > 1 else {})
 
     def _sums(self, up: Tensors, width: int) -> Tensors:
         parts = {"U": up["u"], "V": up["v"], "Z": up["z"]}
@@ -192,22 +200,14 @@ class Elastic(Stateless):
 
     def loss(self, x_P: Tensor, down: Tensors) -> float:
         """λ/2 Σ_i (x - w_i)ᵀ diag(I_i) (x - w_i) = λ/2 (Σ U x² - 2 Σ V x + Σ_i z_i), exactly."""
+        return float(self._loss(x_P, down))
+
+    def _loss(self, x_P: Tensor, down: Tensors) -> Tensor:
         if not _there(down):
-            return 0.0
+            return x_P.new_zeros((), dtype=torch.float64)
         x_n = (x_P[down["index"].long()] if "index" in down else x_P).double()
         U, V, Z = (down[name].double() for name in ("U", "V", "Z"))
-        return 0.5 * self.strength * float((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
-
-    def stiffness(self, down: Tensors, lr: float) -> float:
-        """η λ max U."""
-        return lr * self.strength * float(down["U"].max()) if _there(down) else 0.0
-
-    def _said(self, down: Tensors, arrived: Arrived) -> Extra:
-        """Of the term as it was in this round, at the weights where everybody began."""
-        return {
-            "elastic_loss": self.loss(arrived.start_P, down),
-            "elastic_stiffness": self.stiffness(down, arrived.lr),
-        }
+        return 0.5 * self.strength * ((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
 
 
 def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
@@ -216,6 +216,11 @@ def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
         return up
     known_L = left["u"].any(1)
     return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in up.items()}
+
+
+def _largest(down: Tensors) -> Tensor:
+    """max U, 0 without any."""
+    return down["U"].max() if _there(down) else down["U"].new_zeros(())
 
 
 def _there(down: Tensors) -> bool:

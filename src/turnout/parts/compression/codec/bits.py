@@ -21,7 +21,7 @@ class Coded:
     """Messages: row i is the first `length_C[i]` bytes of `byte_CB[i]`; what follows is not part of it."""
 
     byte_CB: Tensor
-    length_C: Tensor  # on the CPU
+    length_C: Tensor  # on the CPU, or beside the bytes where nobody has waited for them
     decoded_CP: Tensor | None = None  # what reading them gives, to the bit, where the writer knows it
 
     def rows(self) -> list[bytes]:

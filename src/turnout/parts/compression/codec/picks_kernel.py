@@ -1,5 +1,5 @@
-"""Triton kernels for the k largest entries of each piece of a row: those of `codec.picks.largest`, to the entry, without
-waiting for the GPU.
+"""Triton kernels for the k largest entries of each piece of a row: those of `codec.picks.largest`, to the entry, and
+nothing waits for the GPU.
 
 Sizes of floats are in the order of their bits without the sign. Four passes over the rows count how many entries have
 which next eight (at last seven) bits, among those that share the highest bits of the k-th largest; then its size is
@@ -23,7 +23,7 @@ from turnout.machine.triton_tools import installed, jit, pieces, tl
 from turnout.parts.compression.codec.pieces import Piece
 
 BLOCK = 4096  # columns of a tile
-WARPS = 4
+WARPS = 8
 PASSES = 4
 BINS = 256
 FIELDS = 5  # of a piece in a table: first column, the one behind it, entries kept, the first of them, first tile
@@ -39,16 +39,16 @@ class Chosen:
 
 
 @jit
-def _narrowed(histogram_ptr, at, tables, k, DONE: tl.constexpr):
+def _narrowed(histogram_ptr, at, tables, k, passes):
     """The highest bits of the k-th largest size after so many passes, and how many that share them are picked."""
     place = tl.arange(0, 256)
     highest = k * 0
-    for done in tl.static_range(DONE):
+    for done in range(passes):
         count = tl.load(histogram_ptr + (done * tables + at) * 256 + place)
         from_here = tl.sum(count, 0) - tl.cumsum(count, 0) + count
         digit = tl.sum((from_here >= k).to(tl.int32), 0) - 1
         k -= tl.sum(tl.where(place > digit, count, 0), 0)
-        highest = highest * (256 if done < 3 else 128) + digit
+        highest = highest * tl.where(done < 3, 256, 128) + digit
     return highest, k
 
 
@@ -63,17 +63,15 @@ def _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK: tl.constexpr):
 
 
 @jit
-def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, DONE: tl.constexpr, BLOCK: tl.constexpr):
+def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, to_come, BLOCK: tl.constexpr):
+    # to_come: 5 in the first pass, 2 in the last; numbers 0 and 1 would each be compiled by themselves
     s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
-    at = tl.program_id(1) * S + s
-    shift: tl.constexpr = 23 - 8 * DONE if DONE < 3 else 0
-    if DONE > 0:
-        before: tl.constexpr = 31 - 8 * DONE
-        highest, _ = _narrowed(histogram_ptr, at, rows * S, tl.load(piece_ptr + 5 * s + 2), DONE)
-        real = real & ((size >> before) == highest)
-    digit = (size >> shift) & (255 if DONE < 3 else 127)
+    at, done = tl.program_id(1) * S + s, 5 - to_come
+    highest, _ = _narrowed(histogram_ptr, at, rows * S, tl.load(piece_ptr + 5 * s + 2), done)
+    real = real & ((size >> (8 * to_come - 9)) == highest)
+    digit = (size >> tl.maximum(8 * to_come - 17, 0)) & tl.where(to_come > 2, 255, 127)
     count = tl.histogram(digit, 256, mask=real)
-    to = histogram_ptr + (DONE * rows * S + at) * 256 + tl.arange(0, 256)
+    to = histogram_ptr + (done * rows * S + at) * 256 + tl.arange(0, 256)
     tl.atomic_add(to, count, mask=count > 0, sem="relaxed")
 
 
@@ -137,8 +135,8 @@ def tables(of: tuple[Piece, ...], device: torch.device) -> Tables:
         tile += [(s, piece.start + BLOCK * i) for i in range(pieces(piece.size, BLOCK))]
         first += piece.keep
     rows.append((0, 0, 0, first, len(tile)))
-    whole = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows))
-    return Tables(*whole, len(tile))
+    tile_T, piece_S = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows))
+    return Tables(tile_T, piece_S, len(tile))
 
 
 def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
@@ -148,7 +146,7 @@ def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
     histogram = torch.zeros(PASSES, rows, S, BINS, dtype=torch.int32, device=device)
     sides = (x_CP, table.tile_T, table.piece_S, histogram)
     for done in range(PASSES):
-        _digits[grid](*sides, S, rows, xs_c, done, BLOCK, num_warps=WARPS)
+        _digits[grid](*sides, S, rows, xs_c, PASSES + 1 - done, BLOCK, num_warps=WARPS)
     count = torch.empty(rows, 2, table.tiles, dtype=torch.int32, device=device)
     _count[grid](*sides, count, S, table.tiles, rows, xs_c, BLOCK, num_warps=WARPS)
     upto = count.cumsum(2, dtype=torch.int32)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
+from turnout.parts.compression.codec import ternary_kernel
 from turnout.parts.compression.codec.bits import Coded, refuse
 from turnout.parts.compression.codec.picks import largest
 from turnout.parts.compression.codec.pieces import pieces_of
@@ -36,6 +37,8 @@ class Ternary:
         (tensor([[1.0000, 1.0000, 0.5000, 0.0000]]), tensor([5]))
         """
         form = self.form(slots)
+        if ternary_kernel.fits(x_CP, form):
+            return ternary_kernel.write(form, x_CP)
         picked, table = largest(x_CP, form.pieces), form.table(x_CP.device)
         value_CK = picked.of(x_CP)
         # The mean in float64: float32 sums depend on how many rows there are.

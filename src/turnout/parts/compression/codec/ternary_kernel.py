@@ -154,12 +154,12 @@ class Room:
     @classmethod
     def of(cls, form: Form, x_CP: Tensor) -> Room:
         rows, S, K, device = len(x_CP), len(form.pieces), form.entries, x_CP.device
-        whole = {"dtype": torch.int32, "device": device}
+        whole = torch.int32
         return cls(
-            torch.zeros(rows, pieces(form.longest, 4), **whole),
+            torch.zeros(rows, pieces(form.longest, 4), dtype=whole, device=device),
             x_CP.new_empty(rows, S),
-            torch.empty(rows, S + 1, 2, **whole),
-            torch.empty(rows, K, **whole),
+            torch.empty(rows, S + 1, 2, dtype=whole, device=device),
+            torch.empty(rows, K, dtype=whole, device=device),
             torch.empty(rows, dtype=torch.int64, device=device),
             x_CP.new_zeros(rows, x_CP.shape[1]),
         )
