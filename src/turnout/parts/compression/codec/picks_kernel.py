@@ -26,7 +26,7 @@ BLOCK = 4096  # columns of a tile
 WARPS = 8
 PASSES = 4
 BINS = 256
-FIELDS = 5  # of a piece in a table: first column, the one behind it, entries kept, the first of them, first tile
+MOST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,19 @@ def _gather(
         tl.store(picked_ptr + c * S + s, total + equals)
 
 
-def fits(x_CP: Tensor) -> bool:
-    """Whether the kernels work for such rows."""
-    here = x_CP.is_cuda and x_CP.device.index == torch.cuda.current_device()
-    return here and installed() and x_CP.dtype == torch.float32 and x_CP.stride(1) == 1 and x_CP.numel() > 0
+def fits(x_CP: Tensor, of: Sequence[Piece]) -> bool:
+    """Whether the kernels work for such rows: their places are 32 bits wide."""
+    here = x_CP.is_cuda and x_CP.device.index == torch.cuda.current_device() and installed()
+    plain = here and x_CP.dtype == torch.float32 and x_CP.stride(1) == 1
+    return plain and 0 < len(x_CP) < MOST_ROWS and 0 < len(x_CP) * len(of) * BINS * PASSES < 1 << 31
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the programs look up: the piece and the first column of each tile, and `FIELDS` of each piece."""
+    """What the programs look up."""
 
-    tile_T: Tensor
-    piece_S: Tensor
+    tile_T: Tensor  # piece, first column [T, 2]
+    piece_S: Tensor  # first column, the one behind, entries kept, the first of them, first tile [S + 1, 5]
     tiles: int
 
 

@@ -129,7 +129,8 @@ def _finish(mean_ptr, base_ptr, end_ptr, byte_ptr, length_ptr, S, K, bytes_, BLO
 
 def fits(x_CP: Tensor, form: Form) -> bool:
     """Whether the kernels work for such rows and messages."""
-    return picks_kernel.fits(x_CP) and 0 < len(form.pieces) <= MOST_PIECES and 8 * form.longest < 1 << 31
+    small = len(form.pieces) <= MOST_PIECES and 8 * form.longest < 1 << 31
+    return small and picks_kernel.fits(x_CP, form.pieces)
 
 
 @lru_cache(maxsize=64)
