@@ -13,15 +13,22 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from turnout.machine.sealed import load_tensors, save_tensors
+from turnout.machine.transfer import to_device
 from turnout.types import Tensors
 
 ENROLLED = "enrolled-"  # how files begin that say who real clients are: their rows are on their devices
+
+
+def _there(index: Tensor) -> Callable[[torch.device], Tensor]:
+    """An index on the device that is asked for, copied there once."""
+    return cache(lambda device: to_device(index, device))
 
 
 class ClientStore:
@@ -66,14 +73,14 @@ class ClientStore:
         slots = [self._slot.get(c, -1) for c in client_C.tolist()]
         known = torch.tensor([i for i, s in enumerate(slots) if s >= 0], dtype=torch.int64)
         where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)
-        result = {}
+        result, there = {}, _there(where)
         for name, value in ((n, v) for n, v in self.initial.items() if wanted(n)):
             kept = self._rows[name]
             if len(known) == len(slots):
-                result[name] = kept.index_select(0, where.to(kept.device))
+                result[name] = kept.index_select(0, there(kept.device))
                 continue
             rows = value.to(kept.device).expand(len(slots), *value.shape).clone()
-            rows[known.to(kept.device)] = kept[where.to(kept.device)]
+            rows[known.to(kept.device)] = kept[there(kept.device)]
             result[name] = rows
         return result
 
@@ -90,10 +97,10 @@ class ClientStore:
         for name in self.initial.keys() - rows.keys():
             kept = self._rows[name]
             kept[fresh.to(kept.device)] = self.initial[name].to(kept.device)
-        where = torch.tensor([self._slot[c] for c in clients], dtype=torch.int64)
+        there = _there(torch.tensor([self._slot[c] for c in clients], dtype=torch.int64))
         for name, value in rows.items():
             kept = self._rows[name]
-            kept.index_copy_(0, where.to(kept.device), value.detach().to(kept))
+            kept.index_copy_(0, there(kept.device), value.detach().to(kept))
         self._touched.update(clients)
 
     def forget(self, client: int) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from turnout.machine.threads import ordered_map
+from turnout.machine.transfer import to_device
+from turnout.parts.substitution import projection_kernel
 from turnout.rng import key, keys, uniform
 
 _ROWS = 64  # rows folded together: on a CPU they stay in the cache, on a GPU their copy stays small
@@ -29,8 +31,10 @@ def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
     base, folds = key(seed, "sketch", t), -(-width // size)
     sign_P = signs(base, torch.arange(width, device=update_RP.device)).to(update_RP.dtype)
     turn_F = (uniform(seed, "turn", t, ids=torch.arange(folds)) * size).long()
+    if projection_kernel.fits(update_RP):
+        return projection_kernel.folded(update_RP, sign_P, to_device(turn_F, update_RP.device, torch.int32), size)
     if update_RP.device.type != "cpu":
-        return _folded_at_once(update_RP, sign_P, turn_F, size)
+        return folded_at_once(update_RP, sign_P, turn_F, size)
     sketch_RD = update_RP.new_zeros(rows, size)
 
     def fold_rows(first: int) -> None:
@@ -55,11 +59,11 @@ def signs(base: int, ids: Tensor) -> Tensor:
     return 1 - 2 * ((keys(base, ids) >> 62) & 1)
 
 
-def _folded_at_once(update_RP: Tensor, sign_P: Tensor, turn_F: Tensor, size: int) -> Tensor:
+def folded_at_once(update_RP: Tensor, sign_P: Tensor, turn_F: Tensor, size: int) -> Tensor:
     """The same as one gather and one sum: on a GPU a fold at a time would be a thousand launches."""
     rows, width = update_RP.shape
     folds, device = len(turn_F), update_RP.device
-    from_FD = (torch.arange(size, device=device) - turn_F.to(device)[:, None]) % size
+    from_FD = (torch.arange(size, device=device) - to_device(turn_F, device)[:, None]) % size
     sketch_RD = update_RP.new_empty(rows, size)
     for first in range(0, rows, _ROWS):
         signed = torch.nn.functional.pad(update_RP[first : first + _ROWS] * sign_P, (0, folds * size - width))
