@@ -866,5 +866,5 @@ def test_folding_at_once_is_folding_one_after_another(width):
     base, folds = key(5, "sketch", 2), -(-width // 256)
     turn_F = (uniform(5, "turn", 2, ids=torch.arange(folds)) * 256).long()
     sign_P = random_projection.signs(base, torch.arange(width)).double()
-    at_once = random_projection._folded_at_once(x_RP, sign_P, turn_F, 256)
+    at_once = random_projection.folded_at_once(x_RP, sign_P, turn_F, 256)
     torch.testing.assert_close(at_once, random_projection.sketch(x_RP, 256, seed=5, t=2))

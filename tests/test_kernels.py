@@ -30,6 +30,7 @@ from turnout.parts.substitution import projection_kernel
 from turnout.parts.substitution.random_projection import folded_at_once
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At
+from turnout.tracks.prepare import prepare
 
 
 @dataclass(frozen=True)
@@ -317,3 +318,32 @@ def test_what_an_elastic_term_sends(place):
         v, z = sent["v"], sent["z"]
     assert torch.equal(v.cpu(), u * w)
     close(z.cpu(), (u * w * w).sum(1, keepdim=True))
+
+
+SPRINGS = {
+    "head at home": {"terms": [to.Elastic(0.5)], "personal": to.personal.Named("output.*")},
+    "two": {"terms": [to.Elastic(0.5), to.Proximal(0.3)]},
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("settings", SPRINGS.values(), ids=SPRINGS)
+def test_rounds_with_springs_are_those_of_the_loop(device, settings):
+    """On a GPU the steps have no gradient of their own, and are captured."""
+    server, wanted = (after_rounds(settings, d, engine) for d, engine in ((device, "by-hand"), ("cpu", "loop")))
+    close(server.shared_P.cpu(), wanted.shared_P, rtol=1e-3, atol=1e-4)
+    for name in ("U", "V", "Z"):
+        close(server.down["elastic"][name].cpu(), wanted.down["elastic"][name], rtol=1e-2, atol=1e-3)
+
+
+def after_rounds(settings: dict, device: str, engine: str):
+    """The server after some rounds of a model with one large layer."""
+    x, y = drawn(24, 1, 15, 20), torch.arange(24) % 4
+    data = to.data.Own(x, y, torch.arange(24) // 12, test=(x[:4], y[:4]), test_share=0.0)
+    algorithm = to.Algorithm(to.Local(to.SGD(0.05), steps=3, batch_size=5), **settings)
+    runtime, world = to.InProcess(device=device, engine=engine), to.World(data, to.participation.Always())
+    track = prepare(to.Experiment(world, to.models.MLP(230), algorithm, rounds=3, runtime=runtime))
+    state = track.begin()
+    for t in range(3):
+        state, _ = track.round(state, t)
+    return state
