@@ -3,8 +3,8 @@ nothing waits for the GPU.
 
 Sizes of floats are in the order of their bits without the sign. Four passes over the rows count how many entries have
 which next eight (at last seven) bits, among those that share the highest bits of the k-th largest; then its size is
-known, and how many of its equals are picked: the first ones. Two more passes count and write what is picked. A program
-works on a tile, some neighbouring columns of one piece.
+known, and how many of its equals are picked: the first ones. What is 0 is never counted. Two more passes count and
+write what is picked. A program works on a tile, some neighbouring columns of one piece.
 
 Shape letters: C rows, P columns, S pieces, T tiles of a row, K entries of a row.
 """
@@ -26,6 +26,7 @@ BLOCK = 4096  # columns of a tile
 WARPS = 8
 PASSES = 4
 BINS = 256
+FEW = 64  # entries of a tile that are counted one by one
 MOST_ROWS = 1 << 16
 
 
@@ -46,9 +47,11 @@ def _narrowed(histogram_ptr, at, tables, k, passes):
     for done in range(passes):
         count = tl.load(histogram_ptr + (done * tables + at) * 256 + place)
         from_here = tl.sum(count, 0) - tl.cumsum(count, 0) + count
-        digit = tl.sum((from_here >= k).to(tl.int32), 0) - 1
+        k = tl.minimum(k, tl.sum(count, 0))  # where fewer are not 0, all of them are picked
+        values = tl.where(done < 3, 256, 128)
+        digit = tl.minimum(tl.sum((from_here >= k).to(tl.int32), 0), values) - 1
         k -= tl.sum(tl.where(place > digit, count, 0), 0)
-        highest = highest * tl.where(done < 3, 256, 128) + digit
+        highest = highest * values + digit
     return highest, k
 
 
@@ -63,16 +66,19 @@ def _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK: tl.constexpr):
 
 
 @jit
-def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, to_come, BLOCK: tl.constexpr):
+def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, to_come, FEW: tl.constexpr, BLOCK: tl.constexpr):
     # to_come: 5 in the first pass, 2 in the last; numbers 0 and 1 would each be compiled by themselves
     s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     at, done = tl.program_id(1) * S + s, 5 - to_come
     highest, _ = _narrowed(histogram_ptr, at, rows * S, tl.load(piece_ptr + 5 * s + 2), done)
-    real = real & ((size >> (8 * to_come - 9)) == highest)
+    real = real & (size > 0) & ((size >> (8 * to_come - 9)) == highest)
     digit = (size >> tl.maximum(8 * to_come - 17, 0)) & tl.where(to_come > 2, 255, 127)
-    count = tl.histogram(digit, 256, mask=real)
-    to = histogram_ptr + (done * rows * S + at) * 256 + tl.arange(0, 256)
-    tl.atomic_add(to, count, mask=count > 0, sem="relaxed")
+    to = histogram_ptr + (done * rows * S + at) * 256
+    if tl.sum(real.to(tl.int32), 0) > FEW:
+        count = tl.histogram(digit, 256, mask=real)
+        tl.atomic_add(to + tl.arange(0, 256), count, mask=count > 0, sem="relaxed")
+    else:  # the last passes
+        tl.atomic_add(to + digit, 1, mask=real, sem="relaxed")
 
 
 @jit
@@ -93,7 +99,6 @@ def _gather(
     s, p, real, x, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     tile, c, own = tl.program_id(0), tl.program_id(1), piece_ptr + 5 * s
     least, equals = _narrowed(histogram_ptr, c * S + s, rows * S, tl.load(own + 2), 4)
-    equals = tl.where(least > 0, equals, 0)  # an entry that is 0 is never picked
     above, equal = (real & (size > least)).to(tl.int32), (real & (size == least)).to(tl.int32)
     upto, first = upto_ptr + 2 * c * T - 1, tl.load(own + 4)
     before = tl.load(upto + tile, mask=tile > 0, other=0) - tl.load(upto + first, mask=first > 0, other=0)
@@ -147,7 +152,7 @@ def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
     histogram = torch.zeros(PASSES, rows, S, BINS, dtype=torch.int32, device=device)
     sides = (x_CP, table.tile_T, table.piece_S, histogram)
     for done in range(PASSES):
-        _digits[grid](*sides, S, rows, xs_c, PASSES + 1 - done, BLOCK, num_warps=WARPS)
+        _digits[grid](*sides, S, rows, xs_c, PASSES + 1 - done, FEW, BLOCK, num_warps=WARPS)
     count = torch.empty(rows, 2, table.tiles, dtype=torch.int32, device=device)
     _count[grid](*sides, count, S, table.tiles, rows, xs_c, BLOCK, num_warps=WARPS)
     upto = count.cumsum(2, dtype=torch.int32)
