@@ -6,7 +6,7 @@ stale.py              the last update a client sent stands in for it
 friends.py            paper 003: the share goes to the client present whose updates have been most alike
 similarity_table.py   how alike any two clients' updates have been, and how often they met
 slots.py              rows for clients as they come
-random_projection.py  short rows to compare instead of whole updates
+random_projection.py  short rows to compare instead of whole updates; projection_kernel.py: the same on a GPU
 """
 
 from turnout.parts.substitution.base import Lent, Spread, Substitution, Unused
