@@ -20,7 +20,7 @@ WARPS = 4
 
 @jit
 def _fold(
-    x_ptr, sign_ptr, turn_ptr, out_ptr, P, F, D, stretch, rows, xs_r, COLUMNS: tl.constexpr, FOLDS: tl.constexpr
+    x_ptr, sign_ptr, turn_ptr, out_ptr, P, F, D, stretch, xs_r, COLUMNS: tl.constexpr, FOLDS: tl.constexpr
 ):  # fmt: skip
     d, r = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
@@ -33,7 +33,7 @@ def _fold(
         real = (f < last)[:, None] & (d < D)[None, :] & (p < P)
         x = tl.load(x_ptr + r * xs_r + p, mask=real, other=0.0)
         total += x * tl.load(sign_ptr + p, mask=real, other=0.0)
-    tl.store(out_ptr + (part * rows + r) * D + d, tl.sum(total, 0), mask=d < D)
+    tl.store(out_ptr + (part * tl.num_programs(1) + r) * D + d, tl.sum(total, 0), mask=d < D)
 
 
 def fits(x_RP: Tensor) -> bool:
@@ -49,6 +49,6 @@ def folded(x_RP: Tensor, sign_P: Tensor, turn_F: Tensor, size: int) -> Tensor:
     parts = pieces(folds, stretch)
     out = x_RP.new_empty(parts, rows, size)
     _fold[blocks, rows, parts](
-        x_RP, sign_P, turn_F, out, width, folds, size, stretch, rows, x_RP.stride(0), COLUMNS, FOLDS, num_warps=WARPS
+        x_RP, sign_P, turn_F, out, width, folds, size, stretch, x_RP.stride(0), COLUMNS, FOLDS, num_warps=WARPS
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0)

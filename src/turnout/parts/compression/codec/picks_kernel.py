@@ -40,12 +40,12 @@ class Chosen:
 
 
 @jit
-def _narrowed(histogram_ptr, at, tables, k, passes):
+def _narrowed(histogram_ptr, at, S, k, passes):
     """The highest bits of the k-th largest size after so many passes, and how many that share them are picked."""
     place = tl.arange(0, 256)
     highest = k * 0
     for done in range(passes):
-        count = tl.load(histogram_ptr + (done * tables + at) * 256 + place)
+        count = tl.load(histogram_ptr + (done * tl.num_programs(1) * S + at) * 256 + place)
         from_here = tl.sum(count, 0) - tl.cumsum(count, 0) + count
         k = tl.minimum(k, tl.sum(count, 0))  # where fewer are not 0, all of them are picked
         values = tl.where(done < 3, 256, 128)
@@ -66,14 +66,14 @@ def _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK: tl.constexpr):
 
 
 @jit
-def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, to_come, FEW: tl.constexpr, BLOCK: tl.constexpr):
+def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, xs_c, to_come, FEW: tl.constexpr, BLOCK: tl.constexpr):
     # to_come: 5 in the first pass, 2 in the last; numbers 0 and 1 would each be compiled by themselves
     s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     at, done = tl.program_id(1) * S + s, 5 - to_come
-    highest, _ = _narrowed(histogram_ptr, at, rows * S, tl.load(piece_ptr + 5 * s + 2), done)
+    highest, _ = _narrowed(histogram_ptr, at, S, tl.load(piece_ptr + 5 * s + 2), done)
     real = real & (size > 0) & ((size >> (8 * to_come - 9)) == highest)
     digit = (size >> tl.maximum(8 * to_come - 17, 0)) & tl.where(to_come > 2, 255, 127)
-    to = histogram_ptr + (done * rows * S + at) * 256
+    to = histogram_ptr + (done * tl.num_programs(1) * S + at) * 256
     if tl.sum(real.to(tl.int32), 0) > FEW:
         count = tl.histogram(digit, 256, mask=real)
         tl.atomic_add(to + tl.arange(0, 256), count, mask=count > 0, sem="relaxed")
@@ -82,10 +82,10 @@ def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, rows, xs_c, to_come, F
 
 
 @jit
-def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, rows, xs_c, BLOCK: tl.constexpr):
+def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, xs_c, BLOCK: tl.constexpr):
     s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     c = tl.program_id(1)
-    least, _ = _narrowed(histogram_ptr, c * S + s, rows * S, tl.load(piece_ptr + 5 * s + 2), 4)
+    least, _ = _narrowed(histogram_ptr, c * S + s, S, tl.load(piece_ptr + 5 * s + 2), 4)
     to = count_ptr + 2 * c * T + tl.program_id(0)
     tl.store(to, tl.sum((real & (size > least)).to(tl.int32), 0))
     tl.store(to + T, tl.sum((real & (size == least)).to(tl.int32), 0))
@@ -93,12 +93,12 @@ def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, rows, xs_
 
 @jit
 def _gather(
-    x_ptr, tile_ptr, piece_ptr, histogram_ptr, upto_ptr, column_ptr, value_ptr, picked_ptr, S, T, K, rows, xs_c,
+    x_ptr, tile_ptr, piece_ptr, histogram_ptr, upto_ptr, column_ptr, value_ptr, picked_ptr, S, T, K, xs_c,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     s, p, real, x, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     tile, c, own = tl.program_id(0), tl.program_id(1), piece_ptr + 5 * s
-    least, equals = _narrowed(histogram_ptr, c * S + s, rows * S, tl.load(own + 2), 4)
+    least, equals = _narrowed(histogram_ptr, c * S + s, S, tl.load(own + 2), 4)
     above, equal = (real & (size > least)).to(tl.int32), (real & (size == least)).to(tl.int32)
     upto, first = upto_ptr + 2 * c * T - 1, tl.load(own + 4)
     before = tl.load(upto + tile, mask=tile > 0, other=0) - tl.load(upto + first, mask=first > 0, other=0)
@@ -152,14 +152,14 @@ def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
     histogram = torch.zeros(PASSES, rows, S, BINS, dtype=torch.int32, device=device)
     sides = (x_CP, table.tile_T, table.piece_S, histogram)
     for done in range(PASSES):
-        _digits[grid](*sides, S, rows, xs_c, PASSES + 1 - done, FEW, BLOCK, num_warps=WARPS)
+        _digits[grid](*sides, S, xs_c, PASSES + 1 - done, FEW, BLOCK, num_warps=WARPS)
     count = torch.empty(rows, 2, table.tiles, dtype=torch.int32, device=device)
-    _count[grid](*sides, count, S, table.tiles, rows, xs_c, BLOCK, num_warps=WARPS)
+    _count[grid](*sides, count, S, table.tiles, xs_c, BLOCK, num_warps=WARPS)
     upto = count.cumsum(2, dtype=torch.int32)
     column_CK = torch.empty(rows, K, dtype=torch.int32, device=device)
     chosen = Chosen(column_CK, x_CP.new_empty(rows, K), column_CK.new_empty(rows, S))
     _gather[grid](
-        *sides, upto, chosen.column_CK, chosen.value_CK, chosen.count_CS, S, table.tiles, K, rows, xs_c, BLOCK,
+        *sides, upto, chosen.column_CK, chosen.value_CK, chosen.count_CS, S, table.tiles, K, xs_c, BLOCK,
         num_warps=WARPS,
     )  # fmt: skip
     return chosen
