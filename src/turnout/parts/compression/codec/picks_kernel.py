@@ -82,10 +82,19 @@ def _digits(x_ptr, tile_ptr, piece_ptr, histogram_ptr, S, xs_c, to_come, FEW: tl
 
 
 @jit
-def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, xs_c, BLOCK: tl.constexpr):
+def _least(piece_ptr, histogram_ptr, least_ptr, S):
+    """The size of the smallest that is picked, and how many of its equals are."""
+    s, at = tl.program_id(0), tl.program_id(1) * S + tl.program_id(0)
+    least, equals = _narrowed(histogram_ptr, at, S, tl.load(piece_ptr + 5 * s + 2), 4)
+    tl.store(least_ptr + 2 * at, least)
+    tl.store(least_ptr + 2 * at + 1, equals)
+
+
+@jit
+def _count(x_ptr, tile_ptr, piece_ptr, least_ptr, count_ptr, S, T, xs_c, BLOCK: tl.constexpr):
     s, _, real, _, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     c = tl.program_id(1)
-    least, _ = _narrowed(histogram_ptr, c * S + s, S, tl.load(piece_ptr + 5 * s + 2), 4)
+    least = tl.load(least_ptr + 2 * (c * S + s))
     to = count_ptr + 2 * c * T + tl.program_id(0)
     tl.store(to, tl.sum((real & (size > least)).to(tl.int32), 0))
     tl.store(to + T, tl.sum((real & (size == least)).to(tl.int32), 0))
@@ -93,22 +102,23 @@ def _count(x_ptr, tile_ptr, piece_ptr, histogram_ptr, count_ptr, S, T, xs_c, BLO
 
 @jit
 def _gather(
-    x_ptr, tile_ptr, piece_ptr, histogram_ptr, upto_ptr, column_ptr, value_ptr, picked_ptr, S, T, K, xs_c,
+    x_ptr, tile_ptr, piece_ptr, least_ptr, upto_ptr, column_ptr, value_ptr, picked_ptr, S, T, K, xs_c,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     s, p, real, x, size = _sizes(x_ptr, tile_ptr, piece_ptr, xs_c, BLOCK)
     tile, c, own = tl.program_id(0), tl.program_id(1), piece_ptr + 5 * s
-    least, equals = _narrowed(histogram_ptr, c * S + s, S, tl.load(own + 2), 4)
-    above, equal = (real & (size > least)).to(tl.int32), (real & (size == least)).to(tl.int32)
+    least, equals = tl.load(least_ptr + 2 * (c * S + s)), tl.load(least_ptr + 2 * (c * S + s) + 1)
+    above, equal = real & (size > least), real & (size == least)
     upto, first = upto_ptr + 2 * c * T - 1, tl.load(own + 4)
     before = tl.load(upto + tile, mask=tile > 0, other=0) - tl.load(upto + first, mask=first > 0, other=0)
     alike = tl.load(upto + T + tile, mask=tile > 0, other=0) - tl.load(upto + T + first, mask=first > 0, other=0)
-    rank = alike + tl.cumsum(equal, 0) - equal
-    place = before + tl.cumsum(above, 0) - above + tl.minimum(rank, equals)
-    picked = (above > 0) | ((equal > 0) & (rank < equals))
-    to = c.to(tl.int64) * K + tl.load(own + 3) + place
-    tl.store(column_ptr + to, p, mask=picked)
-    tl.store(value_ptr + to, x, mask=picked)
+    one = above.to(tl.int32) + (equal.to(tl.int32) << 16)  # both are counted at once
+    here = tl.cumsum(one, 0) - one
+    rank = alike + (here >> 16)
+    picked = above | (equal & (rank < equals))
+    to, place = c.to(tl.int64) * K + tl.load(own + 3) + before, (here & 0xFFFF) + tl.minimum(rank, equals)
+    tl.store(column_ptr + to + place, p, mask=picked)
+    tl.store(value_ptr + to + place, x, mask=picked)
     if tile == first:
         behind = tl.load(own + 5 + 4)  # the table has one row more
         total = tl.load(upto + behind) - tl.load(upto + first, mask=first > 0, other=0)
@@ -150,16 +160,17 @@ def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
     table, rows, S, K, device = tables(tuple(of), x_CP.device), len(x_CP), len(of), sum(p.keep for p in of), x_CP.device
     grid, xs_c = (table.tiles, rows), x_CP.stride(0)
     histogram = torch.zeros(PASSES, rows, S, BINS, dtype=torch.int32, device=device)
-    sides = (x_CP, table.tile_T, table.piece_S, histogram)
+    sides = (x_CP, table.tile_T, table.piece_S)
     for done in range(PASSES):
-        _digits[grid](*sides, S, xs_c, PASSES + 1 - done, FEW, BLOCK, num_warps=WARPS)
-    count = torch.empty(rows, 2, table.tiles, dtype=torch.int32, device=device)
-    _count[grid](*sides, count, S, table.tiles, xs_c, BLOCK, num_warps=WARPS)
+        _digits[grid](*sides, histogram, S, xs_c, PASSES + 1 - done, FEW, BLOCK, num_warps=WARPS)
+    least, count = (histogram.new_empty(rows, 2, width) for width in (S, table.tiles))
+    _least[S, rows](table.piece_S, histogram, least, S, num_warps=1)
+    _count[grid](*sides, least, count, S, table.tiles, xs_c, BLOCK, num_warps=WARPS)
     upto = count.cumsum(2, dtype=torch.int32)
     column_CK = torch.empty(rows, K, dtype=torch.int32, device=device)
     chosen = Chosen(column_CK, x_CP.new_empty(rows, K), column_CK.new_empty(rows, S))
     _gather[grid](
-        *sides, upto, chosen.column_CK, chosen.value_CK, chosen.count_CS, S, table.tiles, K, xs_c, BLOCK,
+        *sides, least, upto, chosen.column_CK, chosen.value_CK, chosen.count_CS, S, table.tiles, K, xs_c, BLOCK,
         num_warps=WARPS,
     )  # fmt: skip
     return chosen
