@@ -291,10 +291,17 @@ class Chunk:
     def _send(self, term: str, name: str, value: Tensor) -> None:
         """Write what a term sends into the cohort's tensor; where this chunk is everybody, a new tensor is that."""
         sent, clients = self.result.up.setdefault(term, {}), len(self.job.client_C)
-        if len(value) == clients and value._base is None:
+        if len(value) == clients and self._new(value):
             sent[name] = value
         else:
             sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
+
+    def _new(self, value: Tensor) -> bool:
+        """Whether a tensor is no part of those that a term was shown and that will change."""
+        shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
+        for rows in (*self.mine.values(), *self.down.values()):
+            shown += rows.values()
+        return all(value.untyped_storage().data_ptr() != other.untyped_storage().data_ptr() for other in shown)
 
     def _write_update(self) -> None:
         """Replace the shared columns by the scaled update, while they are still in the cache."""
