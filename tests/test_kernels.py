@@ -19,7 +19,7 @@ import turnout as to
 from turnout.engine.dropout import keep_mask
 from turnout.engine.gpu import dense, few_channels, pixels
 from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
-from turnout.engine.gpu.optimizer_steps import Pull, pulled_descent
+from turnout.engine.gpu.optimizer_steps import Pull, momentum_step, pulled_descent
 from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.layout import Slot
@@ -318,6 +318,20 @@ def test_what_an_elastic_term_sends(place):
         v, z = sent["v"], sent["z"]
     assert torch.equal(v.cpu(), u * w)
     close(z.cpu(), (u * w * w).sum(1, keepdim=True))
+
+
+@everywhere
+def test_a_step_with_momentum(place):
+    x, grad, m = drawn(3, 1500), drawn(3, 1500, seed=1), drawn(3, 1500, seed=2)
+    optimizer = to.SGD(0.1, momentum=0.9, weight_decay=0.01)
+    there = [value.clone().to(place.device) for value in (x, grad, m)]
+    if place.swapped:
+        momentum_step(optimizer, *there, 0.1)
+    else:
+        optimizer.step(*there[:2], {"momentum": there[2]}, torch.ones(3), 0.1)
+    wanted = 0.9 * m + grad + 0.01 * x
+    close(there[2].cpu(), wanted)
+    close(there[0].cpu(), x - 0.1 * wanted)
 
 
 SPRINGS = {

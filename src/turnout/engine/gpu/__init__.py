@@ -7,7 +7,7 @@ pixels.py         the same for pictures that lie pixel by pixel, which is faster
 dense.py          kernels: large dense layers on small batches
 pooling.py        kernels: max-pooling without overlap
 dropout.py        kernel: addressed dropout
-optimizer_steps.py  kernels: Adam's step, SGD's with terms that are springs or drifts; springs in a fused step
+optimizer_steps.py  kernels: steps of Adam and SGD, with terms that are springs or drifts; springs in a fused step
 graphs.py         a local step captured as one CUDA graph
 captured.py       a plain SGD step as such a graph
 

@@ -1,6 +1,6 @@
-"""Adam's step, and SGD's with terms that are springs or drifts, each as one Triton kernel: every number is read and
-written once, instead of in several passes over all clients' weights. What is computed is `parts.optimizers.Adam.step`,
-and the terms' `correct` before `SGD.step`, which also do every other case.
+"""Adam's step, SGD's with momentum, and SGD's with terms that are springs or drifts, each as one Triton kernel: every
+number is read and written once, instead of in several passes over all clients' weights. What is computed is `step` of
+`parts.optimizers`, and the terms' `correct` before it, which also do every other case.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -42,6 +42,17 @@ def _adam(
     tl.store(m_ptr + c * ms_c + p, m, mask=real)
     tl.store(v_ptr + c * vs_c + p, v, mask=real)
     tl.store(x_ptr + c * xs_c + p, x, mask=real)
+
+
+@jit
+def _momentum(x_ptr, g_ptr, m_ptr, lr_ptr, P, xs_c, gs_c, ms_c, rho, decay, BLOCK: tl.constexpr):
+    c = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + c * xs_c + p, mask=p < P, other=0.0)
+    g = tl.load(g_ptr + c * gs_c + p, mask=p < P, other=0.0) + decay * x
+    m = rho * tl.load(m_ptr + c * ms_c + p, mask=p < P, other=0.0) + g
+    tl.store(m_ptr + c * ms_c + p, m, mask=p < P)
+    tl.store(x_ptr + c * xs_c + p, x - tl.load(lr_ptr) * m, mask=p < P)
 
 
 @jit
@@ -104,8 +115,7 @@ def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
     """x <- x - lr (g + k x - f - d) in place."""
     stiff_P, pull_P, own_cP = pull.stiff_P, pull.pull_P, pull.own_cP
     own = x_cP if own_cP is None else own_cP
-    lr = lr if isinstance(lr, Tensor) else torch.full((), lr, device=x_cP.device, dtype=x_cP.dtype)
-    c, P = x_cP.shape
+    lr, (c, P) = _rate(lr, x_cP), x_cP.shape
     _pulled_descent[pieces(P, BLOCK), c](
         x_cP, grad_cP, own, stiff_P, pull_P, lr, P, len(stiff_P), x_cP.stride(0), grad_cP.stride(0), own.stride(0),
         own_cP is not None, BLOCK, num_warps=WARPS,
@@ -122,10 +132,24 @@ def optimizer_step(
     optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: Any
 ) -> None:
     """One step of an optimizer in place; `lr` is a number, or a tensor where the step is captured."""
-    if not _fits(optimizer, x_cP, grad_cP, slots):
+    if type(optimizer) is SGD and optimizer.momentum and _here(x_cP, grad_cP, *slots.values()):
+        momentum_step(optimizer, x_cP, grad_cP, slots["momentum"], lr)
+    elif type(optimizer) is Adam and _here(x_cP, grad_cP, *slots.values()):
+        _adam_step(optimizer, x_cP, grad_cP, slots, count_c, lr)
+    else:
         optimizer.step(x_cP, grad_cP, slots, count_c, lr)
-        return
-    assert isinstance(optimizer, Adam)
+
+
+def momentum_step(optimizer: SGD, x_cP: Tensor, grad_cP: Tensor, m_cP: Tensor, lr: Any) -> None:
+    """m <- ρ m + g + decay x; x <- x - lr m in place."""
+    strides, (c, P) = (value.stride(0) for value in (x_cP, grad_cP, m_cP)), x_cP.shape
+    _momentum[pieces(P, BLOCK), c](
+        x_cP, grad_cP, m_cP, _rate(lr, x_cP), P, *strides, optimizer.momentum, optimizer.weight_decay, BLOCK,
+        num_warps=WARPS,
+    )  # fmt: skip
+
+
+def _adam_step(optimizer: Adam, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: Any) -> None:
     scale_c, small_c = (value.to(x_cP) for value in optimizer.factors(count_c, lr))
     m_cP, v_cP, (c, P) = slots["first"], slots["second"], x_cP.shape
     strides = (value.stride(0) for value in (x_cP, grad_cP, m_cP, v_cP))
@@ -135,8 +159,9 @@ def optimizer_step(
     )  # fmt: skip
 
 
-def _fits(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor, slots: Tensors) -> bool:
-    return type(optimizer) is Adam and _here(x_cP, grad_cP, *slots.values())
+def _rate(lr: Any, like: Tensor) -> Tensor:
+    """A learning rate as a tensor, which it is where a step is captured."""
+    return lr if isinstance(lr, Tensor) else torch.full((), lr, device=like.device, dtype=like.dtype)
 
 
 def _here(*rows: Tensor) -> bool:
