@@ -140,18 +140,22 @@ def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
 
 @everywhere
 @pytest.mark.parametrize("shape", [(2, 10, 1027, 70), (2, 17, 5, 3)], ids=["large", "small"])
-def test_a_step_with_springs_is_one_with_the_gradient(place, shape):
-    """w <- (1 - lr k) w + lr f - lr g, with k and f of every entry; the input's gradient is that of the old weights."""
+@pytest.mark.parametrize("drift", [0.0, 1.0], ids=["springs", "drift"])
+def test_a_step_with_springs_is_one_with_the_gradient(place, shape, drift):
+    """w <- (1 - lr k) w + lr f + lr d - lr g, with k and f of every entry and d of every client's; the input's gradient
+    is that of the old weights."""
     c, B, i, o = shape
     x, W, b, d = drawn(c, B, i), drawn(c, o, i, seed=1), drawn(c, o, seed=2), drawn(c, B, o, seed=3)
     k, f, lr = drawn(1, o, i, seed=4).abs(), drawn(1, o, i, seed=5), 0.1
     views = flat_views(place.device, w=W, b=b)
     kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
-    layer, sink = place.layer(Dense("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift)
+    own = drift * drawn(c, o, i, seed=6)
+    owns = {"w": lr * own.to(place.device)} if drift else {}
+    layer, sink = place.layer(Dense("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
     saved = layer.forward(x.to(place.device), views)[1]
     dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
     close(dx.cpu(), lr * d @ W)
-    close(views["w"].cpu(), W - lr * (d.transpose(1, 2) @ x + k * W - f))
+    close(views["w"].cpu(), W - lr * (d.transpose(1, 2) @ x + k * W - f - own))
     close(views["b"].cpu(), b - lr * d.sum(1))
 
 
@@ -337,6 +341,7 @@ def test_a_step_with_momentum(place):
 SPRINGS = {
     "head at home": {"terms": [to.Elastic(0.5)], "personal": to.personal.Named("output.*")},
     "two": {"terms": [to.Elastic(0.5), to.Proximal(0.3)]},
+    "drift": {"terms": [to.Elastic(0.5), to.Scaffold()]},
 }
 
 

@@ -87,11 +87,10 @@ class ByHand:
         return self._run(flat_cP, states, batch, flat_cP, keep, scale=-1.0, gain=gain)
 
     def descend_sprung(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, spring: Spring) -> Tensor:
-        """One step of plain SGD with terms that are springs, in place: x <- kept x + shift - lr g."""
+        """One step of plain SGD with terms that are springs or drifts, in place: x <- kept x + shift + own - lr g."""
         if flat_cP.is_cuda:
             fused = partial(self._sprung, spring=spring)
-            held = (spring.kept_1P, spring.shift_1P)
-            return descend_captured(self.graphs, fused, flat_cP, states, batch, lr, 1.0, held)
+            return descend_captured(self.graphs, fused, flat_cP, states, batch, lr, 1.0, spring.tensors())
         return self._sprung(flat_cP, states, batch, lr, 1.0, spring)
 
     def _sprung(
@@ -99,7 +98,8 @@ class ByHand:
     ) -> Tensor:
         views = self.network.layout.views
         weights = views(flat_cP)
-        sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P))
+        own = {} if spring.own_cP is None else views(spring.own_cP)
+        sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P), own)
         stack = self.stack if batch.training else self._evaluation
         return stack.descend(batch.x, batch.y, batch.mask_cB, self._all(weights, states, batch), sink)
 

@@ -79,16 +79,13 @@ class Chunk:
         return self.job.fused or self.spring is not None
 
     def _spring(self) -> Spring | None:
-        """What plain SGD does beside the gradient, where all terms are springs and a GPU can do both at once."""
+        """What plain SGD does beside the gradient, where terms are springs or drifts and a GPU can do both at once."""
         job, graphs, flat_cP = self.job, self.graphs, self.flat_cP
         hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
         if graphs is None or not hand or not job.terms or not captures(job):
             return None
         pull = Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, self.mine)
-        if pull is None or pull.own_cP is not None:
-            return None
-        spring = Spring.of(pull, job.lr)
-        return Spring(graphs.hold("kept", spring.kept_1P), graphs.hold("shift", spring.shift_1P))
+        return None if pull is None else Spring.of(pull, job.lr, graphs)
 
     def _gradient_room(self) -> Tensor:
         if self.graphs is None:
@@ -202,7 +199,7 @@ class Chunk:
             return
         flat, states = self.flat_cP[rows], {name: value[rows] for name, value in self.states.items()}
         if self.spring is not None and isinstance(self.gradients, ByHand):
-            loss = self.gradients.descend_sprung(flat, states, batch, self.job.lr, self.spring)
+            loss = self.gradients.descend_sprung(flat, states, batch, self.job.lr, self.spring.first(len(flat)))
         elif self.grad_cP is None:
             assert isinstance(self.job.optimizer, SGD)
             loss = self.gradients.descend(flat, states, batch, self.job.lr, self.job.optimizer.weight_decay)

@@ -35,8 +35,9 @@ class GradientSink:
     scale: float
     gain: float | Tensor
 
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """What a parameter's entries are kept by and shifted by, where that is not the same for all of them."""
+    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """What a parameter's entries are kept by and shifted by (everybody's, and each client's own), where that is
+        not the same for all of them."""
         return None
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
@@ -62,17 +63,19 @@ class GradientSink:
 
 @dataclass(frozen=True)
 class SpringSink(GradientSink):
-    """A step with terms that are springs, in one with the gradient: w <- (1 - lr k) w + lr f + scale * gradient.
+    """A step with terms that are springs or drifts, in one with the gradient:
+    w <- (1 - lr k) w + lr f + lr d + scale * gradient.
 
-    `kept` and `shift` are 1 - lr k and lr f of the parameters that have springs, [1, ...] each; all others are as in
-    the class above.
+    `kept` and `shift` are 1 - lr k and lr f of the parameters that have springs, [1, ...] each, `own` is lr d, [c, ...]
+    each, where there is one; all other parameters are as in the class above.
     """
 
     kept: Tensors = field(default_factory=dict)
     shift: Tensors = field(default_factory=dict)
+    own: Tensors = field(default_factory=dict)
 
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor] | None:
-        return (self.kept[name], self.shift[name]) if name in self.kept else None
+    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        return (self.kept[name], self.shift[name], self.own.get(name)) if name in self.kept else None
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         self._pull(name)
@@ -85,6 +88,8 @@ class SpringSink(GradientSink):
     def _pull(self, name: str) -> None:
         if name in self.kept:
             torch.addcmul(self.shift[name], self.targets[name], self.kept[name], out=self.targets[name])
+        if name in self.own:
+            self.targets[name].add_(self.own[name])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Their time is that of reading the weights. Forward reads them once. Backward reads each tile once, for the gradient of
 the input and the update of the weights, and writes it once: target <- keep * target + scale * dᵀx (where terms are
-springs, each entry with a `keep` of its own and a shift). The functions to call are at the end.
+springs or drifts, each entry with a `keep` of its own and shifts). The functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs.
 """
@@ -67,8 +67,9 @@ def _forward(
 
 @jit
 def _backward(
-    d_ptr, x_ptr, w_ptr, t_ptr, dx_ptr, keep_ptr, shift_ptr, B, O, I, keep, scale, ds_c, ds_b, xs_c, xs_b, ws_c,  # noqa: E741
-    ts_c, INPUT: tl.constexpr, SAME: tl.constexpr, FRESH: tl.constexpr, SPRING: tl.constexpr, PRECISION: tl.constexpr,
+    d_ptr, x_ptr, w_ptr, t_ptr, dx_ptr, keep_ptr, shift_ptr, own_ptr, B, O, I, keep, scale, ds_c, ds_b, xs_c, xs_b,  # noqa: E741
+    ws_c, ts_c, os_c, INPUT: tl.constexpr, SAME: tl.constexpr, FRESH: tl.constexpr, SPRING: tl.constexpr,
+    OWN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
@@ -92,6 +93,8 @@ def _backward(
                 g += tl.load(keep_ptr + tile, mask=real, other=0.0) * w + tl.load(
                     shift_ptr + tile, mask=real, other=0.0
                 )
+                if OWN:
+                    g += tl.load(own_ptr + c * os_c + tile, mask=real, other=0.0)
             elif SAME and not FRESH:
                 g += keep * w
         if not SAME and not FRESH:
@@ -120,21 +123,23 @@ def forward(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
 
 def backward(
     d: Tensor, x: Tensor, W: Tensor, target: Tensor, keep: float, scale: float, need_input: bool,
-    spring: tuple[Tensor, Tensor] | None = None,
+    spring: tuple[Tensor, Tensor, Tensor | None] | None = None,
 ) -> Tensor | None:  # fmt: skip
     """target <- keep * target + scale * dᵀx in place; returns the gradient of x [c, B, i] if it is needed.
 
     The target is W itself or does not overlap it; the gradient of x uses W as it was before. `spring`: for the weights
-    themselves, entry by entry instead of `keep`: W <- keep_oi W + shift_oi + scale * dᵀx.
+    themselves, entry by entry instead of `keep`: W <- keep_oi W + shift_oi + own_coi + scale * dᵀx.
     """
     (c, B, i), o, t = x.shape, W.shape[1], BACKWARD
     d, x = rows_contiguous(d), rows_contiguous(x)
+    kept, shift, own = spring or (W, W, None)
     dx = torch.empty(c, B, i, dtype=x.dtype, device=x.device) if need_input else None
     block_o, block_i = power_of_two(o, 16, t.outputs), power_of_two(i, 16, t.inputs)
     _backward[pieces(i, block_i), c](
-        d, x, W, target, x if dx is None else dx, *(spring or (W, W)), B, o, i, keep, scale,
+        d, x, W, target, x if dx is None else dx, kept, shift, W if own is None else own, B, o, i, keep, scale,
         d.stride(0), d.stride(1), x.stride(0), x.stride(1), W.stride(0), target.stride(0),
-        need_input, W.data_ptr() == target.data_ptr(), keep == 0, spring is not None, precision(),
+        0 if own is None else own.stride(0), need_input, W.data_ptr() == target.data_ptr(), keep == 0,
+        spring is not None, own is not None, precision(),
         power_of_two(B, 16, BATCH_TO), block_o, block_i, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return dx

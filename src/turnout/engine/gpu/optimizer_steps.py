@@ -9,12 +9,13 @@ Shape letters: c clients of a chunk, P parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from turnout.engine.gpu.graphs import GraphCache
 from turnout.machine.triton_tools import installed, jit, pieces, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.parts.terms.base import Term
@@ -100,15 +101,27 @@ class Pull:
 
 @dataclass(frozen=True)
 class Spring:
-    """Plain SGD with such terms, on the shared columns: x <- kept x + shift - lr g."""
+    """Plain SGD with such terms, on the shared columns: x <- kept x + shift + own - lr g."""
 
     kept_1P: Tensor
     shift_1P: Tensor
+    own_cP: Tensor | None = None
 
     @classmethod
-    def of(cls, pull: Pull, lr: float) -> Spring:
-        """1 - lr k and lr f."""
-        return cls(pull.stiff_P.mul(-lr).add_(1)[None], pull.pull_P.mul(lr)[None])
+    def of(cls, pull: Pull, lr: float, graphs: GraphCache) -> Spring:
+        """1 - lr k, lr f and lr d, at the same addresses in every round."""
+        kept_1P = graphs.hold("kept", pull.stiff_P.mul(-lr).add_(1)[None])
+        shift_1P, own_cP = graphs.hold("shift", pull.pull_P.mul(lr)[None]), None
+        if pull.own_cP is not None:
+            own_cP = torch.mul(pull.own_cP, lr, out=graphs.hold("own", pull.own_cP, copy=False))
+        return cls(kept_1P, shift_1P, own_cP)
+
+    def first(self, clients: int) -> Spring:
+        """Those of the first clients, who still have steps to do."""
+        return self if self.own_cP is None else replace(self, own_cP=self.own_cP[:clients])
+
+    def tensors(self) -> list[Tensor]:
+        return [value for value in (self.kept_1P, self.shift_1P, self.own_cP) if value is not None]
 
 
 def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
