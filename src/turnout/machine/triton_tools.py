@@ -65,3 +65,9 @@ def splits(programs: int, length: int, least: int, wanted: int = 528) -> int:
 def rows_contiguous(x: Tensor) -> Tensor:
     """The tensor itself where its last dimension is contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def takes(*rows: Tensor) -> bool:
+    """Whether kernels work for such rows: float32 on this thread's GPU, neighbouring columns side by side."""
+    here = installed() and rows[0].is_cuda and rows[0].device.index == torch.cuda.current_device()
+    return here and all(value.dtype == torch.float32 and value.stride(1) == 1 for value in rows)

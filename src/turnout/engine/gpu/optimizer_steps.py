@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.gpu.graphs import GraphCache
-from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.parts.terms.base import Term
 from turnout.types import Tensors
@@ -138,16 +138,16 @@ def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
 def pull_fits(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor) -> bool:
     """Whether SGD's step with what terms add can be one kernel here."""
     plain = type(optimizer) is SGD and not optimizer.momentum and not optimizer.weight_decay
-    return plain and _here(x_cP, grad_cP)
+    return plain and takes(x_cP, grad_cP)
 
 
 def optimizer_step(
     optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: Any
 ) -> None:
     """One step of an optimizer in place; `lr` is a number, or a tensor where the step is captured."""
-    if type(optimizer) is SGD and optimizer.momentum and _here(x_cP, grad_cP, *slots.values()):
+    if type(optimizer) is SGD and optimizer.momentum and takes(x_cP, grad_cP, *slots.values()):
         momentum_step(optimizer, x_cP, grad_cP, slots["momentum"], lr)
-    elif type(optimizer) is Adam and _here(x_cP, grad_cP, *slots.values()):
+    elif type(optimizer) is Adam and takes(x_cP, grad_cP, *slots.values()):
         _adam_step(optimizer, x_cP, grad_cP, slots, count_c, lr)
     else:
         optimizer.step(x_cP, grad_cP, slots, count_c, lr)
@@ -175,8 +175,3 @@ def _adam_step(optimizer: Adam, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, c
 def _rate(lr: Any, like: Tensor) -> Tensor:
     """A learning rate as a tensor, which it is where a step is captured."""
     return lr if isinstance(lr, Tensor) else torch.full((), lr, device=like.device, dtype=like.dtype)
-
-
-def _here(*rows: Tensor) -> bool:
-    here = rows[0].is_cuda and rows[0].device.index == torch.cuda.current_device()
-    return here and installed() and all(v.dtype == torch.float32 and v.stride(1) == 1 for v in rows)

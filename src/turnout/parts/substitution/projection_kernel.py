@@ -7,10 +7,9 @@ Shape letters: R rows, P parameters, D columns of the sketch, F folds.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import installed, jit, pieces, splits, tl
+from turnout.machine.triton_tools import jit, pieces, splits, takes, tl
 
 COLUMNS = 256  # of the sketch, per program
 FOLDS = 8  # read at a time
@@ -38,8 +37,7 @@ def _fold(
 
 def fits(x_RP: Tensor) -> bool:
     """Whether the kernel works for such rows."""
-    here = x_RP.is_cuda and x_RP.device.index == torch.cuda.current_device() and installed()
-    return here and x_RP.dtype == torch.float32 and x_RP.stride(1) == 1 and 0 < len(x_RP) < 1 << 16
+    return takes(x_RP) and 0 < len(x_RP) < 1 << 16
 
 
 def folded(x_RP: Tensor, sign_P: Tensor, turn_F: Tensor, size: int) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
+from turnout.machine.triton_tools import takes
 from turnout.parts.arrived import Arrived
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At, Extra, Stateless
@@ -158,7 +159,7 @@ class Elastic(Stateless):
         if self.fisher_keep is not None:
             u_cP, index_ck = u_cP.topk(math.ceil(self.fisher_keep * u_cP.shape[1]))
             x_cP, places = x_cP.gather(1, index_ck), {"index": index_ck.int()}
-        if elastic_kernel.fits(u_cP, x_cP):
+        if takes(u_cP, x_cP):
             v_cP, z_c1 = elastic_kernel.products(u_cP, x_cP)
             return places | {"u": u_cP, "v": v_cP, "z": z_c1}
         v_cP = u_cP * x_cP

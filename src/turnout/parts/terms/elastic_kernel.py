@@ -6,10 +6,9 @@ Shape letters: c clients of a chunk, P shared parameters.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.machine.triton_tools import jit, pieces, tl
 
 BLOCK = 4096  # numbers per program
 WARPS = 8
@@ -24,12 +23,6 @@ def _products(u_ptr, w_ptr, v_ptr, z_ptr, P, us_c, ws_c, vs_c, tiles, BLOCK: tl.
     v = u * w
     tl.store(v_ptr + c * vs_c + p, v, mask=p < P)
     tl.store(z_ptr + c * tiles + tl.program_id(0), tl.sum(v * w, 0))
-
-
-def fits(u_cP: Tensor, w_cP: Tensor) -> bool:
-    """Whether the kernel works for such rows."""
-    here = u_cP.is_cuda and u_cP.device.index == torch.cuda.current_device()
-    return here and installed() and all(v.dtype == torch.float32 and v.stride(1) == 1 for v in (u_cP, w_cP))
 
 
 def products(u_cP: Tensor, w_cP: Tensor) -> tuple[Tensor, Tensor]:

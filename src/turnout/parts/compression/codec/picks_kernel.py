@@ -19,7 +19,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.compression.codec.pieces import Piece
 
 BLOCK = 4096  # columns of a tile
@@ -127,9 +127,7 @@ def _gather(
 
 def fits(x_CP: Tensor, of: Sequence[Piece]) -> bool:
     """Whether the kernels work for such rows: their places are 32 bits wide."""
-    here = x_CP.is_cuda and x_CP.device.index == torch.cuda.current_device() and installed()
-    plain = here and x_CP.dtype == torch.float32 and x_CP.stride(1) == 1
-    return plain and 0 < len(x_CP) < MOST_ROWS and 0 < len(x_CP) * len(of) * BINS * PASSES < 1 << 31
+    return takes(x_CP) and 0 < len(x_CP) < MOST_ROWS and 0 < len(x_CP) * len(of) * BINS * PASSES < 1 << 31
 
 
 @dataclass(frozen=True)
