@@ -99,11 +99,10 @@ class Clients:
 
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
-        good_R = replies.report["finite"]
-        rows = state.to_rows()
+        good_R, client_R, rows = replies.report["finite"], replies.client_C, state.to_rows()
         if not bool(good_R.all()):
-            rows = {name: value[good_R.to(value.device)] for name, value in rows.items()}
-        self._pending = (replies.client_C[good_R], rows) if bool(good_R.any()) else None
+            client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
+        self._pending = (client_R, rows) if len(client_R) else None
 
     def let_go(self) -> tuple[Tensor, Tensors] | None:
         """Clients and rows of what was held for the last round, which is not held any more; None: nothing."""

@@ -130,9 +130,9 @@ def backward(
     The target is W itself or does not overlap it; the gradient of x uses W as it was before. `spring`: for the weights
     themselves, entry by entry instead of `keep`: W <- keep_oi W + shift_oi + own_coi + scale * dᵀx.
     """
+    kept, shift, own = spring or (W, W, None)
     (c, B, i), o, t = x.shape, W.shape[1], BACKWARD
     d, x = rows_contiguous(d), rows_contiguous(x)
-    kept, shift, own = spring or (W, W, None)
     dx = torch.empty(c, B, i, dtype=x.dtype, device=x.device) if need_input else None
     block_o, block_i = power_of_two(o, 16, t.outputs), power_of_two(i, 16, t.inputs)
     _backward[pieces(i, block_i), c](
