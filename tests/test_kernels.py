@@ -27,7 +27,7 @@ from turnout.machine import triton_tools
 from turnout.parts.compression.codec import ternary_kernel
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import projection_kernel
-from turnout.parts.substitution.random_projection import folded_at_once
+from turnout.parts.substitution.random_projection import folded_at_once, signs
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At
 from turnout.tracks.prepare import prepare
@@ -301,15 +301,17 @@ def test_ternary_messages_are_those_of_each_row_by_itself(place, keep):
 @everywhere
 def test_rows_folded_by_a_kernel_are_the_sketch(place):
     """Columns that are no multiple of a program's, a last fold that is not full, a sum in several parts."""
-    x = drawn(2, 150 * 300 + 7)
-    sign_P, turn_F = drawn(x.shape[1], seed=1).sign(), torch.arange(151) * 7 % 300
+    x, turn_F, base = drawn(2, 150 * 300 + 7), torch.arange(151) * 7 % 300, -(2**60) - 12345
+    sign_P = signs(base, torch.arange(x.shape[1])).float()
     wanted = sum(
         torch.roll(F.pad(part * sign, (0, 300 - part.shape[1])), turn, 1)
         for part, sign, turn in zip(x.split(300, 1), sign_P.split(300), turn_F.tolist(), strict=True)
     )
-    there = [value.to(place.device) for value in (x, sign_P, turn_F)]
-    fold = projection_kernel.folded if place.swapped else folded_at_once
-    close(fold(*there[:2], there[2].int(), 300).cpu(), wanted)
+    there = x.to(place.device)
+    if place.swapped:
+        close(projection_kernel.folded(there, base, turn_F, 300).cpu(), wanted)
+    else:
+        close(folded_at_once(there, sign_P.to(place.device), turn_F, 300).cpu(), wanted)
 
 
 @everywhere

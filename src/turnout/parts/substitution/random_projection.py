@@ -29,10 +29,10 @@ def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
     """
     rows, width = update_RP.shape
     base, folds = key(seed, "sketch", t), -(-width // size)
-    sign_P = signs(base, torch.arange(width, device=update_RP.device)).to(update_RP.dtype)
     turn_F = (uniform(seed, "turn", t, ids=torch.arange(folds)) * size).long()
     if projection_kernel.fits(update_RP):
-        return projection_kernel.folded(update_RP, sign_P, to_device(turn_F, update_RP.device, torch.int32), size)
+        return projection_kernel.folded(update_RP, base, turn_F, size)
+    sign_P = signs(base, torch.arange(width, device=update_RP.device)).to(update_RP.dtype)
     if update_RP.device.type != "cpu":
         return folded_at_once(update_RP, sign_P, turn_F, size)
     sketch_RD = update_RP.new_zeros(rows, size)
