@@ -249,8 +249,8 @@ def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> 
     own = place.layer(layer)
     saved = own.forward(x.to(place.device), views)[1]
     for keep in (0.0, 1.0):  # to nothing, and to what is there then
-        own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, keep, 1.0, 1.0), first=False)
-    return {name: value.cpu() / 2 for name, value in targets.items()}
+        own.backward(d.to(place.device), saved, views, SquaredGradientSink(targets, keep, 0.5, 1.0), first=False)
+    return {name: value.cpu() for name, value in targets.items()}
 
 
 def test_terms_as_one_pull_are_their_corrections_one_after_another():

@@ -82,7 +82,9 @@ class Vmapped:
         torch._foreach_sub_(weights, grads)
         return loss_c
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
+    def add_squares(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool, scale: float
+    ) -> None:
         """As many samples at once as `ROOM` allows for their gradients."""
         self.network.module.eval()
         weights, into = self.network.layout.views(flat_cP), self.network.layout.views(into_cP)
@@ -95,7 +97,7 @@ class Vmapped:
             with _cudnn(self._cudnn), ForClients():
                 grads = self._sample_grads(weights, states, x, y, real)
             for name, value in into.items():
-                value.add_(grads[name].square_().sum(1))
+                value.add_(grads[name].square_().sum(1), alpha=scale)
 
     def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
         return None
@@ -217,7 +219,9 @@ class Looped:
             losses.append(loss)
         return torch.stack(losses)
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
+    def add_squares(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool, scale: float
+    ) -> None:
         grad_cP = torch.empty_like(flat_cP)
         if fresh:
             into_cP.zero_()
@@ -225,7 +229,7 @@ class Looped:
             sample = replace(batch, x=batch.x[:, s, None], y=batch.y[:, s, None], mask_cB=None)
             self.gradient(flat_cP, states, sample, grad_cP)
             real = 1.0 if batch.mask_cB is None else batch.mask_cB[:, s, None]
-            into_cP.add_(grad_cP.square_().mul_(real))
+            into_cP.add_(grad_cP.square_().mul_(real), alpha=scale)
 
     def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
         return None

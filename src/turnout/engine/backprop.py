@@ -42,14 +42,21 @@ class Stack:
         return loss_c
 
     def add_squares(
-        self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, targets: Tensors, fresh: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask_cB: Tensor | None,
+        weights: Tensors,
+        targets: Tensors,
+        keep: float,
+        scale: float,
     ) -> None:
-        """Add the squares of each (real) sample's own gradient to the targets, or to 0 where they are fresh."""
+        """targets <- keep * targets (0 or 1) + scale * the squares of each (real) sample's own gradient."""
         layers = _for_device(self.layers, x)
         output, saved = _forward(layers, x, weights)
         _, d = self.loss(output, y, None, x.shape[1])
         d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
-        _backward(layers, d, saved, weights, SquaredGradientSink(targets, 0.0 if fresh else 1.0, 1.0, 1.0))
+        _backward(layers, d, saved, weights, SquaredGradientSink(targets, keep, scale, 1.0))
 
     def in_evaluation(self) -> Stack:
         """The same model in evaluation mode: no dropout, BatchNorm uses its running statistics."""

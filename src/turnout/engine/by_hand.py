@@ -57,10 +57,13 @@ class ByHand:
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         return self._run(flat_cP, states, batch, out_cP, keep=0.0, scale=1.0, gain=1.0)
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
+    def add_squares(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool, scale: float
+    ) -> None:
         weights = {**self.network.layout.views(flat_cP), **states}
         into = self.network.layout.views(into_cP)
-        self._evaluation.add_squares(batch.x, batch.y, batch.mask_cB, weights, into, fresh)
+        keep = 0.0 if fresh else 1.0
+        self._evaluation.add_squares(batch.x, batch.y, batch.mask_cB, weights, into, keep, scale)
 
     def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
         if start_cP.is_cuda:

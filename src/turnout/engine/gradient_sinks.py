@@ -94,7 +94,7 @@ class SpringSink(GradientSink):
 
 @dataclass(frozen=True)
 class SquaredGradientSink(GradientSink):
-    """Adds the squares of each sample's own gradient: target <- keep * target + Σ_s g_s², keep 0 or 1.
+    """Adds the squares of each sample's own gradient: target <- keep * target + scale * Σ_s g_s², keep 0 or 1.
 
     In a dense layer g_s is an outer product, so Σ_s g_s² = (d²)ᵀ x² is one matrix product too.
     """
@@ -103,13 +103,13 @@ class SquaredGradientSink(GradientSink):
         target, each = self.targets[name], a_coN.shape[2] // samples
         total_coK = target.view(target.shape[0], target.shape[1], -1)
         if each == 1:
-            total_coK.baddbmm_(a_coN.square(), b_cNK.square(), beta=self.keep)
+            total_coK.baddbmm_(a_coN.square(), b_cNK.square(), beta=self.keep, alpha=self.scale)
             return
         if self.keep == 0:
             target.zero_()
         for s in range(0, a_coN.shape[2], each):
             g_coK = torch.bmm(a_coN[:, :, s : s + each], b_cNK[:, s : s + each])
-            total_coK.addcmul_(g_coK, g_coK)
+            total_coK.addcmul_(g_coK, g_coK, value=self.scale)
 
     def summed(self, name: str, value: Tensor) -> Tensor:
         each = value if value.dim() == 3 else value.sum((3, 4)).transpose(1, 2)  # [c, B, i]

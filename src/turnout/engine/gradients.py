@@ -42,10 +42,11 @@ class Gradients(Protocol):
         """One plain SGD step in place: x <- x - lr (g + decay x); returns the mean loss of each client."""
         ...
 
-    def add_squares(self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool) -> None:
-        """Add the square of each sample's own gradient, in evaluation mode; samples with mask 0 do not count.
-
-        `fresh`: there are no numbers in `into_cP` yet.
+    def add_squares(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, into_cP: Tensor, fresh: bool, scale: float
+    ) -> None:
+        """Add the square of each sample's own gradient times `scale`, in evaluation mode; samples with mask 0 do not
+        count. `fresh`: there are no numbers in `into_cP` yet.
         """
         ...
 

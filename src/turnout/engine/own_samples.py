@@ -62,9 +62,11 @@ class OwnSamples:
 def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:
     """F_k = (1/m) Σ_s (∇ log p(y_s | x_s))² [c, P]."""
     total_cP = torch.empty_like(flat_cP)
+    even = flat_cP.is_cuda and bool(own.real_cm.all())  # then nothing has to be divided afterwards
+    scale = 1 / own.row_cm.shape[1] if even else 1.0
     for i, batch in enumerate(own.batches(size, flat_cP)):
-        gradients.add_squares(flat_cP, states, batch, total_cP, fresh=i == 0)
-    return total_cP.div_(own.count(flat_cP))
+        gradients.add_squares(flat_cP, states, batch, total_cP, i == 0, scale)
+    return total_cP if even else total_cP.div_(own.count(flat_cP))
 
 
 def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:

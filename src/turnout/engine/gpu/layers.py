@@ -81,7 +81,7 @@ class StreamedDense(Dense):
             return super().backward(d, saved, weights, sink, first)
         if isinstance(sink, SquaredGradientSink):  # of a sample the gradient is d xᵀ, its square d² x²ᵀ
             lower = d if first else torch.bmm(d, W)
-            dense.backward(d.square(), saved.square(), W, target, sink.keep, 1.0, need_input=False)
+            dense.backward(d.square(), saved.square(), W, target, sink.keep, sink.scale, need_input=False)
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return lower
