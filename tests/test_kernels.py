@@ -25,6 +25,7 @@ from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import ternary_kernel
+from turnout.parts.compression.codec.picks import largest, largest_with_kernels, largest_with_torch
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import projection_kernel
 from turnout.parts.substitution.random_projection import folded_at_once, signs
@@ -290,6 +291,10 @@ def test_ternary_messages_are_those_of_each_row_by_itself(place, keep):
     x[1], x[2, 30:] = x[1].round(), 0
     left = torch.nn.functional.pad(x, (0, 3)).to(place.device)[:, : x.shape[1]]
     coded = ternary_kernel.write(codec.form(slots), left) if place.swapped else codec.write(left, slots)
+    pick = largest_with_kernels if place.swapped else largest_with_torch
+    found, wanted = pick(x.to(place.device), codec.form(slots).pieces), largest(x, codec.form(slots).pieces)
+    assert torch.equal(found.there_CK.cpu(), wanted.there_CK)
+    assert torch.equal(found.column_CK.cpu()[wanted.there_CK], wanted.column_CK[wanted.there_CK])
     for i, message in enumerate(coded.rows()):
         own = x[i : i + 1].clone()
         alone = codec.write(own, slots)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.machine.compiler import at, function, pointer, whole
+from turnout.parts.compression.codec import picks_kernel
 from turnout.parts.compression.codec.pieces import Piece
 
 _CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
@@ -53,6 +54,8 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
     if not pieces or not len(x_CP):
         none_CK = torch.empty(len(x_CP), sum(p.keep for p in pieces), dtype=torch.int64, device=x_CP.device)
         return Picked(none_CK, none_CK.bool())
+    if picks_kernel.fits(x_CP, pieces):
+        return largest_with_kernels(x_CP, pieces)
     pick = function(SOURCE, "largest", ARGUMENTS, NUMBERS[x_CP.dtype]) if _in_c(x_CP) else None
     if pick is None:
         return largest_with_torch(x_CP, pieces)
@@ -65,12 +68,19 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
     return Picked(column_CK, there_CK)
 
 
+def largest_with_kernels(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
+    """The same in float32 on a GPU, which nobody waits for."""
+    chosen = picks_kernel.choose(x_CP, pieces)
+    there_CK = chosen.there(picks_kernel.tables(tuple(pieces), x_CP.device))
+    return Picked(torch.where(there_CK, chosen.column_CK, 0).long(), there_CK)
+
+
 def _in_c(x_CP: Tensor) -> bool:
     return x_CP.device.type == "cpu" and x_CP.dtype in NUMBERS and x_CP.stride(1) == 1
 
 
 def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
-    """The same on a GPU, or without a compiler."""
+    """The same in float64 on a GPU, or without a compiler."""
     step = len(x_CP) if x_CP.device.type == "cuda" else max(1, _CACHE // (x_CP.shape[1] * x_CP.element_size()))
     order_CK = torch.cat([_order(x_bP, pieces) for x_bP in x_CP.split(step)])
     return Picked(order_CK // 2, order_CK % 2 == 0)

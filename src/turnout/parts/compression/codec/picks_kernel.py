@@ -38,6 +38,10 @@ class Chosen:
     value_CK: Tensor
     count_CS: Tensor  # int32
 
+    def there(self, table: Tables) -> Tensor:
+        """Which entries are."""
+        return table.rank_K < self.count_CS.index_select(1, table.piece_K)
+
 
 @jit
 def _narrowed(histogram_ptr, at, S, k, passes):
@@ -136,6 +140,8 @@ class Tables:
 
     tile_T: Tensor  # piece, first column [T, 2]
     piece_S: Tensor  # first column, the one behind, entries kept, the first of them, first tile [S + 1, 5]
+    piece_K: Tensor  # the piece of each entry
+    rank_K: Tensor  # which entry of its piece
     tiles: int
 
 
@@ -149,8 +155,9 @@ def tables(of: tuple[Piece, ...], device: torch.device) -> Tables:
         tile += [(s, piece.start + BLOCK * i) for i in range(pieces(piece.size, BLOCK))]
         first += piece.keep
     rows.append((0, 0, 0, first, len(tile)))
-    tile_T, piece_S = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows))
-    return Tables(tile_T, piece_S, len(tile))
+    rank = [(s, i) for s, piece in enumerate(of) for i in range(piece.keep)]
+    tile_T, piece_S, rank_K = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows, rank))
+    return Tables(tile_T, piece_S, rank_K[:, 0].contiguous(), rank_K[:, 1].contiguous(), len(tile))
 
 
 def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:

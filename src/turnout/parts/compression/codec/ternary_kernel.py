@@ -134,11 +134,10 @@ def fits(x_CP: Tensor, form: Form) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _own(of: tuple[Piece, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Bits of a count and of a remainder of each piece [S, 2], and the piece of each entry [K]."""
-    bits = torch.tensor([(piece.keep.bit_length(), piece.golomb) for piece in of], dtype=torch.int32)
-    piece_K = torch.arange(len(of)).repeat_interleave(torch.tensor([piece.keep for piece in of]))
-    return bits.to(device), piece_K.to(torch.int32).to(device)
+def _bits(of: tuple[Piece, ...], device: torch.device) -> Tensor:
+    """Bits of a count and of a remainder of each piece [S, 2]."""
+    bits = [(piece.keep.bit_length(), piece.golomb) for piece in of]
+    return torch.tensor(bits, dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True)
@@ -170,20 +169,20 @@ def write(form: Form, x_CP: Tensor) -> Coded:
     """Encode rows; `x_CP` becomes what is left out of the messages. Lengths are on the GPU too."""
     chosen, room = picks_kernel.choose(x_CP, form.pieces), Room.of(form, x_CP)
     table = picks_kernel.tables(form.pieces, x_CP.device)
-    (own_S, piece_K), rows, S, K = _own(form.pieces, x_CP.device), len(x_CP), len(form.pieces), form.entries
+    own_S, rows, S, K = _bits(form.pieces, x_CP.device), len(x_CP), len(form.pieces), form.entries
     column, value, count, of = chosen.column_CK, chosen.value_CK, chosen.count_CS, table.piece_S
     words, block = room.word_CW.shape[1], power_of_two(S, 16, MOST_PIECES)
     grid = (pieces(K, BLOCK), rows)
     _means[S, rows](value, count, of, room.mean_CS, S, K, SUMMED, num_warps=WARPS)
     _heads[rows,](count, of, own_S, room.base_CS, room.word_CW, S, words, block, num_warps=WARPS)
     _send[grid](
-        x_CP, room.sent_CP, column, value, count, room.mean_CS, of, own_S, piece_K, room.width_CK, S, K,
+        x_CP, room.sent_CP, column, value, count, room.mean_CS, of, own_S, table.piece_K, room.width_CK, S, K,
         x_CP.stride(0), room.sent_CP.stride(0), BLOCK, num_warps=WARPS,
     )  # fmt: skip
     end_CK = room.width_CK.cumsum(1, dtype=torch.int32)
     widest = max(piece.golomb for piece in form.pieces)
     _entries[grid](
-        column, value, count, of, own_S, piece_K, room.base_CS, end_CK, room.word_CW, S, K, words, widest, BLOCK,
+        column, value, count, of, own_S, table.piece_K, room.base_CS, end_CK, room.word_CW, S, K, words, widest, BLOCK,
         num_warps=WARPS,
     )  # fmt: skip
     byte_CB = room.word_CW.view(torch.uint8)
