@@ -171,8 +171,12 @@ class ClientState:
 
 def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors:
     """A term's rows after those at some places have heard what was said."""
+    first = next(iter(mine.values()))
+    placed = {name: value.to(first.device) for name, value in said.items()}
+    if len(place) == len(first):  # everybody
+        new = term.hear(placed, mine)
+        return {name: new[name].to(value) if name in new else value for name, value in mine.items()}
     rows = {name: value[place.to(value.device)] for name, value in mine.items()}
-    placed = {name: value.to(next(iter(mine.values())).device) for name, value in said.items()}
     new = term.hear(placed, rows)
     return {n: v.index_copy(0, place.to(v.device), new[n].to(v)) if n in new else v for n, v in mine.items()}
 

@@ -192,7 +192,7 @@ class Elastic(Stateless):
         parts = {"U": up["u"], "V": up["v"], "Z": up["z"]}
         share = 1 / len(up["z"]) if self.reduce == "mean" else 1.0
         if "index" not in up:
-            return {name: value.sum(0) * share for name, value in parts.items()}
+            return {name: _summed(value, share) for name, value in parts.items()}
         index_N = up["index"].long().flatten()
         full = {n: up["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
         index_n = full["U"].nonzero().squeeze(1)
@@ -222,6 +222,13 @@ def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
 def _largest(down: Tensors) -> Tensor:
     """max U, 0 without any."""
     return down["U"].max() if _there(down) else down["U"].new_zeros(())
+
+
+def _summed(rows_CP: Tensor, share: float) -> Tensor:
+    """Σ rows times a share; on a GPU as a product, which is faster."""
+    if rows_CP.is_cuda:
+        return rows_CP.new_full((len(rows_CP),), share) @ rows_CP
+    return rows_CP.sum(0) * share
 
 
 def _there(down: Tensors) -> bool:
