@@ -281,9 +281,18 @@ class Chunk:
             at = standing(self, 0, everyone, self.flat_cP, self.states)
             up, mine = term.after(at, self.down.get(term.name, {}), self.mine.get(term.name, {}))
             for name, value in mine.items():
-                self.mine[term.name][name].copy_(value)
+                self._keep(term.name, name, value)
             for name, value in up.items():
                 self._send(term.name, name, value)
+
+    def _keep(self, term: str, name: str, value: Tensor) -> None:
+        """What a term keeps becomes the cohort's; where this chunk is everybody, a new tensor is that."""
+        kept = self.mine[term][name]
+        alike = value.shape == kept.shape and value.dtype == kept.dtype
+        if alike and len(value) == len(self.job.client_C) and self._new(value):
+            self.mine[term][name] = self.result.mine[term][name] = value
+        else:
+            kept.copy_(value)
 
     def _send(self, term: str, name: str, value: Tensor) -> None:
         """Write what a term sends into the cohort's tensor; where this chunk is everybody, a new tensor is that."""

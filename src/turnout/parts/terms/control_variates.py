@@ -74,7 +74,7 @@ class Scaffold(Stateless):
         if self.option == 1:
             new_cP = at.full_gradient(at.start_cP.expand_as(at.x_cP))
         else:
-            new_cP = mine["c"] - down["c"] + mean_step(at)
+            new_cP = plus_mean_step(mine["c"] - down["c"], at)
         return {"change": new_cP - mine["c"]}, {"c": new_cP}
 
     def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
@@ -133,7 +133,7 @@ class VRLSGD(Stateless):
         return mine["delta"], None
 
     def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        return {}, {"delta": mine["delta"] + mean_step(at)}
+        return {}, {"delta": plus_mean_step(mine["delta"], at)}
 
     def beside(self, arrived: Arrived) -> Tensor | float:
         """What the server moves the model by beside the sum of the updates, by local step."""
@@ -171,9 +171,9 @@ class FedGATE(VRLSGD):
         return 0.0
 
 
-def mean_step(at: At) -> Tensor:
-    """(w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
-    return (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+def plus_mean_step(to_cP: Tensor, at: At) -> Tensor:
+    """The same and (w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
+    return torch.addcdiv(to_cP, at.start_cP - at.x_cP, at.steps_c[:, None] * at.lr)
 
 
 def mean_reply(arrived: Arrived) -> Tensor:
