@@ -13,7 +13,7 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -160,8 +160,7 @@ def client_work(
     states = kept.sent(trained, layout, algorithm)
 
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
-    told = (states, *telling(algorithm, trained.up))
-    finite_R = trained.finite_C & kept.finite() & all_finite(told, like=trained.finite_C)
+    finite_R = still_finite(trained.finite_C, kept.to_rows(), states, *telling(algorithm, trained.up))
     bytes_R = message.bytes_C.cpu()
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": bytes_R + beside}
     report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
@@ -282,6 +281,15 @@ def weighed(
     return weight_C.clamp(max=algorithm.max_weight or float("inf")), old_P
 
 
+def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:
+    """Which of those whose updates are numbers have numbers throughout in what they keep and send beside them too."""
+    for rows in groups:
+        for value in rows.values():
+            if value.is_floating_point():
+                finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_R.device)
+    return finite_R
+
+
 def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]:
     """Of what each term sends, what has to be looked at to know that all of it are numbers.
 
@@ -290,13 +298,3 @@ def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]
     telltale = {term.name: vars(type(term)).get("telltale") for term in algorithm.terms}
     for term, rows in sums.items():
         yield {name: value for name, value in rows.items() if telltale[term] in (None, name)}
-
-
-def all_finite(sent: Iterable[Tensors], like: Tensor) -> Tensor:
-    """Which rows of what is sent beside the update are numbers throughout."""
-    finite_R = torch.ones_like(like)
-    for rows in sent:
-        for value in rows.values():
-            if value.is_floating_point():
-                finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1))
-    return finite_R
