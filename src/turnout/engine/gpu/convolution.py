@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from turnout.engine.gpu import few_channels
-from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, precision, splits, tl
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def _product(
     tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
 
 
-@jit
+@jit(do_not_specialize=("clients",))
 def _weight_gradient(
     x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b, ds_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
@@ -151,7 +150,7 @@ def _convolve(
 ) -> Tensor:  # fmt: skip
     (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
     lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
-    y = torch.empty([lengths[d] for d in order], dtype=x.dtype, device=x.device)
+    y = blank(x, *(lengths[d] for d in order))
     y = y.permute([order.index(d) for d in CHANNELS])
     if few_channels.pays(y):
         few_channels.product(x, W.transpose(1, 2) if turned else W, bias, y, padding, stride, turned)
@@ -196,7 +195,7 @@ def weight_gradient(
     parts = pieces(N, stretch)
     if by_sample:
         parts, stretch = B, N // B
-    g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
+    g = blank(x, parts, c, o, K)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import EXACT, jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import EXACT, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -81,7 +80,7 @@ def _product(
     tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
 
 
-@jit
+@jit(do_not_specialize=("clients",))
 def _weight_gradient(
     x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b, ds_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
@@ -137,7 +136,7 @@ def product(
     t = tile or (PRODUCT_OF_MANY if c * N >= MANY else PRODUCT)
     block, size = power_of_two(o, 4, t.outputs), 32 * t.warps * t.each
     groups = pieces(o, block)
-    w_iTo = torch.empty(c, i, kernel[0] * kernel[1], groups * block, dtype=x.dtype, device=x.device)
+    w_iTo = blank(x, c, i, kernel[0] * kernel[1], groups * block)
     w_iTo[..., :o].copy_(W.flatten(3).permute(0, 2, 3, 1))
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, size), groups, c](
@@ -158,7 +157,7 @@ def weight_gradient(
     programs = i * pieces(o, block)
     stretch = pieces(pieces(N, splits(programs * c, N, least, wanted=1056)), size) * size
     stretch = oh * ow if by_sample else stretch
-    g = torch.empty(pieces(N, stretch), c, o, K, dtype=x.dtype, device=x.device)
+    g = blank(x, pieces(N, stretch), c, o, K)
     _weight_gradient[programs, len(g), c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, oh, ow, *kernel, *padding, *stride, max(padding) > 0, int(bias), block, size,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.gpu.pixels import by_pixel
-from turnout.machine.triton_tools import jit, pieces, power_of_two, tl
+from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, tl
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
@@ -101,8 +101,8 @@ def pool_pixels(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """`pool` of [c, i, B, h, w] that lies pixel by pixel."""
     x, (c, i, B, h, w) = by_pixel(x), x.shape
     shape = (c, B, i, h // kernel[0], w // kernel[1])
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    which = torch.empty(shape, dtype=torch.uint8, device=x.device)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     grid, blocks = _pixel_grid(shape)
     _pool_pixels[grid](x, y, which, i, h, w, *shape[3:], *kernel, *blocks, num_warps=WARPS)
     return y.transpose(1, 2), which.transpose(1, 2)
@@ -113,7 +113,7 @@ def unpool_pixels(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple
     d, which = d.transpose(1, 2).contiguous(), which.transpose(1, 2)
     (c, B, i, oh, ow), (h, w) = d.shape, size
     covered = oh * kernel[0] == h and ow * kernel[1] == w
-    dx = (torch.empty if covered else torch.zeros)(c, B, h, w, i, dtype=d.dtype, device=d.device)
+    dx = blank(d, c, B, h, w, i) if covered else d.new_zeros(c, B, h, w, i)
     grid, blocks = _pixel_grid(d.shape)
     _unpool_pixels[grid](d, which, dx, i, h, w, oh, ow, *kernel, *blocks, num_warps=WARPS)
     return dx.permute(0, 4, 1, 2, 3)
@@ -133,8 +133,8 @@ def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
         return y.transpose(1, 2), which.transpose(1, 2)
     x, (h, w) = x.contiguous(), x.shape[-2:]
     shape = (*x.shape[:-2], h // kernel[0], w // kernel[1])
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    which = torch.empty(shape, dtype=torch.uint8, device=x.device)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     total = y.numel()
     _pool[pieces(total, BLOCK),](
         x, y, which, total, h, w, *shape[-2:], *kernel, x.numel() >= WIDE_FROM, BLOCK, num_warps=WARPS
@@ -146,7 +146,7 @@ def unpool(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple[int, i
     """The gradient of `pool`'s input, of the given size (h, w), from the gradient of its output."""
     if _by_sample(which):
         return unpool(d.transpose(1, 2), which.transpose(1, 2), kernel, size).transpose(1, 2)
-    dx = torch.empty(*d.shape[:-2], *size, dtype=d.dtype, device=d.device)
+    dx = blank(d, *d.shape[:-2], *size)
     total = dx.numel()
     _unpool[pieces(total, BLOCK),](
         d.contiguous(), which, dx, total, *size, *which.shape[-2:], *kernel, total >= WIDE_FROM, BLOCK, num_warps=WARPS
