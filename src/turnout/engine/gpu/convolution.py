@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from turnout.engine.gpu import few_channels
+from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
 from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, precision, splits, tl
 
 
@@ -46,12 +47,9 @@ def _product(
     TURNED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, SWAP: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    c = tl.program_id(2).to(tl.int64)
-    place = n % (OH * OW)
-    row, column = place // OW * SH - PH, place % OW * SW - PW
-    x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :]
+    n, o, c = own_outputs(BLOCK_N, BLOCK_O)
+    image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+    x_at = x_ptr + c * xs_c + (image * xs_b + row * xs_h + column * xs_w)[None, :]
     w_at = w_ptr + c * ws_c + (o * ws_o)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_O), tl.float32) if SWAP else tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
     for start in range(0, I * KH * KW, BLOCK_K):
@@ -72,10 +70,7 @@ def _product(
             total = tl.dot(w, x, total, input_precision=PRECISION)
     if SWAP:
         total = tl.trans(total)
-    if BIAS:
-        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place * ys_p)[None, :]
-    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
+    store_outputs(total, b_ptr, y_ptr, c, o, n, image, place, N, bs_c, ys_c, ys_o, ys_b, ys_p, O, BIAS)
 
 
 @jit(do_not_specialize=("clients",))
@@ -100,17 +95,16 @@ def _weight_gradient(
     last = tl.minimum(first + stretch, N)
     for start in range(first, last, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
-        place = n % (OH * OW)
-        row, column = place // OW * SH - PH, place % OW * SW - PW
+        image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
         real = (k < K)[:, None] & (n < last)[None, :]
         if PAD:
             r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
             real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
-        x = tl.load(x_at + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
+        x = tl.load(x_at + (image * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
         d_real = (o < O)[:, None] & (n < last)[None, :]
-        d = tl.load(d_at + (n // (OH * OW) * ds_b + place * ds_p)[None, :], mask=d_real, other=0.0)
+        d = tl.load(d_at + (image * ds_b + place * ds_p)[None, :], mask=d_real, other=0.0)
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
     tl.store(g_at, total, mask=(o < O)[:, None] & (k < K + BIAS)[None, :])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
 from turnout.machine.triton_tools import EXACT, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
@@ -56,12 +57,9 @@ def _product(
     PAD: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     ACROSS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    c = tl.program_id(2).to(tl.int64)
-    place = n % (OH * OW)
-    row, column = place // OW * SH - PH, place % OW * SW - PW
-    x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)
+    n, o, c = own_outputs(BLOCK_N, BLOCK_O)
+    image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+    x_at = x_ptr + c * xs_c + (image * xs_b + row * xs_h + column * xs_w)
     w_at = w_ptr + c * (I * KH * KW * ACROSS) + o
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
     for i in range(I):
@@ -74,10 +72,7 @@ def _product(
             entry = KH * KW - 1 - tap if TURNED else tap
             w = tl.load(w_at + (i * (KH * KW) + entry) * ACROSS)
             total += w[:, None] * x[None, :]
-    if BIAS:
-        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place * ys_p)[None, :]
-    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
+    store_outputs(total, b_ptr, y_ptr, c, o, n, image, place, N, bs_c, ys_c, ys_o, ys_b, ys_p, O, BIAS)
 
 
 @jit(do_not_specialize=("clients",))
@@ -100,9 +95,8 @@ def _weight_gradient(
             totals = totals + (tl.zeros((BLOCK_O, BLOCK_N), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
         for start in range(first, last, BLOCK_N):
             n = start + tl.arange(0, BLOCK_N)
-            image, place = n // (OH * OW), n % (OH * OW)
-            row, column = place // OW * SH - PH + down, place % OW * SW - PW
-            real = n < last
+            image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+            row, real = row + down, n < last
             d = tl.load(d_at + (image * ds_b + place * ds_p)[None, :], mask=(o < O)[:, None] & real[None, :], other=0.0)
             if PAD:
                 real = real & (row >= 0) & (row < H)

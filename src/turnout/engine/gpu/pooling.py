@@ -22,21 +22,36 @@ WIDE_FROM = 2**31 - BLOCK  # from so many numbers on, indices need 64 bits, whos
 
 
 @jit
+def _entries(WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's entries of the whole tensor."""
+    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
+    return first * BLOCK + tl.arange(0, BLOCK)
+
+
+@jit
+def _store_largest(at, real, y_at, which_at, down, right, KH: tl.constexpr, KW: tl.constexpr):
+    """Of windows that begin at `at`, with rows and columns so far apart: the largest entry, and its number.
+
+    As in torch: of equal entries the first, and NaN wins.
+    """
+    best = tl.load(at, mask=real, other=0.0)
+    which = tl.zeros(best.shape, tl.int32)
+    for tap in tl.static_range(1, KH * KW):
+        x = tl.load(at + (tap // KW * down + tap % KW * right), mask=real, other=0.0)
+        better = (x > best) | (x != x)
+        best, which = tl.where(better, x, best), tl.where(better, tap, which)
+    tl.store(y_at, best, mask=real)
+    tl.store(which_at, which.to(tl.uint8), mask=real)
+
+
+@jit
 def _pool(
     x_ptr, y_ptr, which_ptr, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
-    n = first * BLOCK + tl.arange(0, BLOCK)
+    n = _entries(WIDE, BLOCK)
     at = x_ptr + n // (OH * OW) * (H * W) + n // OW % OH * (KH * W) + n % OW * KW
-    best = tl.load(at, mask=n < total, other=0.0)
-    which = tl.zeros((BLOCK,), tl.int32)
-    for tap in tl.static_range(1, KH * KW):
-        x = tl.load(at + tap // KW * W + tap % KW, mask=n < total, other=0.0)
-        better = (x > best) | (x != x)  # as in torch: of equal entries the first, and NaN wins
-        best, which = tl.where(better, x, best), tl.where(better, tap, which)
-    tl.store(y_ptr + n, best, mask=n < total)
-    tl.store(which_ptr + n, which.to(tl.uint8), mask=n < total)
+    _store_largest(at, n < total, y_ptr + n, which_ptr + n, W, 1, KH, KW)
 
 
 @jit
@@ -44,8 +59,7 @@ def _unpool(
     d_ptr, which_ptr, dx_ptr, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
-    n = first * BLOCK + tl.arange(0, BLOCK)
+    n = _entries(WIDE, BLOCK)
     row, column = n // W % H, n % W
     covered = (n < total) & (row < OH * KH) & (column < OW * KW)
     at = n // (H * W) * (OH * OW) + row // KH * OW + column // KW
@@ -73,15 +87,7 @@ def _pool_pixels(
     KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
     real, corner, to = _window(I, H, W, OH, OW, KH, KW, BLOCK_P, BLOCK_I)
-    at = x_ptr + corner
-    best = tl.load(at, mask=real, other=0.0)
-    which = tl.zeros((BLOCK_P, BLOCK_I), tl.int32)
-    for tap in tl.static_range(1, KH * KW):
-        x = tl.load(at + (tap // KW * W + tap % KW) * I, mask=real, other=0.0)
-        better = (x > best) | (x != x)
-        best, which = tl.where(better, x, best), tl.where(better, tap, which)
-    tl.store(y_ptr + to, best, mask=real)
-    tl.store(which_ptr + to, which.to(tl.uint8), mask=real)
+    _store_largest(x_ptr + corner, real, y_ptr + to, which_ptr + to, W * I, I, KH, KW)
 
 
 @jit
