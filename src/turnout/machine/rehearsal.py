@@ -2,7 +2,7 @@
 
 Triton compiles a kernel when it is first launched, and whoever launched it waits: dozens of kernels come one after
 another on a single core. In a rehearsal launches only hand kernels to be compiled to a few threads (compiling needs
-Python's lock for less than a tenth of its time), and what they would have written is zeros. What is on disk already is
+Python's lock for about a tenth of its time), and what they would have written is zeros. What is on disk already is
 loaded in the same way. Nothing depends on a rehearsal: what it missed is compiled when it is needed.
 """
 
