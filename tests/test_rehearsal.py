@@ -181,10 +181,11 @@ def compiled_kernels() -> int:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [None, Vmapped], ids=["by hand", "vmap"])
-def test_what_was_rehearsed_is_compiled(kind, device):
+def test_what_was_rehearsed_is_compiled(kind, device, monkeypatch):
     """On a GPU with Triton; elsewhere there are no kernels, and the work is the same."""
     results = []
     for side_by_side in (False, True):
+        monkeypatch.setattr(rehearsal, "SIDE_BY_SIDE", side_by_side)
         trainer, job = prepared(pictures(), kind, 5, 1, device)
         trainer.network.module.float()
         start_P, x = job.start_P.float(), job.samples.x.float()

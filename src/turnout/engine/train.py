@@ -102,7 +102,11 @@ class Trainer:
         rows, batches = next(self._pieces(job, self._chunk(job)))
         own, twin = job.first_step(rows), self.gradients.twin()
         result = _blank(own, self._room(job)[rows], self.network.layout.slots)
-        Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
+        try:
+            Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
+        finally:  # what it holds is large, and an engine's parts may know one another, so that it is not freed at once
+            if twin.graphs is not None:
+                twin.graphs.forget()
 
     def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
         """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
