@@ -18,7 +18,7 @@ BLOCK = 1024  # numbers per program
 WARPS = 4
 
 
-@jit(do_not_specialize=("key_s",))
+@jit(do_not_specialize=("key_ptr", "key_s"))
 def _drop(
     x_ptr, key_ptr, y_ptr, N, xs_c, xs_0, xs_1, ys_c, ys_0, ys_1, key_s, at_0, at_1, at_2, least, gain,
     INNER: tl.constexpr, L: tl.constexpr,
