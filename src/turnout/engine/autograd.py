@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from turnout.engine.gpu.graphs import GraphCache
 from turnout.engine.losses import shares
 from turnout.engine.network import Network
 from turnout.engine.own_kernels import ForClients
+from turnout.machine.rehearsal import rehearse
 from turnout.types import Tensors
 
 ROOM = {"cpu": 16 << 20, "cuda": 1 << 30}  # bytes of per-sample gradients held at once, under vmap
@@ -42,6 +44,7 @@ class Vmapped:
                 module.flatten_parameters = _as_they_are  # type: ignore[method-assign]
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
         self._cudnn = not network.has_batch_statistics(channels=1)  # under vmap cuDNN refuses BatchNorm of one channel
+        self._rehearsed = False
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
         output = functional_call(self.network.module, {**weights, **states}, (x,))
@@ -106,6 +109,12 @@ class Vmapped:
         return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        if x.is_cuda and not self._rehearsed:
+            rehearse(partial(self._outputs, flat_cP, states, x))
+            self._rehearsed = True
+        return self._outputs(flat_cP, states, x)
+
+    def _outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         module = self.network.module.eval()
         weights = self.network.layout.views(flat_cP)
         with _cudnn(self._cudnn), ForClients():

@@ -10,6 +10,7 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -18,12 +19,13 @@ from torch import Tensor
 from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained
+from turnout.engine.job import Job, Trained, captures
 from turnout.engine.native.steps import NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
 from turnout.machine.clock import stage
+from turnout.machine.rehearsal import rehearse
 from turnout.machine.transfer import to_device
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
@@ -55,6 +57,7 @@ class Trainer:
         self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
         self.native = native
         self._matrix: Tensor | None = None
+        self._rehearsed = False
 
     @property
     def gradients(self) -> Gradients:
@@ -79,6 +82,9 @@ class Trainer:
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         with stage("local training"):
+            if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
+                rehearse(partial(self.first_step, job))
+                self._rehearsed = True
             result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
 
             def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
@@ -86,6 +92,21 @@ class Trainer:
 
             self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
         return result
+
+    def first_step(self, job: Job) -> None:
+        """The first step of the first chunk, without a trace: on a GPU it is rehearsed, so that its kernels compile
+        side by side. Only where every part says that its step depends on tensors alone, so that it may be repeated.
+        """
+        if self.gradients.graphs is None or not captures(job):
+            return
+        rows, batches = next(self._pieces(job, self._chunk(job)))
+        own, twin = job.first_step(rows), self.gradients.twin()
+        result = _blank(own, self._room(job)[rows], self.network.layout.slots)
+        try:
+            Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
+        finally:  # what it holds is large, and an engine's parts may know one another, so that it is not freed at once
+            if twin.graphs is not None:
+                twin.graphs.forget()
 
     def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
         """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds

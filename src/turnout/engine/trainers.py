@@ -24,6 +24,7 @@ from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
 from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.machine.memory import keep_freed_memory
+from turnout.machine.rehearsal import without_kernels
 from turnout.machine.threads import cores
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
@@ -211,7 +212,8 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
     try:
-        gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
+        with without_kernels():  # for two clients other ones would be compiled than for a cohort
+            gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0][:160]
         warnings.warn(

@@ -9,6 +9,7 @@ threads.py   cores, and an ordered, bounded thread-pool map
 clock.py     seconds by stage of the work
 memory.py    free memory, and memory that is kept for the next round
 transfer.py  copies to a GPU that nobody waits for; triton_tools.py: Triton if it is installed
+rehearsal.py Triton's kernels compiled side by side
 cache.py     the user's cache folder
 script.py    processes that do not run the user's script again
 optional.py  libraries that only some features need

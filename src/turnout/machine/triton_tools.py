@@ -1,11 +1,14 @@
 """Triton if it is installed, and helpers for its kernels.
 
-Without Triton the kernel modules can still be imported; `gpu.layers.supports` is False, so no kernel is run.
+Without Triton the kernel modules can still be imported; `gpu.layers.supports` is False, so no kernel is run. Where
+launches are rehearsed (machine/rehearsal.py) kernels are compiled or passed over, but not run.
 """
 
 from __future__ import annotations
 
 import importlib
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,16 +17,34 @@ from torch import Tensor
 FAST = "tf32"  # if torch's own matrix products may round to TF32
 EXACT = "ieee"  # if they may not ("tf32x3" would be close to float32, on the tensor cores)
 
+RUN, COMPILE, SKIP = "run", "compile", "skip"
+launches: ContextVar[str] = ContextVar("launches", default=RUN)  # what becomes of a kernel that is launched
+
 try:
     triton: Any = importlib.import_module("triton")
     tl: Any = importlib.import_module("triton.language")
-    jit: Any = triton.jit
+
+    class Kernel(triton.JITFunction):
+        """A kernel that is run, or only compiled, or passed over, as `launches` says."""
+
+        def run(self, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            wanted = launches.get()
+            if wanted == SKIP:
+                return None
+            return super().run(*args, grid=grid, warmup=warmup or wanted == COMPILE, **options)
+
 except ImportError:
     triton = tl = None
 
-    def jit(kernel: Any) -> Any:
-        """Stands in for triton.jit; the kernel is never run."""
-        return kernel
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Instead of `triton.jit`, with the same options. Without Triton the kernel is never run."""
+    if function is None:
+        return partial(jit, **options)
+    if triton is None:
+        return function
+    made = triton.jit(function, **options)
+    return Kernel(function, **options) if isinstance(made, triton.JITFunction) else made  # else it is interpreted
 
 
 def installed() -> bool:
@@ -60,6 +81,14 @@ def splits(programs: int, length: int, least: int, wanted: int = 528) -> int:
     (3, 11, 1)
     """
     return max(1, min(pieces(wanted, programs), length // least))
+
+
+def blank(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Room for what a kernel writes, beside another tensor (without a shape: in its order); zeros where none is run."""
+    runs = launches.get() == RUN
+    if not shape:
+        return torch.empty_like(like) if runs else torch.zeros_like(like)
+    return (torch.empty if runs else torch.zeros)(shape, dtype=dtype or like.dtype, device=like.device)
 
 
 def rows_contiguous(x: Tensor) -> Tensor:

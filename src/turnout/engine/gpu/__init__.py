@@ -2,6 +2,7 @@
 
 layers.py         the layers that have kernels, swapped in by engine/backprop.py: read this first
 convolution.py    kernels: convolutions, each client with its own weights
+positions.py      what they share with few_channels.py
 few_channels.py   the same for few output channels in full float32
 pixels.py         the same for pictures that lie pixel by pixel, which is faster
 dense.py          kernels: large dense layers on small batches

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from turnout.engine.gpu import few_channels
-from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
+from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, precision, splits, tl
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,9 @@ def _product(
     TURNED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, SWAP: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    c = tl.program_id(2).to(tl.int64)
-    place = n % (OH * OW)
-    row, column = place // OW * SH - PH, place % OW * SW - PW
-    x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :]
+    n, o, c = own_outputs(BLOCK_N, BLOCK_O)
+    image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+    x_at = x_ptr + c * xs_c + (image * xs_b + row * xs_h + column * xs_w)[None, :]
     w_at = w_ptr + c * ws_c + (o * ws_o)[:, None]
     total = tl.zeros((BLOCK_N, BLOCK_O), tl.float32) if SWAP else tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
     for start in range(0, I * KH * KW, BLOCK_K):
@@ -73,13 +70,10 @@ def _product(
             total = tl.dot(w, x, total, input_precision=PRECISION)
     if SWAP:
         total = tl.trans(total)
-    if BIAS:
-        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place * ys_p)[None, :]
-    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
+    store_outputs(total, b_ptr, y_ptr, c, o, n, image, place, N, bs_c, ys_c, ys_o, ys_b, ys_p, O, BIAS)
 
 
-@jit
+@jit(do_not_specialize=("clients",))
 def _weight_gradient(
     x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b, ds_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
@@ -101,17 +95,16 @@ def _weight_gradient(
     last = tl.minimum(first + stretch, N)
     for start in range(first, last, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
-        place = n % (OH * OW)
-        row, column = place // OW * SH - PH, place % OW * SW - PW
+        image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
         real = (k < K)[:, None] & (n < last)[None, :]
         if PAD:
             r, q = row[None, :] + down[:, None], column[None, :] + right[:, None]
             real = real & (r >= 0) & (r < H) & (q >= 0) & (q < W)
-        x = tl.load(x_at + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
+        x = tl.load(x_at + (image * xs_b + row * xs_h + column * xs_w)[None, :], mask=real, other=0.0)
         if BIAS:
             x = tl.where((k == K)[:, None], 1.0, x)
         d_real = (o < O)[:, None] & (n < last)[None, :]
-        d = tl.load(d_at + (n // (OH * OW) * ds_b + place * ds_p)[None, :], mask=d_real, other=0.0)
+        d = tl.load(d_at + (image * ds_b + place * ds_p)[None, :], mask=d_real, other=0.0)
         total = tl.dot(d, tl.trans(x), total, input_precision=PRECISION)
     g_at = g_ptr + ((tl.program_id(1) * clients + c) * O + o[:, None]) * (K + BIAS) + k[None, :]
     tl.store(g_at, total, mask=(o < O)[:, None] & (k < K + BIAS)[None, :])
@@ -151,7 +144,7 @@ def _convolve(
 ) -> Tensor:  # fmt: skip
     (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
     lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
-    y = torch.empty([lengths[d] for d in order], dtype=x.dtype, device=x.device)
+    y = blank(x, *(lengths[d] for d in order))
     y = y.permute([order.index(d) for d in CHANNELS])
     if few_channels.pays(y):
         few_channels.product(x, W.transpose(1, 2) if turned else W, bias, y, padding, stride, turned)
@@ -196,7 +189,7 @@ def weight_gradient(
     parts = pieces(N, stretch)
     if by_sample:
         parts, stretch = B, N // B
-    g = torch.empty(parts, c, o, K, dtype=x.dtype, device=x.device)
+    g = blank(x, parts, c, o, K)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,

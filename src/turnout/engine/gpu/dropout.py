@@ -9,17 +9,16 @@ Shape letters: c clients of a chunk, i channels, B batch, L positions of an imag
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import jit, pieces, tl
+from turnout.machine.triton_tools import blank, jit, pieces, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
 
 
-@jit
+@jit(do_not_specialize=("key_ptr", "key_s"))
 def _drop(
     x_ptr, key_ptr, y_ptr, N, xs_c, xs_0, xs_1, ys_c, ys_0, ys_1, key_s, at_0, at_1, at_2, least, gain,
     INNER: tl.constexpr, L: tl.constexpr,
@@ -45,11 +44,11 @@ def drop(x: Tensor, key_c: Tensor, p: float, whole_channels: bool) -> Tensor:
         i, B, L = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]
         at = (1, i, 0) if whole_channels else (L, i * L, 1)
         x = x if x.stride(4) == 1 and x.stride(3) == x.shape[4] else x.contiguous()
-        y = torch.empty_like(x)
+        y = blank(x)
         strides = (*x.stride()[:3], *y.stride()[:3])
     else:
         x, B, L, at = x.contiguous(), 1, N, (0, 0, 1)
-        y = torch.empty_like(x)
+        y = blank(x)
         strides = (N, 0, 0, N, 0, 0)
     _drop[pieces(N, BLOCK), c](
         x, key_c, y, N, *strides, key_c.stride(0), *at, int(p * 2**31), 1 / (1 - p),

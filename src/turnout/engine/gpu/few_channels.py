@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import EXACT, jit, pieces, power_of_two, precision, splits, tl
+from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
+from turnout.machine.triton_tools import EXACT, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -57,12 +57,9 @@ def _product(
     PAD: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
     ACROSS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    c = tl.program_id(2).to(tl.int64)
-    place = n % (OH * OW)
-    row, column = place // OW * SH - PH, place % OW * SW - PW
-    x_at = x_ptr + c * xs_c + (n // (OH * OW) * xs_b + row * xs_h + column * xs_w)
+    n, o, c = own_outputs(BLOCK_N, BLOCK_O)
+    image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+    x_at = x_ptr + c * xs_c + (image * xs_b + row * xs_h + column * xs_w)
     w_at = w_ptr + c * (I * KH * KW * ACROSS) + o
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
     for i in range(I):
@@ -75,13 +72,10 @@ def _product(
             entry = KH * KW - 1 - tap if TURNED else tap
             w = tl.load(w_at + (i * (KH * KW) + entry) * ACROSS)
             total += w[:, None] * x[None, :]
-    if BIAS:
-        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
-    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (n // (OH * OW) * ys_b + place * ys_p)[None, :]
-    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
+    store_outputs(total, b_ptr, y_ptr, c, o, n, image, place, N, bs_c, ys_c, ys_o, ys_b, ys_p, O, BIAS)
 
 
-@jit
+@jit(do_not_specialize=("clients",))
 def _weight_gradient(
     x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, xs_i, xs_b, xs_h, xs_w, ds_c, ds_o, ds_b, ds_p,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
@@ -101,9 +95,8 @@ def _weight_gradient(
             totals = totals + (tl.zeros((BLOCK_O, BLOCK_N), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
         for start in range(first, last, BLOCK_N):
             n = start + tl.arange(0, BLOCK_N)
-            image, place = n // (OH * OW), n % (OH * OW)
-            row, column = place // OW * SH - PH + down, place % OW * SW - PW
-            real = n < last
+            image, place, row, column = patch_corners(n, OH, OW, PH, PW, SH, SW)
+            row, real = row + down, n < last
             d = tl.load(d_at + (image * ds_b + place * ds_p)[None, :], mask=(o < O)[:, None] & real[None, :], other=0.0)
             if PAD:
                 real = real & (row >= 0) & (row < H)
@@ -137,7 +130,7 @@ def product(
     t = tile or (PRODUCT_OF_MANY if c * N >= MANY else PRODUCT)
     block, size = power_of_two(o, 4, t.outputs), 32 * t.warps * t.each
     groups = pieces(o, block)
-    w_iTo = torch.empty(c, i, kernel[0] * kernel[1], groups * block, dtype=x.dtype, device=x.device)
+    w_iTo = blank(x, c, i, kernel[0] * kernel[1], groups * block)
     w_iTo[..., :o].copy_(W.flatten(3).permute(0, 2, 3, 1))
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, size), groups, c](
@@ -158,7 +151,7 @@ def weight_gradient(
     programs = i * pieces(o, block)
     stretch = pieces(pieces(N, splits(programs * c, N, least, wanted=1056)), size) * size
     stretch = oh * ow if by_sample else stretch
-    g = torch.empty(pieces(N, stretch), c, o, K, dtype=x.dtype, device=x.device)
+    g = blank(x, pieces(N, stretch), c, o, K)
     _weight_gradient[programs, len(g), c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, oh, ow, *kernel, *padding, *stride, max(padding) > 0, int(bias), block, size,

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import EXACT, FAST, jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import EXACT, FAST, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -74,7 +73,7 @@ def _product(
     tl.store(y_ptr + c * ys_c + n[:, None] * O + o[None, :], total, mask=(n < N)[:, None] & (o < O)[None, :])
 
 
-@jit
+@jit(do_not_specialize=("clients",))
 def _weight_gradient(
     x_ptr, d_ptr, g_ptr, N, clients, stretch, xs_c, ds_c,
     I: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,  # noqa: E741
@@ -139,7 +138,7 @@ def _convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, size: Pa
     """With W as [c, o, kh, kw, i]; `turned` by 180°."""
     x, t = by_pixel(x), PRODUCT
     (c, i, B, h, w), o, kernel = x.shape, W.shape[1], W.shape[2:4]
-    y = torch.empty(c, B, *size, o, dtype=x.dtype, device=x.device)
+    y = blank(x, c, B, *size, o)
     N, block = B * size[0] * size[1], power_of_two(o, 16, 128)
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, t.positions), pieces(o, block), c](
@@ -163,7 +162,7 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: 
     stretch = pieces(pieces(N, splits(tiles * c, N, SPLIT_FROM)), t.positions) * t.positions
     stretch = oh * ow if squared else stretch
     parts = pieces(N, stretch)
-    g = torch.empty(parts, c, o, K + 1, dtype=x.dtype, device=x.device)
+    g = blank(x, parts, c, o, K + 1)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, x.stride(0), d.stride(0),
         i, h, w, o, oh, ow, *kernel, *padding, max(padding) > 0, precision(),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.gpu.pixels import by_pixel
-from turnout.machine.triton_tools import jit, pieces, power_of_two, tl
+from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, tl
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
@@ -22,21 +22,36 @@ WIDE_FROM = 2**31 - BLOCK  # from so many numbers on, indices need 64 bits, whos
 
 
 @jit
+def _entries(WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's entries of the whole tensor."""
+    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
+    return first * BLOCK + tl.arange(0, BLOCK)
+
+
+@jit
+def _store_largest(at, real, y_at, which_at, down, right, KH: tl.constexpr, KW: tl.constexpr):
+    """Of windows that begin at `at`, with rows and columns so far apart: the largest entry, and its number.
+
+    As in torch: of equal entries the first, and NaN wins.
+    """
+    best = tl.load(at, mask=real, other=0.0)
+    which = tl.zeros(best.shape, tl.int32)
+    for tap in tl.static_range(1, KH * KW):
+        x = tl.load(at + (tap // KW * down + tap % KW * right), mask=real, other=0.0)
+        better = (x > best) | (x != x)
+        best, which = tl.where(better, x, best), tl.where(better, tap, which)
+    tl.store(y_at, best, mask=real)
+    tl.store(which_at, which.to(tl.uint8), mask=real)
+
+
+@jit
 def _pool(
     x_ptr, y_ptr, which_ptr, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
-    n = first * BLOCK + tl.arange(0, BLOCK)
+    n = _entries(WIDE, BLOCK)
     at = x_ptr + n // (OH * OW) * (H * W) + n // OW % OH * (KH * W) + n % OW * KW
-    best = tl.load(at, mask=n < total, other=0.0)
-    which = tl.zeros((BLOCK,), tl.int32)
-    for tap in tl.static_range(1, KH * KW):
-        x = tl.load(at + tap // KW * W + tap % KW, mask=n < total, other=0.0)
-        better = (x > best) | (x != x)  # as in torch: of equal entries the first, and NaN wins
-        best, which = tl.where(better, x, best), tl.where(better, tap, which)
-    tl.store(y_ptr + n, best, mask=n < total)
-    tl.store(which_ptr + n, which.to(tl.uint8), mask=n < total)
+    _store_largest(at, n < total, y_ptr + n, which_ptr + n, W, 1, KH, KW)
 
 
 @jit
@@ -44,8 +59,7 @@ def _unpool(
     d_ptr, which_ptr, dx_ptr, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
-    n = first * BLOCK + tl.arange(0, BLOCK)
+    n = _entries(WIDE, BLOCK)
     row, column = n // W % H, n % W
     covered = (n < total) & (row < OH * KH) & (column < OW * KW)
     at = n // (H * W) * (OH * OW) + row // KH * OW + column // KW
@@ -73,15 +87,7 @@ def _pool_pixels(
     KH: tl.constexpr, KW: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
     real, corner, to = _window(I, H, W, OH, OW, KH, KW, BLOCK_P, BLOCK_I)
-    at = x_ptr + corner
-    best = tl.load(at, mask=real, other=0.0)
-    which = tl.zeros((BLOCK_P, BLOCK_I), tl.int32)
-    for tap in tl.static_range(1, KH * KW):
-        x = tl.load(at + (tap // KW * W + tap % KW) * I, mask=real, other=0.0)
-        better = (x > best) | (x != x)
-        best, which = tl.where(better, x, best), tl.where(better, tap, which)
-    tl.store(y_ptr + to, best, mask=real)
-    tl.store(which_ptr + to, which.to(tl.uint8), mask=real)
+    _store_largest(x_ptr + corner, real, y_ptr + to, which_ptr + to, W * I, I, KH, KW)
 
 
 @jit
@@ -101,8 +107,8 @@ def pool_pixels(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """`pool` of [c, i, B, h, w] that lies pixel by pixel."""
     x, (c, i, B, h, w) = by_pixel(x), x.shape
     shape = (c, B, i, h // kernel[0], w // kernel[1])
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    which = torch.empty(shape, dtype=torch.uint8, device=x.device)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     grid, blocks = _pixel_grid(shape)
     _pool_pixels[grid](x, y, which, i, h, w, *shape[3:], *kernel, *blocks, num_warps=WARPS)
     return y.transpose(1, 2), which.transpose(1, 2)
@@ -113,7 +119,7 @@ def unpool_pixels(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple
     d, which = d.transpose(1, 2).contiguous(), which.transpose(1, 2)
     (c, B, i, oh, ow), (h, w) = d.shape, size
     covered = oh * kernel[0] == h and ow * kernel[1] == w
-    dx = (torch.empty if covered else torch.zeros)(c, B, h, w, i, dtype=d.dtype, device=d.device)
+    dx = blank(d, c, B, h, w, i) if covered else d.new_zeros(c, B, h, w, i)
     grid, blocks = _pixel_grid(d.shape)
     _unpool_pixels[grid](d, which, dx, i, h, w, oh, ow, *kernel, *blocks, num_warps=WARPS)
     return dx.permute(0, 4, 1, 2, 3)
@@ -133,8 +139,8 @@ def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
         return y.transpose(1, 2), which.transpose(1, 2)
     x, (h, w) = x.contiguous(), x.shape[-2:]
     shape = (*x.shape[:-2], h // kernel[0], w // kernel[1])
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    which = torch.empty(shape, dtype=torch.uint8, device=x.device)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     total = y.numel()
     _pool[pieces(total, BLOCK),](
         x, y, which, total, h, w, *shape[-2:], *kernel, x.numel() >= WIDE_FROM, BLOCK, num_warps=WARPS
@@ -146,7 +152,7 @@ def unpool(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple[int, i
     """The gradient of `pool`'s input, of the given size (h, w), from the gradient of its output."""
     if _by_sample(which):
         return unpool(d.transpose(1, 2), which.transpose(1, 2), kernel, size).transpose(1, 2)
-    dx = torch.empty(*d.shape[:-2], *size, dtype=d.dtype, device=d.device)
+    dx = blank(d, *d.shape[:-2], *size)
     total = dx.numel()
     _unpool[pieces(total, BLOCK),](
         d.contiguous(), which, dx, total, *size, *which.shape[-2:], *kernel, total >= WIDE_FROM, BLOCK, num_warps=WARPS
