@@ -1,0 +1,147 @@
+"""The LSTM of many clients against ordinary autograd, on every implementation there is: the plain form always, on a
+machine with a GPU and Triton also the kernels of engine/gpu/recurrence.py, and where Triton interprets its kernels
+(TRITON_INTERPRET=1) on a CPU as well. The kernels round products as TF32 does.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from test_recurrent import Text
+from turnout.engine import recurrent
+from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.batches import Batch
+from turnout.engine.gpu import recurrence
+from turnout.engine.network import Network
+from turnout.layout import lay_out
+from turnout.machine import triton_tools
+
+PLACES = {"plain": "cpu"}
+if triton_tools.installed() and torch.cuda.is_available():
+    PLACES["kernels"] = "cuda"
+if triton_tools.installed() and os.environ.get("TRITON_INTERPRET") == "1":
+    PLACES["kernels, interpreted"] = "cpu"
+
+everywhere = pytest.mark.parametrize("place", PLACES)
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+TF32 = 4e-3  # a product's rounding, 2^-11, and what the positions make of it
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def by_autograd(a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """h and c [c, B, T, H] after every position, as one would write it."""
+    hs, cs = [], []
+    for t in range(a.shape[2]):
+        i, f, g, o = (a[:, :, t] + h @ U.transpose(1, 2) + b[:, None]).chunk(4, 2)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        hs.append(h)
+        cs.append(c)
+    return torch.stack(hs, 2), torch.stack(cs, 2)
+
+
+def near(found: Tensor, wanted: Tensor, place: str) -> None:
+    """Within rounding of the largest number of its row."""
+    most = wanted.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    apart = ((found.cpu().double() - wanted) / most).abs().max()
+    assert apart < (2e-5 if place == "plain" else TF32)
+
+
+@pytest.fixture
+def in_one_kernel(place, monkeypatch):
+    """Whatever is asked for runs in the kernels, or in the plain form."""
+    monkeypatch.setattr(recurrent, "_in_one_kernel", lambda kind, *_: kind == "lstm" and place != "plain")
+
+
+SHAPES = {  # clients, batch, positions, hidden size
+    "wide": (1, 10, 3, 256),
+    "odd": (2, 3, 4, 100),
+    "small": (2, 20, 3, 5),
+    "one": (3, 1, 1, 33),
+}
+
+
+@everywhere
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("cells", [True, False])
+def test_an_lstm_is_autograds(place, shape, cells, in_one_kernel):
+    """Also with gradients of very different sizes, and weights that are columns of a matrix."""
+    c, B, T, H = shape
+    size_B = (10.0 ** -torch.arange(B)).clamp(min=1e-12)[:, None, None]
+    a, b, h, c0 = drawn(c, B, T, 4 * H), drawn(c, 4 * H, seed=1), 3 * drawn(c, B, H, seed=2), drawn(c, B, H, seed=3)
+    U = drawn(c, 3 + 4 * H * H, seed=4)[:, 3:].div(H**0.5)
+    dh, dc = drawn(c, B, T, H, seed=5) * size_B, drawn(c, B, T, H, seed=6) * size_B * cells
+    given = [v.double().requires_grad_() for v in (a, U.unflatten(1, (4 * H, H)), b, h, c0)]
+    wanted = by_autograd(*given)
+    ga, gh, gc = torch.autograd.grad(wanted, [given[0], *given[3:]], (dh.double(), dc.double()))
+    device = PLACES[place]
+    U = U.to(device).unflatten(1, (4 * H, H))
+    a, b, h, c0, dh, dc = (v.to(device) for v in (a, b, h, c0, dh, dc))
+    hs, cs, kept = recurrent.Recurrence.forward(a, U, b, h, c0, "lstm")
+    near(hs, wanted[0].detach(), place)
+    near(cs, wanted[1].detach(), place)
+    da, du, dh0, dc0 = recurrent.RecurrenceBackward.forward(dh, dc if cells else None, U, c0, cs, kept, "lstm")
+    for found, expected in ((da, ga), (du, ga), (dh0, gh), (dc0, gc)):
+        near(found, expected, place)
+
+
+@everywhere
+@pytest.mark.parametrize("options", [{"num_layers": 2, "batch_first": True}, {"bidirectional": True, "bias": False}])
+def test_a_model_s_gradient_is_the_loop_s(place, options, in_one_kernel):
+    """A user's module under `vmap`, with a client whose batch is short and one whose batch is empty."""
+    torch.manual_seed(0)
+    model = Text(nn.LSTM, **options)
+    mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]])
+    flat, x, y = 0.3 * drawn(3, lay_out(model).width), drawn(3, 4, 1, 6, 6, seed=1), torch.arange(12).view(3, 4) % 3
+
+    def gradient(kind: type, device: str, dtype: torch.dtype, some: slice) -> Tensor:
+        own = model.to(device, dtype)
+        network = Network.of(own, lay_out(own), nn.CrossEntropyLoss(reduction="none"))
+        there = flat[some].to(device, dtype)
+        batch = Batch(x[some].to(device, dtype), y[some].to(device), mask[some].to(device), None)
+        kind(network).gradient(there, {}, batch, out := torch.empty_like(there))
+        return out.cpu()
+
+    wanted = gradient(Looped, "cpu", torch.float64, slice(0, 2))
+    found = gradient(Vmapped, PLACES[place], torch.float32, slice(0, 3))
+    near(found[:2], wanted, place)
+    assert (found[2] == 0).all()
+
+
+def test_the_kernel_is_for_small_batches_in_tf32(monkeypatch):
+    """Which form is taken depends on shape and precision alone, so that a run that goes on does as it did."""
+    U, large = torch.empty(1024, 256), torch.empty(1032, 258)
+    monkeypatch.setattr(recurrence, "precision", lambda: "tf32")
+    assert recurrence.fits(10, U)
+    assert not recurrence.fits(33, U)
+    assert not recurrence.fits(10, large)
+    assert not recurrent._in_one_kernel("lstm", torch.empty(10, 80, 8), U)  # not on a GPU
+    monkeypatch.setattr(recurrence, "precision", lambda: "ieee")
+    assert not recurrence.fits(10, U)
+
+
+def by_torch(U: Tensor) -> tuple[Tensor, Tensor]:
+    """What `recurrence.rounded` does, without its padding."""
+    unit = 2.0 ** (torch.frexp(U.abs().amax(2).clamp(min=2.0**-100))[1] - 14)
+    unit = torch.where(torch.isfinite(U.sum(2)), unit, torch.inf)
+    return (U / unit[:, :, None]).half(), unit
+
+
+@everywhere
+def test_weights_in_float16_keep_what_tf32_keeps(place):
+    """Ten bits behind the point, whatever the size of a row; what is not finite stays so."""
+    U = drawn(2, 4 * 32, 32) * (10.0 ** torch.linspace(-28, 30, 128))[:, None]
+    U[1, 3], U[1, 4, 2] = 0.0, torch.inf
+    w, unit = by_torch(U) if place == "plain" else recurrence.rounded(U.to(PLACES[place]))
+    found, ordinary = w.cpu().double() * unit.cpu().double()[:, :, None], torch.isfinite(U).all(2)
+    assert ((found - U)[ordinary].abs() <= 2.0**-11 * U[ordinary].abs()).all()
+    assert not torch.isfinite(found[1, 4]).any()
+    if place != "plain":
+        assert torch.equal(w.cpu()[ordinary], by_torch(U)[0][ordinary])
