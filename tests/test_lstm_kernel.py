@@ -119,12 +119,14 @@ def test_the_kernel_is_for_small_batches_in_tf32(monkeypatch):
     """Which form is taken depends on shape and precision alone, so that a run that goes on does as it did."""
     U, large = torch.empty(1024, 256), torch.empty(1032, 258)
     monkeypatch.setattr(recurrence, "precision", lambda: "tf32")
-    assert recurrence.fits(10, U)
-    assert not recurrence.fits(33, U)
-    assert not recurrence.fits(10, large)
+    assert recurrence.fits(10, 80, U)
+    assert not recurrence.fits(33, 80, U)
+    assert not recurrence.fits(10, 80, large)
+    assert not recurrence.fits(10, 1 << 20, U)
+    assert not recurrence.fits(0, 80, U)
     assert not recurrent._in_one_kernel("lstm", torch.empty(10, 80, 8), U)  # not on a GPU
     monkeypatch.setattr(recurrence, "precision", lambda: "ieee")
-    assert not recurrence.fits(10, U)
+    assert not recurrence.fits(10, 80, U)
 
 
 def by_torch(U: Tensor) -> tuple[Tensor, Tensor]:

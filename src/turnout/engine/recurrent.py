@@ -182,12 +182,12 @@ def _position(cell: Cell, a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor)
 
 def _in_one_kernel(kind: str, x: Tensor, U: Tensor) -> bool:
     """Whether a layer's positions x [..., B, T, any] are gone through in one kernel: by shape and precision alone."""
-    if kind != "lstm" or not x.is_cuda or x.numel() == 0:
+    if kind != "lstm" or not x.is_cuda:
         return False
     from turnout.engine.gpu.layers import supports  # imports Triton, which takes a while
     from turnout.engine.gpu.recurrence import fits
 
-    return supports(x) and fits(x.shape[-3], U)
+    return supports(x) and fits(x.shape[-3], x.shape[-2], U)
 
 
 def _by_position(values: list[Tensor]) -> Tensor:

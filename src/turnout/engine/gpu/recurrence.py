@@ -26,22 +26,27 @@ from turnout.machine.triton_tools import FAST, jit, pieces, power_of_two, precis
 class Launch:
     """The launch settings of a kernel."""
 
-    warps: int
+    warps: int  # for the largest hidden size
     stages: int
 
+    def warps_for(self, A: int) -> int:
+        return max(4, self.warps * A // HIDDEN_TO)
 
-FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=8, stages=4)
+
+FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)
 HIDDEN_TO = 256  # a client's state is in registers as a whole
 BATCH_TO = 32  # from there on, weights are used often enough once they are read
 SAMPLES = 16  # of a program, the fewest a product takes
 UNITS = 32  # read at once, forward
 GATES = 64  # backward
 ROWS = 32  # of weights that a program rounds
+NEAR = 1 << 31  # numbers of a client that a kernel finds by a short address
 
 
-def fits(samples: int, U: Tensor) -> bool:
-    """Whether these kernels take weights U [G, H] of a client and a batch of so many: by shape and precision alone."""
-    return 0 < samples <= BATCH_TO and U.shape[-1] <= HIDDEN_TO and precision() == FAST
+def fits(samples: int, positions: int, U: Tensor) -> bool:
+    """Whether these kernels take a client's weights U [G, H] and such a batch: by shape and precision alone."""
+    small = samples <= BATCH_TO and U.shape[-1] <= HIDDEN_TO and samples * positions * U.shape[-2] < NEAR
+    return small and samples * positions > 0 and precision() == FAST
 
 
 @jit
@@ -61,8 +66,8 @@ def _tanh(x):
 
 @jit
 def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, H: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr):
-    c = tl.program_id(1).to(tl.int64)
-    row, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
+    c = tl.program_id(0).to(tl.int64)
+    row, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
     real = (row % A < H)[:, None] & (k < H)[None, :]
     u = tl.load(u_ptr + c * us_c + ((row // A * H + row % A) * us_g)[:, None] + k[None, :], mask=real, other=0.0)
     unit = _unit(tl.max(tl.abs(u), 1))
@@ -71,10 +76,10 @@ def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, H: tl.constexpr, A: tl.constexpr,
 
 
 @jit
-def _gate(h, a_at, w_at, unit_at, b_at, real, there):
-    """a + b + U h of some units, where h is 2^14 times too large."""
+def _gate(u, a_at, unit_at, b_at, real, there):
+    """a + b + U h of some units, where u is U h in other units."""
     a = tl.load(a_at, mask=real, other=0.0) + tl.load(b_at, mask=there, other=0.0)[None, :]
-    return a + tl.dot(h, tl.trans(tl.load(w_at))) * (tl.load(unit_at) * 2.0**-14)[None, :]
+    return a + u * (tl.load(unit_at) * 2.0**-14)[None, :]
 
 
 @jit
@@ -82,8 +87,9 @@ def _forward(
     a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, T, B, as_c, as_b, as_t, bs_c,
     H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    c = tl.program_id(1).to(tl.int64)
-    b, k = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, A)
+    blocks = tl.cdiv(B, BLOCK_B)
+    c = (tl.program_id(0) // blocks).to(tl.int64)
+    b, k = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, A)
     a_ptr, w_ptr, unit_ptr, b_ptr = a_ptr + c * as_c, w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A), b_ptr + c * bs_c
     h_ptr, c_ptr, kept_ptr = h_ptr + c * B * T * H, c_ptr + c * B * T * H, kept_ptr + c * B * T * (4 * H)
     for t in range(1, T):
@@ -97,10 +103,12 @@ def _forward(
             at = before * H + j[None, :]
             a, bias, unit = a_ptr + ((b * as_b)[:, None] + t * as_t + j[None, :]), b_ptr + j, unit_ptr + j
             w = w_ptr + (j[:, None] * A + k[None, :])
-            i = tl.sigmoid(_gate(h, a, w, unit, bias, real, there))
-            f = tl.sigmoid(_gate(h, a + H, w + A * A, unit + A, bias + H, real, there))
-            g = _tanh(_gate(h, a + 2 * H, w + 2 * A * A, unit + 2 * A, bias + 2 * H, real, there))
-            o = tl.sigmoid(_gate(h, a + 3 * H, w + 3 * A * A, unit + 3 * A, bias + 3 * H, real, there))
+            u_i, u_f = tl.dot(h, tl.trans(tl.load(w))), tl.dot(h, tl.trans(tl.load(w + A * A)))
+            u_g, u_o = tl.dot(h, tl.trans(tl.load(w + 2 * A * A))), tl.dot(h, tl.trans(tl.load(w + 3 * A * A)))
+            i = tl.sigmoid(_gate(u_i, a, unit, bias, real, there))
+            f = tl.sigmoid(_gate(u_f, a + H, unit + A, bias + H, real, there))
+            g = _tanh(_gate(u_g, a + 2 * H, unit + 2 * A, bias + 2 * H, real, there))
+            o = tl.sigmoid(_gate(u_o, a + 3 * H, unit + 3 * A, bias + 3 * H, real, there))
             cell = f * tl.load(c_ptr + at, mask=real, other=0.0) + i * g
             tl.store(c_ptr + (at + H), cell, mask=real)
             tl.store(h_ptr + (at + H), o * _tanh(cell), mask=real)
@@ -119,14 +127,15 @@ def _backward(
     CELL: tl.constexpr, H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, GATES: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    c = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(B, BLOCK_B)
+    c = (tl.program_id(0) // blocks).to(tl.int64)
     within, k = tl.arange(0, BLOCK_B), tl.arange(0, A)
-    b = tl.program_id(0) * BLOCK_B + within
+    b = tl.program_id(0) % blocks * BLOCK_B + within
     real = (b < B)[:, None] & (k < H)[None, :]
     kept_ptr, da_ptr, c_ptr = kept_ptr + c * B * T * (4 * H), da_ptr + c * B * T * (4 * H), c_ptr + c * B * T * H
     dh_ptr, dc_ptr, state = dh_ptr + c * hs_c, dc_ptr + c * cs_c, c * B * H
     w_at, unit_at = w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A) + k
-    half_ptr += (c * tl.num_programs(0) + tl.program_id(0)) * (BLOCK_B * 4 * A)
+    half_ptr += tl.program_id(0).to(tl.int64) * (BLOCK_B * 4 * A)
     half_at, at = half_ptr + within[:, None] * (4 * A), b[:, None] * H + k[None, :]
     dc = tl.zeros((BLOCK_B, A), tl.float32)
     for gone in range(T):
@@ -173,13 +182,19 @@ def _backward(
     tl.store(dc0_ptr + state + at, dc, mask=real)
 
 
+def _near(x: Tensor) -> Tensor:
+    """The tensor itself where a client's numbers lie near each other and rows are contiguous, else a copy."""
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape[1:], x.stride()[1:], strict=True))
+    return rows_contiguous(x) if reach < NEAR else x.contiguous()
+
+
 def rounded(U: Tensor) -> tuple[Tensor, Tensor]:
     """U [c, G, H] as float16 [c, 4 A, A] and the power of two [c, 4 A] that each row has to be multiplied with."""
     c, H, U = len(U), U.shape[2], rows_contiguous(U)
     A = power_of_two(H, UNITS, HIDDEN_TO)
     w = torch.empty(c, 4 * A, A, dtype=torch.float16, device=U.device)
     unit = torch.empty(c, 4 * A, dtype=torch.float32, device=U.device)
-    _round[4 * A // ROWS, c](U, w, unit, U.stride(0), U.stride(1), H, A, ROWS, num_warps=4)
+    _round[c, 4 * A // ROWS](U, w, unit, U.stride(0), U.stride(1), H, A, ROWS, num_warps=4)
     return w, unit
 
 
@@ -188,14 +203,14 @@ def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[T
 
     From a [c, B, T, G], U [c, G, H], b [c, G] and what is wanted of the first position.
     """
-    (clients, B, T, G), H, a, b = a.shape, U.shape[2], rows_contiguous(a), rows_contiguous(b)
+    (clients, B, T, G), H, a, b = a.shape, U.shape[2], _near(a), rows_contiguous(b)
     w, unit = rounded(U)
     hs, cs, kept = (a.new_empty(clients, B, T, width) for width in (H, H, G))
     for every, one in zip((hs, cs, kept), first, strict=True):
         every[:, :, 0] = one
-    _forward[pieces(B, SAMPLES), clients](
+    _forward[(clients * pieces(B, SAMPLES),)](
         a, w, unit, b, hs, cs, kept, T, B, *a.stride()[:3], b.stride(0),
-        H, w.shape[2], SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps,
+        H, w.shape[2], SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(w.shape[2]),
     )  # fmt: skip
     return hs, cs, kept
 
@@ -204,12 +219,12 @@ def backward(dhs: Tensor, dcs: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, 
     """The gradients of a [c, B, T, G] and of the first h and c [c, B, H], from those of h and c at every position."""
     clients, B, T, H = dhs.shape
     w, unit = rounded(U)
-    dhs, c, cs, kept = rows_contiguous(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
-    cell = dhs if dcs is None else rows_contiguous(dcs)
+    dhs, c, cs, kept = _near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
+    cell = dhs if dcs is None else _near(dcs)
     da, dh, dc = torch.empty_like(kept), torch.empty_like(c), torch.empty_like(c)
-    half = w.new_empty(clients, pieces(B, SAMPLES), SAMPLES, len(unit[0]))
-    _backward[pieces(B, SAMPLES), clients](
+    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
+    _backward[(clients * pieces(B, SAMPLES),)](
         dhs, cell, w, unit, c, cs, kept, da, half, dh, dc, T, B, *dhs.stride()[:3], *cell.stride()[:3],
-        dcs is not None, H, w.shape[2], SAMPLES, GATES, BACKWARD.stages, num_warps=BACKWARD.warps,
+        dcs is not None, H, w.shape[2], SAMPLES, GATES, BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
     )  # fmt: skip
     return da, dh, dc
