@@ -4,7 +4,7 @@ product over all positions. Torch's own recurrent kernels have no batching rule.
     LSTM   c_t = f c_{t-1} + i g,  h_t = o tanh(c_t);  i, f, o = sigmoid and g = tanh of their gates a_t + U h_{t-1} + b
     GRU    h_t = (1 - z) n + z h_{t-1};  r, z = sigmoid of theirs, n = tanh(a_t + r (U h_{t-1} + b)) of its own
 
-where a_t = W x_t + b' is one product for all positions, made outside. On a GPU with TF32 all positions of an LSTM of up
+where a_t = W x_t + b' is one product for all positions, made outside. On a GPU with TF32 all positions of a layer of up
 to 256 units and 32 samples are one kernel (gpu/recurrence.py); else a position's pointwise part is one fused kernel of
 torch's; elsewhere it is written out.
 
@@ -97,10 +97,9 @@ class Recurrence(Stacked):
             found = Recurrence.forward(a[None], U[None], b[None], h[None], c[None], kind)
             return found[0][0], found[1][0], found[2][0]
         cell, h, c = CELLS[kind], h.contiguous(), c.contiguous()
-        if _in_one_kernel(kind, a, U):
-            from turnout.engine.gpu import recurrence
-
-            return recurrence.forward(a, U, b, _position(cell, a[:, :, 0], U, b, h, c))
+        kernels = _kernels(kind, a, U)
+        if kernels is not None:
+            return kernels.forward(a, U, b, _position(cell, a[:, :, 0], U, b, h, c))
         hs, cs, kept = [], [], []
         for a_cBG in a.movedim(2, 0).contiguous():
             h, c, saved = _position(cell, a_cBG, U, b, h, c)
@@ -139,11 +138,9 @@ class RecurrenceBackward(Stacked):
             last = None if dcs is None else dcs[None]
             found = RecurrenceBackward.forward(dhs[None], last, U[None], c[None], cs[None], saved[None], kind)
             return tuple(value[0] for value in found)
-        if _in_one_kernel(kind, dhs, U):
-            from turnout.engine.gpu import recurrence
-
-            da, dh, dc = recurrence.backward(dhs, dcs, U, c, cs, saved)
-            return da, da.view_as(da), dh, dc
+        kernels = _kernels(kind, dhs, U)
+        if kernels is not None:
+            return kernels.backward(dhs, dcs, U, c, cs, saved)
         clients, B, T, H = dhs.shape
         cell, rows = CELLS[kind], clients * B
         dh, dc = dhs.new_zeros(clients, B, H), c.new_zeros(rows, c.shape[-1])
@@ -180,14 +177,18 @@ def _position(cell: Cell, a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor)
     return h.view(clients, B, -1), c.view(clients, B, -1), saved.view(clients, B, -1)
 
 
-def _in_one_kernel(kind: str, x: Tensor, U: Tensor) -> bool:
-    """Whether a layer's positions x [..., B, T, any] are gone through in one kernel: by shape and precision alone."""
-    if kind != "lstm" or not x.is_cuda:
-        return False
-    from turnout.engine.gpu.layers import supports  # imports Triton, which takes a while
+def _kernels(kind: str, x: Tensor, U: Tensor) -> Any:
+    """The module that goes through a layer's positions x [..., B, T, any] in one kernel; None if there is none.
+
+    By shape and precision alone.
+    """
+    if not x.is_cuda:
+        return None
+    from turnout.engine.gpu import gru, lstm  # import Triton, which takes a while
+    from turnout.engine.gpu.layers import supports
     from turnout.engine.gpu.recurrence import fits
 
-    return supports(x) and fits(x.shape[-3], x.shape[-2], U)
+    return {"lstm": lstm, "gru": gru}[kind] if supports(x) and fits(x.shape[-3], x.shape[-2], U) else None
 
 
 def _by_position(values: list[Tensor]) -> Tensor:
@@ -240,7 +241,7 @@ def _layers(kind: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor
             n = layer * ways + way
             W, U, *b = weights[n * each : (n + 1) * each]
             added, own = b or (None, torch.zeros_like(U[:, 0]))
-            if b and _in_one_kernel(kind, x, U):  # one bias, added there
+            if b and kind == "lstm" and _kernels(kind, x, U) is not None:  # one bias, added there
                 added, own = None, b[0] + b[1]
             a = linear(x.flip(1) if way else x, W, added)
             hs, cs, _ = Recurrence.apply(a, U, own, h[n], c[n], kind)

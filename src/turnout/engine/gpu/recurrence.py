@@ -1,4 +1,5 @@
-"""Triton kernels for the LSTM of many clients with TF32's rounding: all positions of a client in one kernel.
+"""What the Triton kernels of recurrent layers have in common: gpu/lstm.py and gpu/gru.py go through all positions of a
+client in one kernel, with TF32's rounding.
 
 A client's recurrent weights are read again at every position, and with many clients they do not stay in the cache:
 the time is that of reading them. So they are read as float16, half as many bytes. A product in TF32 rounds both factors
@@ -7,19 +8,18 @@ two such that its largest entry is between 2^13 and 2^14, and so is what it is m
 the largest are rounded as in TF32. Sums are in float32. engine/recurrent.py asks `fits`, makes the first position and
 has the plain form.
 
-Shape letters: c clients, T positions, B batch, H hidden size, G = 4 H gates, A = H or more: a power of two.
+Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), A = H or more: a power of two.
 """
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from turnout.machine.triton_tools import FAST, jit, pieces, power_of_two, precision, rows_contiguous, tl
+from turnout.machine.triton_tools import FAST, jit, power_of_two, precision, rows_contiguous, tl
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Launch:
         return max(4, self.warps * A // HIDDEN_TO)
 
 
-FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)
 HIDDEN_TO = 256  # a client's state is in registers as a whole
 BATCH_TO = 32  # from there on, weights are used often enough once they are read
 SAMPLES = 16  # of a program, the fewest a product takes
@@ -50,14 +49,14 @@ def fits(samples: int, positions: int, U: Tensor) -> bool:
 
 
 @jit
-def _unit(most):
+def unit_of(most):
     """The power of two by which numbers up to `most` are divided."""
     whole = (tl.maximum(most, 2.0**-100).to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
     return whole * 2.0**-13
 
 
 @jit
-def _tanh(x):
+def tanh(x):
     """Exact near 0 as well, where 2 sigmoid(2x) - 1 is not."""
     s = x * x
     near = x * (1 + s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835)))))
@@ -65,166 +64,27 @@ def _tanh(x):
 
 
 @jit
-def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, H: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr):
+def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, G: tl.constexpr, H: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr):
     c = tl.program_id(0).to(tl.int64)
     row, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
     real = (row % A < H)[:, None] & (k < H)[None, :]
     u = tl.load(u_ptr + c * us_c + ((row // A * H + row % A) * us_g)[:, None] + k[None, :], mask=real, other=0.0)
-    unit = _unit(tl.max(tl.abs(u), 1))
-    tl.store(w_ptr + (c * (4 * A) + row)[:, None] * A + k[None, :], (u * (1 / unit)[:, None]).to(tl.float16))
-    tl.store(unit_ptr + c * (4 * A) + row, unit)
+    unit = unit_of(tl.max(tl.abs(u), 1))
+    tl.store(w_ptr + (c * G + row)[:, None] * A + k[None, :], (u * (1 / unit)[:, None]).to(tl.float16))
+    tl.store(unit_ptr + c * G + row, unit)
 
 
-@jit
-def _gate(u, a_at, unit_at, b_at, real, there):
-    """a + b + U h of some units, where u is U h in other units."""
-    a = tl.load(a_at, mask=real, other=0.0) + tl.load(b_at, mask=there, other=0.0)[None, :]
-    return a + u * (tl.load(unit_at) * 2.0**-14)[None, :]
-
-
-@jit
-def _forward(
-    a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, T, B, as_c, as_b, as_t, bs_c,
-    H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    blocks = tl.cdiv(B, BLOCK_B)
-    c = (tl.program_id(0) // blocks).to(tl.int64)
-    b, k = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, A)
-    a_ptr, w_ptr, unit_ptr, b_ptr = a_ptr + c * as_c, w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A), b_ptr + c * bs_c
-    h_ptr, c_ptr, kept_ptr = h_ptr + c * B * T * H, c_ptr + c * B * T * H, kept_ptr + c * B * T * (4 * H)
-    for t in range(1, T):
-        before = (b * T + t - 1)[:, None]
-        h = tl.load(h_ptr + (before * H + k[None, :]), mask=(b < B)[:, None] & (k < H)[None, :], other=0.0)
-        h = (h * 2.0**14).to(tl.float16)
-        for start in tl.range(0, H, UNITS, num_stages=STAGES):
-            j = start + tl.arange(0, UNITS)
-            there = j < H
-            real = (b < B)[:, None] & there[None, :]
-            at = before * H + j[None, :]
-            a, bias, unit = a_ptr + ((b * as_b)[:, None] + t * as_t + j[None, :]), b_ptr + j, unit_ptr + j
-            w = w_ptr + (j[:, None] * A + k[None, :])
-            u_i, u_f = tl.dot(h, tl.trans(tl.load(w))), tl.dot(h, tl.trans(tl.load(w + A * A)))
-            u_g, u_o = tl.dot(h, tl.trans(tl.load(w + 2 * A * A))), tl.dot(h, tl.trans(tl.load(w + 3 * A * A)))
-            i = tl.sigmoid(_gate(u_i, a, unit, bias, real, there))
-            f = tl.sigmoid(_gate(u_f, a + H, unit + A, bias + H, real, there))
-            g = _tanh(_gate(u_g, a + 2 * H, unit + 2 * A, bias + 2 * H, real, there))
-            o = tl.sigmoid(_gate(u_o, a + 3 * H, unit + 3 * A, bias + 3 * H, real, there))
-            cell = f * tl.load(c_ptr + at, mask=real, other=0.0) + i * g
-            tl.store(c_ptr + (at + H), cell, mask=real)
-            tl.store(h_ptr + (at + H), o * _tanh(cell), mask=real)
-            kept = kept_ptr + ((before + 1) * (4 * H) + j[None, :])
-            tl.store(kept, i, mask=real)
-            tl.store(kept + H, f, mask=real)
-            tl.store(kept + 2 * H, g, mask=real)
-            tl.store(kept + 3 * H, o, mask=real)
-        tl.debug_barrier()  # the next position reads what other threads wrote
-
-
-@jit
-def _backward(
-    dh_ptr, dc_ptr, w_ptr, unit_ptr, before_ptr, c_ptr, kept_ptr, da_ptr, half_ptr, dh0_ptr, dc0_ptr, T, B,
-    hs_c, hs_b, hs_t, cs_c, cs_b, cs_t,
-    CELL: tl.constexpr, H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, GATES: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    blocks = tl.cdiv(B, BLOCK_B)
-    c = (tl.program_id(0) // blocks).to(tl.int64)
-    within, k = tl.arange(0, BLOCK_B), tl.arange(0, A)
-    b = tl.program_id(0) % blocks * BLOCK_B + within
-    real = (b < B)[:, None] & (k < H)[None, :]
-    kept_ptr, da_ptr, c_ptr = kept_ptr + c * B * T * (4 * H), da_ptr + c * B * T * (4 * H), c_ptr + c * B * T * H
-    dh_ptr, dc_ptr, state = dh_ptr + c * hs_c, dc_ptr + c * cs_c, c * B * H
-    w_at, unit_at = w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A) + k
-    half_ptr += tl.program_id(0).to(tl.int64) * (BLOCK_B * 4 * A)
-    half_at, at = half_ptr + within[:, None] * (4 * A), b[:, None] * H + k[None, :]
-    dc = tl.zeros((BLOCK_B, A), tl.float32)
-    for gone in range(T):
-        t = T - 1 - gone
-        place = (b * T + t)[:, None]
-        kept_at, c_at = kept_ptr + (place * (4 * H) + k[None, :]), c_ptr + (place * H + k[None, :])
-        i, f = tl.load(kept_at, mask=real, other=0.0), tl.load(kept_at + H, mask=real, other=0.0)
-        g, o = tl.load(kept_at + 2 * H, mask=real, other=0.0), tl.load(kept_at + 3 * H, mask=real, other=0.0)
-        tanh = _tanh(tl.load(c_at, mask=real, other=0.0))
-        before = tl.load(c_at - H, mask=real & (t > 0), other=0.0)
-        before += tl.load(before_ptr + state + at, mask=real & (t == 0), other=0.0)
-        dh = tl.load(dh0_ptr + state + at, mask=real & (gone > 0), other=0.0)
-        dh += tl.load(dh_ptr + ((b * hs_b)[:, None] + t * hs_t + k[None, :]), mask=real, other=0.0)
-        if CELL:
-            dc += tl.load(dc_ptr + ((b * cs_b)[:, None] + t * cs_t + k[None, :]), mask=real, other=0.0)
-        dc += dh * o * (1 - tanh * tanh)
-        d_i, d_f, d_g, d_o = (
-            dc * g * i * (1 - i),
-            dc * before * f * (1 - f),
-            dc * i * (1 - g * g),
-            dh * tanh * o * (1 - o),
-        )
-        dc = dc * f
-        da_at = da_ptr + (place * (4 * H) + k[None, :])
-        tl.store(da_at, d_i, mask=real)
-        tl.store(da_at + H, d_f, mask=real)
-        tl.store(da_at + 2 * H, d_g, mask=real)
-        tl.store(da_at + 3 * H, d_o, mask=real)
-        d_i, d_f = d_i * tl.load(unit_at)[None, :], d_f * tl.load(unit_at + A)[None, :]
-        d_g, d_o = d_g * tl.load(unit_at + 2 * A)[None, :], d_o * tl.load(unit_at + 3 * A)[None, :]
-        most = tl.maximum(tl.maximum(tl.abs(d_i), tl.abs(d_f)), tl.maximum(tl.abs(d_g), tl.abs(d_o)))
-        unit = _unit(tl.max(most, 1))[:, None]
-        tl.store(half_at + k[None, :], (d_i * (1 / unit)).to(tl.float16))
-        tl.store(half_at + A + k[None, :], (d_f * (1 / unit)).to(tl.float16))
-        tl.store(half_at + 2 * A + k[None, :], (d_g * (1 / unit)).to(tl.float16))
-        tl.store(half_at + 3 * A + k[None, :], (d_o * (1 / unit)).to(tl.float16))
-        tl.debug_barrier()  # what follows reads what other threads wrote
-        total = tl.zeros((BLOCK_B, A), tl.float32)
-        for start in tl.range(0, 4 * A, GATES, num_stages=STAGES):
-            j = start + tl.arange(0, GATES)
-            total = tl.dot(tl.load(half_at + j[None, :]), tl.load(w_at + j[:, None] * A + k[None, :]), total)
-        tl.store(dh0_ptr + state + at, total * unit, mask=real)
-        tl.debug_barrier()
-    tl.store(dc0_ptr + state + at, dc, mask=real)
-
-
-def _near(x: Tensor) -> Tensor:
+def near(x: Tensor) -> Tensor:
     """The tensor itself where a client's numbers lie near each other and rows are contiguous, else a copy."""
     reach = sum((size - 1) * stride for size, stride in zip(x.shape[1:], x.stride()[1:], strict=True))
     return rows_contiguous(x) if reach < NEAR else x.contiguous()
 
 
 def rounded(U: Tensor) -> tuple[Tensor, Tensor]:
-    """U [c, G, H] as float16 [c, 4 A, A] and the power of two [c, 4 A] that each row has to be multiplied with."""
-    c, H, U = len(U), U.shape[2], rows_contiguous(U)
+    """U [c, G, H] as float16, each gate [A, A] and zero beyond H, and what each row has to be multiplied with."""
+    (c, G, H), U = U.shape, rows_contiguous(U)
     A = power_of_two(H, UNITS, HIDDEN_TO)
-    w = torch.empty(c, 4 * A, A, dtype=torch.float16, device=U.device)
-    unit = torch.empty(c, 4 * A, dtype=torch.float32, device=U.device)
-    _round[c, 4 * A // ROWS](U, w, unit, U.stride(0), U.stride(1), H, A, ROWS, num_warps=4)
+    w = torch.empty(c, G // H * A, A, dtype=torch.float16, device=U.device)
+    unit = torch.empty(c, G // H * A, dtype=torch.float32, device=U.device)
+    _round[c, w.shape[1] // ROWS](U, w, unit, U.stride(0), U.stride(1), w.shape[1], H, A, ROWS, num_warps=4)
     return w, unit
-
-
-def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """h and c [c, B, T, H] after every position, and the four gates [c, B, T, G].
-
-    From a [c, B, T, G], U [c, G, H], b [c, G] and what is wanted of the first position.
-    """
-    (clients, B, T, G), H, a, b = a.shape, U.shape[2], _near(a), rows_contiguous(b)
-    w, unit = rounded(U)
-    hs, cs, kept = (a.new_empty(clients, B, T, width) for width in (H, H, G))
-    for every, one in zip((hs, cs, kept), first, strict=True):
-        every[:, :, 0] = one
-    _forward[(clients * pieces(B, SAMPLES),)](
-        a, w, unit, b, hs, cs, kept, T, B, *a.stride()[:3], b.stride(0),
-        H, w.shape[2], SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(w.shape[2]),
-    )  # fmt: skip
-    return hs, cs, kept
-
-
-def backward(dhs: Tensor, dcs: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a [c, B, T, G] and of the first h and c [c, B, H], from those of h and c at every position."""
-    clients, B, T, H = dhs.shape
-    w, unit = rounded(U)
-    dhs, c, cs, kept = _near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
-    cell = dhs if dcs is None else _near(dcs)
-    da, dh, dc = torch.empty_like(kept), torch.empty_like(c), torch.empty_like(c)
-    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
-    _backward[(clients * pieces(B, SAMPLES),)](
-        dhs, cell, w, unit, c, cs, kept, da, half, dh, dc, T, B, *dhs.stride()[:3], *cell.stride()[:3],
-        dcs is not None, H, w.shape[2], SAMPLES, GATES, BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
-    )  # fmt: skip
-    return da, dh, dc

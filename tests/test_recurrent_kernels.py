@@ -1,5 +1,5 @@
-"""The LSTM of many clients against ordinary autograd, on every implementation there is: the plain form always, on a
-machine with a GPU and Triton also the kernels of engine/gpu/recurrence.py, and where Triton interprets its kernels
+"""LSTM and GRU of many clients against ordinary autograd, on every implementation there is: the plain form always, on a
+machine with a GPU and Triton also the kernels of engine/gpu/lstm.py and gru.py, and where Triton interprets its kernels
 (TRITON_INTERPRET=1) on a CPU as well. The kernels round products as TF32 does.
 """
 
@@ -15,7 +15,7 @@ from test_recurrent import Text
 from turnout.engine import recurrent
 from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
-from turnout.engine.gpu import recurrence
+from turnout.engine.gpu import gru, lstm, recurrence
 from turnout.engine.network import Network
 from turnout.layout import lay_out
 from turnout.machine import triton_tools
@@ -35,13 +35,19 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def by_autograd(a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def by_autograd(kind: str, a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """h and c [c, B, T, H] after every position, as one would write it."""
     hs, cs = [], []
     for t in range(a.shape[2]):
-        i, f, g, o = (a[:, :, t] + h @ U.transpose(1, 2) + b[:, None]).chunk(4, 2)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
+        u = h @ U.transpose(1, 2) + b[:, None]
+        if kind == "lstm":
+            i, f, g, o = (a[:, :, t] + u).chunk(4, 2)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+        else:
+            r, z = (a + b for a, b in zip(a[:, :, t].chunk(3, 2)[:2], u.chunk(3, 2)[:2], strict=True))
+            n = (a[:, :, t].chunk(3, 2)[2] + r.sigmoid() * u.chunk(3, 2)[2]).tanh()
+            h = (1 - z.sigmoid()) * n + z.sigmoid() * h
         hs.append(h)
         cs.append(c)
     return torch.stack(hs, 2), torch.stack(cs, 2)
@@ -57,9 +63,10 @@ def near(found: Tensor, wanted: Tensor, place: str) -> None:
 @pytest.fixture
 def in_one_kernel(place, monkeypatch):
     """Whatever is asked for runs in the kernels, or in the plain form."""
-    monkeypatch.setattr(recurrent, "_in_one_kernel", lambda kind, *_: kind == "lstm" and place != "plain")
+    monkeypatch.setattr(recurrent, "_kernels", lambda kind, *_: None if place == "plain" else KERNELS[kind])
 
 
+KERNELS = {"lstm": lstm, "gru": gru}
 SHAPES = {  # clients, batch, positions, hidden size
     "wide": (1, 10, 3, 256),
     "odd": (2, 3, 4, 100),
@@ -70,34 +77,45 @@ SHAPES = {  # clients, batch, positions, hidden size
 
 @everywhere
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("cells", [True, False])
-def test_an_lstm_is_autograds(place, shape, cells, in_one_kernel):
+@pytest.mark.parametrize(("kind", "cells"), [("lstm", True), ("lstm", False), ("gru", False)])
+def test_a_layer_is_autograds(place, shape, kind, cells, in_one_kernel):
     """Also with gradients of very different sizes, and weights that are columns of a matrix."""
     c, B, T, H = shape
+    G, C = (4 * H, H) if kind == "lstm" else (3 * H, 0)
     size_B = (10.0 ** -torch.arange(B)).clamp(min=1e-12)[:, None, None]
-    a, b, h, c0 = drawn(c, B, T, 4 * H), drawn(c, 4 * H, seed=1), 3 * drawn(c, B, H, seed=2), drawn(c, B, H, seed=3)
-    U = drawn(c, 3 + 4 * H * H, seed=4)[:, 3:].div(H**0.5)
-    dh, dc = drawn(c, B, T, H, seed=5) * size_B, drawn(c, B, T, H, seed=6) * size_B * cells
-    given = [v.double().requires_grad_() for v in (a, U.unflatten(1, (4 * H, H)), b, h, c0)]
-    wanted = by_autograd(*given)
-    ga, gh, gc = torch.autograd.grad(wanted, [given[0], *given[3:]], (dh.double(), dc.double()))
+    a, b, h, c0 = drawn(c, B, T, G), drawn(c, G, seed=1), 3 * drawn(c, B, H, seed=2), drawn(c, B, C, seed=3)
+    U = drawn(c, 3 + G * H, seed=4)[:, 3:].div(H**0.5)
+    dh, dc = drawn(c, B, T, H, seed=5) * size_B, drawn(c, B, T, C, seed=6) * size_B * cells
+    given = [v.double().requires_grad_() for v in (a, U.unflatten(1, (G, H)), b, h, c0)]
+    wanted = by_autograd(kind, *given)
+    grads = torch.autograd.grad(wanted, given, (dh.double(), dc.double()), materialize_grads=True)
     device = PLACES[place]
-    U = U.to(device).unflatten(1, (4 * H, H))
+    U = U.to(device).unflatten(1, (G, H))
     a, b, h, c0, dh, dc = (v.to(device) for v in (a, b, h, c0, dh, dc))
-    hs, cs, kept = recurrent.Recurrence.forward(a, U, b, h, c0, "lstm")
+    hs, cs, kept = recurrent.Recurrence.forward(a, U, b, h, c0, kind)
+    da, du, dh0, dc0 = recurrent.RecurrenceBackward.forward(dh, dc if cells else None, U, c0, cs, kept, kind)
+    dU = du.flatten(1, 2).transpose(1, 2) @ torch.cat([h.unsqueeze(2), hs[:, :, :-1]], 2).flatten(1, 2)
     near(hs, wanted[0].detach(), place)
-    near(cs, wanted[1].detach(), place)
-    da, du, dh0, dc0 = recurrent.RecurrenceBackward.forward(dh, dc if cells else None, U, c0, cs, kept, "lstm")
-    for found, expected in ((da, ga), (du, ga), (dh0, gh), (dc0, gc)):
+    for found, expected in ((da, grads[0]), (dh0, grads[3])):
         near(found, expected, place)
+    near(dU.flatten(1), grads[1].flatten(1), place)
+    near(du.sum((1, 2)), grads[2], place)
+    if kind == "lstm":
+        near(cs, wanted[1].detach(), place)
+        near(dc0, grads[4], place)
 
 
 @everywhere
-@pytest.mark.parametrize("options", [{"num_layers": 2, "batch_first": True}, {"bidirectional": True, "bias": False}])
-def test_a_model_s_gradient_is_the_loop_s(place, options, in_one_kernel):
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Text(nn.LSTM, num_layers=2, batch_first=True), lambda: Text(nn.LSTM, bidirectional=True, bias=False),
+     lambda: Text(nn.GRU, num_layers=2)],
+    ids=["two layers", "both ways", "gru"],
+)  # fmt: skip
+def test_a_model_s_gradient_is_the_loop_s(place, make, in_one_kernel):
     """A user's module under `vmap`, with a client whose batch is short and one whose batch is empty."""
     torch.manual_seed(0)
-    model = Text(nn.LSTM, **options)
+    model = make()
     mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]])
     flat, x, y = 0.3 * drawn(3, lay_out(model).width), drawn(3, 4, 1, 6, 6, seed=1), torch.arange(12).view(3, 4) % 3
 
@@ -124,7 +142,7 @@ def test_the_kernel_is_for_small_batches_in_tf32(monkeypatch):
     assert not recurrence.fits(10, 80, large)
     assert not recurrence.fits(10, 1 << 20, U)
     assert not recurrence.fits(0, 80, U)
-    assert not recurrent._in_one_kernel("lstm", torch.empty(10, 80, 8), U)  # not on a GPU
+    assert recurrent._kernels("lstm", torch.empty(10, 80, 8), U) is None  # not on a GPU
     monkeypatch.setattr(recurrence, "precision", lambda: "ieee")
     assert not recurrence.fits(10, 80, U)
 
