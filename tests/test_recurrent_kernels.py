@@ -5,13 +5,15 @@ machine with a GPU and Triton also the kernels of engine/gpu/lstm.py and gru.py,
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from test_recurrent import Text
+from test_engine import prepared, trained
+from test_recurrent import MODELS, Text
 from turnout.engine import recurrent
 from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
@@ -106,31 +108,27 @@ def test_a_layer_is_autograds(place, shape, kind, cells, in_one_kernel):
 
 
 @everywhere
-@pytest.mark.parametrize(
-    "make",
-    [lambda: Text(nn.LSTM, num_layers=2, batch_first=True), lambda: Text(nn.LSTM, bidirectional=True, bias=False),
-     lambda: Text(nn.GRU, num_layers=2)],
-    ids=["two layers", "both ways", "gru"],
-)  # fmt: skip
-def test_a_model_s_gradient_is_the_loop_s(place, make, in_one_kernel):
-    """A user's module under `vmap`, with a client whose batch is short and one whose batch is empty."""
+@pytest.mark.parametrize("make", [MODELS["two layers"], MODELS["gru"]], ids=["lstm", "gru"])
+def test_training_is_the_loop_s(place, make, in_one_kernel):
+    """Users' modules under `vmap`, with short batches; on a GPU steps are captured from the third on."""
+    oracle = trained(make(), Looped)
+    trainer, job = prepared(make(), Vmapped, 5, 1, PLACES[place])
+    given = dataclasses.replace(job.samples, x=job.samples.x.float())
+    found = trainer.train(dataclasses.replace(job, start_P=job.start_P.float(), samples=given))
+    near(found.flat_CP, oracle.flat_CP, place)
+    near(found.loss_C, oracle.loss_C, place)
+
+
+@everywhere
+def test_an_empty_batch_has_no_gradient(place, in_one_kernel):
     torch.manual_seed(0)
-    model = make()
-    mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]])
-    flat, x, y = 0.3 * drawn(3, lay_out(model).width), drawn(3, 4, 1, 6, 6, seed=1), torch.arange(12).view(3, 4) % 3
-
-    def gradient(kind: type, device: str, dtype: torch.dtype, some: slice) -> Tensor:
-        own = model.to(device, dtype)
-        network = Network.of(own, lay_out(own), nn.CrossEntropyLoss(reduction="none"))
-        there = flat[some].to(device, dtype)
-        batch = Batch(x[some].to(device, dtype), y[some].to(device), mask[some].to(device), None)
-        kind(network).gradient(there, {}, batch, out := torch.empty_like(there))
-        return out.cpu()
-
-    wanted = gradient(Looped, "cpu", torch.float64, slice(0, 2))
-    found = gradient(Vmapped, PLACES[place], torch.float32, slice(0, 3))
-    near(found[:2], wanted, place)
-    assert (found[2] == 0).all()
+    model = Text(nn.LSTM, bidirectional=True, bias=False).to(PLACES[place])
+    network = Network.of(model, lay_out(model), nn.CrossEntropyLoss(reduction="none"))
+    flat, x, y = 0.3 * drawn(2, network.layout.width), drawn(2, 4, 1, 6, 6, seed=1), torch.arange(8).view(2, 4) % 3
+    given = (v.to(PLACES[place]) for v in (x, y, torch.tensor([[1.0, 1, 0, 0], [0, 0, 0, 0]])))
+    Vmapped(network).gradient(there := flat.to(PLACES[place]), {}, Batch(*given, None), out := torch.empty_like(there))
+    assert out[0].abs().max() > 0
+    assert (out[1] == 0).all()
 
 
 def test_the_kernel_is_for_small_batches_in_tf32(monkeypatch):

@@ -5,7 +5,8 @@ convolution.py    kernels: convolutions, each client with its own weights
 few_channels.py   the same for few output channels in full float32
 pixels.py         the same for pictures that lie pixel by pixel, which is faster
 dense.py          kernels: large dense layers on small batches
-recurrence.py     kernels: all positions of an LSTM, asked by engine/recurrent.py
+lstm.py, gru.py   kernels: all positions of a recurrent layer, asked by engine/recurrent.py
+recurrence.py       what they have in common
 pooling.py        kernels: max-pooling without overlap
 dropout.py        kernel: addressed dropout
 optimizer_steps.py  kernels: Adam's step, and SGD's with terms that are springs or drifts
