@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import GATES, SAMPLES, UNITS, Launch, near, rounded, tanh, unit_of
+from turnout.engine.gpu.recurrence import GATES, SAMPLES, UNITS, Launch, near, product, rounded, tanh, unit_of, whose
 from turnout.machine.triton_tools import jit, pieces, rows_contiguous, tl
 
 FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)
@@ -29,9 +29,8 @@ def _forward(
     a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, T, B, as_c, as_b, as_t, bs_c,
     H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(B, BLOCK_B)
-    c = (tl.program_id(0) // blocks).to(tl.int64)
-    b, k = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, A)
+    c, b = whose(B, BLOCK_B)
+    k = tl.arange(0, A)
     a_ptr, w_ptr, unit_ptr, b_ptr = a_ptr + c * as_c, w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A), b_ptr + c * bs_c
     h_ptr, c_ptr, kept_ptr = h_ptr + c * B * T * H, c_ptr + c * B * T * H, kept_ptr + c * B * T * (4 * H)
     for t in range(1, T):
@@ -69,16 +68,14 @@ def _backward(
     CELL: tl.constexpr, H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, GATES: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(B, BLOCK_B)
-    c = (tl.program_id(0) // blocks).to(tl.int64)
-    within, k = tl.arange(0, BLOCK_B), tl.arange(0, A)
-    b = tl.program_id(0) % blocks * BLOCK_B + within
+    c, b = whose(B, BLOCK_B)
+    k = tl.arange(0, A)
     real = (b < B)[:, None] & (k < H)[None, :]
     kept_ptr, da_ptr, c_ptr = kept_ptr + c * B * T * (4 * H), da_ptr + c * B * T * (4 * H), c_ptr + c * B * T * H
     dh_ptr, dc_ptr, state = dh_ptr + c * hs_c, dc_ptr + c * cs_c, c * B * H
     w_at, unit_at = w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A) + k
     half_ptr += tl.program_id(0).to(tl.int64) * (BLOCK_B * 4 * A)
-    half_at, at = half_ptr + within[:, None] * (4 * A), b[:, None] * H + k[None, :]
+    half_at, at = half_ptr + tl.arange(0, BLOCK_B)[:, None] * (4 * A), b[:, None] * H + k[None, :]
     dc = tl.zeros((BLOCK_B, A), tl.float32)
     for gone in range(T):
         t = T - 1 - gone
@@ -94,12 +91,8 @@ def _backward(
         if CELL:
             dc += tl.load(dc_ptr + ((b * cs_b)[:, None] + t * cs_t + k[None, :]), mask=real, other=0.0)
         dc += dh * o * (1 - squashed * squashed)
-        d_i, d_f, d_g, d_o = (
-            dc * g * i * (1 - i),
-            dc * before * f * (1 - f),
-            dc * i * (1 - g * g),
-            dh * squashed * o * (1 - o),
-        )
+        d_i, d_f = dc * g * i * (1 - i), dc * before * f * (1 - f)
+        d_g, d_o = dc * i * (1 - g * g), dh * squashed * o * (1 - o)
         dc = dc * f
         da_at = da_ptr + (place * (4 * H) + k[None, :])
         tl.store(da_at, d_i, mask=real)
@@ -115,11 +108,8 @@ def _backward(
         tl.store(half_at + 2 * A + k[None, :], (d_g * (1 / unit)).to(tl.float16))
         tl.store(half_at + 3 * A + k[None, :], (d_o * (1 / unit)).to(tl.float16))
         tl.debug_barrier()  # what follows reads what other threads wrote
-        total = tl.zeros((BLOCK_B, A), tl.float32)
-        for start in tl.range(0, 4 * A, GATES, num_stages=STAGES):
-            j = start + tl.arange(0, GATES)
-            total = tl.dot(tl.load(half_at + j[None, :]), tl.load(w_at + j[:, None] * A + k[None, :]), total)
-        tl.store(dh0_ptr + state + at, total * unit, mask=real)
+        dh = product(half_at, w_at, 4 * A, A, BLOCK_B, GATES, STAGES)
+        tl.store(dh0_ptr + state + at, dh * unit, mask=real)
         tl.debug_barrier()
     tl.store(dc0_ptr + state + at, dc, mask=real)
 

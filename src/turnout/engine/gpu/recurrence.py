@@ -64,6 +64,26 @@ def tanh(x):
 
 
 @jit
+def whose(B, BLOCK_B: tl.constexpr):
+    """The client and the samples of a program; a client's programs are neighbours."""
+    blocks = tl.cdiv(B, BLOCK_B)
+    return (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B)
+
+
+@jit
+def product(
+    half_at, w_at, G: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, GATES: tl.constexpr, STAGES: tl.constexpr
+):
+    """What rows of gates [B, G] give when they are multiplied with a client's weights [G, A]."""
+    k = tl.arange(0, A)
+    total = tl.zeros((BLOCK_B, A), tl.float32)
+    for start in tl.range(0, G, GATES, num_stages=STAGES):
+        j = start + tl.arange(0, GATES)
+        total = tl.dot(tl.load(half_at + j[None, :]), tl.load(w_at + j[:, None] * A + k[None, :]), total)
+    return total
+
+
+@jit
 def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, G: tl.constexpr, H: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr):
     c = tl.program_id(0).to(tl.int64)
     row, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
