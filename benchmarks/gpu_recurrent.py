@@ -39,7 +39,11 @@ def ways(kind: str, name: str, some: Some, clients: int, settings: Settings) -> 
 
 
 def grouped(some: Some, clients: int, size: int) -> Call:
-    return lambda: [some(slice(start, start + size)) for start in range(0, clients, size)][0]
+    def call() -> Tensor:
+        found = [some(slice(start, start + size)) for start in range(0, clients, size)]
+        return found[0]
+
+    return call
 
 
 def launched(kind: str, name: str, launch: Launch, gates: int, call: Call) -> Call:
