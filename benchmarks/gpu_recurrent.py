@@ -17,7 +17,7 @@ from gpu_kernels import Call, show
 from torch import Tensor
 
 from turnout.engine import recurrent
-from turnout.engine.gpu import gru, lstm
+from turnout.engine.gpu import gru, lstm, recurrence
 from turnout.engine.gpu.recurrence import Launch, rounded
 
 B, T, H = 10, 80, 256
@@ -34,16 +34,16 @@ def ways(kind: str, name: str, some: Some, clients: int, settings: Settings) -> 
     for warps, stages, gates in settings:
         launch = Launch(warps, stages)
         yield f"{warps} {stages} {gates}", launched(kind, name, launch, gates, lambda: some(everybody))
-    for size in (50, 67, 100) if settings and clients > 100 else ():
-        yield f"groups of {size}", grouped(some, clients, size)
+    for size in (50, 67, 84, 100, 132) if settings and clients > 100 else ():
+        yield f"groups of {size}", grouped(size, lambda: some(everybody))
 
 
-def grouped(some: Some, clients: int, size: int) -> Call:
-    def call() -> Tensor:
-        found = [some(slice(start, start + size)) for start in range(0, clients, size)]
-        return found[0]
+def grouped(size: int, call: Call) -> Call:
+    def other() -> Tensor:
+        with patch.object(recurrence, "TOGETHER", size):
+            return call()
 
-    return call
+    return other
 
 
 def launched(kind: str, name: str, launch: Launch, gates: int, call: Call) -> Call:
@@ -54,8 +54,8 @@ def launched(kind: str, name: str, launch: Launch, gates: int, call: Call) -> Ca
     return other
 
 
-FORWARD = [(4, 2, 64), (8, 3, 64)]
-BACKWARD = [(8, 4, 64), (8, 6, 64), (16, 3, 64), (16, 6, 64), (16, 3, 128), (16, 6, 32)]
+FORWARD = [(16, 4, 64), (16, 6, 64), (8, 5, 64)]
+BACKWARD = [(16, 4, 64), (8, 6, 64)]
 
 
 def look(kind: str, clients: int, calls: int, settings: bool) -> None:

@@ -11,54 +11,88 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import GATES, SAMPLES, UNITS, Launch, near, product, rounded, tanh, unit_of, whose
-from turnout.machine.triton_tools import jit, pieces, rows_contiguous, tl
+from turnout.engine.gpu.recurrence import (
+    GATES,
+    HIDDEN_TO,
+    ROWS,
+    SAMPLES,
+    Launch,
+    groups,
+    near,
+    product,
+    rounded,
+    tanh,
+    unit_of,
+    whose,
+)  # fmt: skip
+from turnout.machine.triton_tools import jit, pieces, power_of_two, rows_contiguous, tl
 
-FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)
+FORWARD, BACKWARD = Launch(warps=16, stages=5), Launch(warps=16, stages=6)
+UNITS = 16  # of the state, read at once
 
 
 @jit
-def _gate(u, a_at, unit_at, b_at, real, there):
-    """a + b + U h of some units, where u is U h in other units."""
-    a = tl.load(a_at, mask=real, other=0.0) + tl.load(b_at, mask=there, other=0.0)[None, :]
-    return a + u * (tl.load(unit_at) * 2.0**-14)[None, :]
+def _turn(u_ptr, w_ptr, unit_ptr, us_c, us_g, H: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr):
+    """As `rounded`, but [A, 4 A]: transposed, the four gates of a unit side by side."""
+    c = tl.program_id(0).to(tl.int64)
+    row, k = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
+    real = (row // 4 < H)[:, None] & (k < H)[None, :]
+    u = tl.load(u_ptr + c * us_c + ((row % 4 * H + row // 4) * us_g)[:, None] + k[None, :], mask=real, other=0.0)
+    unit = unit_of(tl.max(tl.abs(u), 1))
+    turned = tl.trans((u * (1 / unit)[:, None]).to(tl.float16))
+    tl.store(w_ptr + (c * A + k)[:, None] * (4 * A) + row[None, :], turned)
+    tl.store(unit_ptr + c * (4 * A) + row % 4 * A + row // 4, unit * 2.0**-14)
+
+
+@jit
+def _gates(total, A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """The four gates [B, A] of products [B, 4 A]."""
+    even, odd = tl.split(tl.reshape(total, (BLOCK_B, A, 2, 2)))
+    i, g = tl.split(even)
+    f, o = tl.split(odd)
+    return i, f, g, o
 
 
 @jit
 def _forward(
-    a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, T, B, as_c, as_b, as_t, bs_c,
+    a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, half_ptr, T, B, as_c, as_b, as_t, bs_c,
     H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     c, b = whose(B, BLOCK_B)
     k = tl.arange(0, A)
-    a_ptr, w_ptr, unit_ptr, b_ptr = a_ptr + c * as_c, w_ptr + c * (4 * A * A), unit_ptr + c * (4 * A), b_ptr + c * bs_c
+    there, real = k < H, (b < B)[:, None] & (k < H)[None, :]
+    a_ptr, w_at, unit_at, b_at = (
+        a_ptr + c * as_c,
+        w_ptr + c * (4 * A * A),
+        unit_ptr + c * (4 * A) + k,
+        b_ptr + c * bs_c + k,
+    )
     h_ptr, c_ptr, kept_ptr = h_ptr + c * B * T * H, c_ptr + c * B * T * H, kept_ptr + c * B * T * (4 * H)
+    half_at = half_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_B * A) + tl.arange(0, BLOCK_B)[:, None] * A
+    h = tl.load(h_ptr + ((b * T)[:, None] * H + k[None, :]), mask=real, other=0.0)
+    cell = tl.load(c_ptr + ((b * T)[:, None] * H + k[None, :]), mask=real, other=0.0)
     for t in range(1, T):
-        before = (b * T + t - 1)[:, None]
-        h = tl.load(h_ptr + (before * H + k[None, :]), mask=(b < B)[:, None] & (k < H)[None, :], other=0.0)
-        h = (h * 2.0**14).to(tl.float16)
-        for start in tl.range(0, H, UNITS, num_stages=STAGES):
-            j = start + tl.arange(0, UNITS)
-            there = j < H
-            real = (b < B)[:, None] & there[None, :]
-            at = before * H + j[None, :]
-            a, bias, unit = a_ptr + ((b * as_b)[:, None] + t * as_t + j[None, :]), b_ptr + j, unit_ptr + j
-            w = w_ptr + (j[:, None] * A + k[None, :])
-            u_i, u_f = tl.dot(h, tl.trans(tl.load(w))), tl.dot(h, tl.trans(tl.load(w + A * A)))
-            u_g, u_o = tl.dot(h, tl.trans(tl.load(w + 2 * A * A))), tl.dot(h, tl.trans(tl.load(w + 3 * A * A)))
-            i = tl.sigmoid(_gate(u_i, a, unit, bias, real, there))
-            f = tl.sigmoid(_gate(u_f, a + H, unit + A, bias + H, real, there))
-            g = tanh(_gate(u_g, a + 2 * H, unit + 2 * A, bias + 2 * H, real, there))
-            o = tl.sigmoid(_gate(u_o, a + 3 * H, unit + 3 * A, bias + 3 * H, real, there))
-            cell = f * tl.load(c_ptr + at, mask=real, other=0.0) + i * g
-            tl.store(c_ptr + (at + H), cell, mask=real)
-            tl.store(h_ptr + (at + H), o * tanh(cell), mask=real)
-            kept = kept_ptr + ((before + 1) * (4 * H) + j[None, :])
-            tl.store(kept, i, mask=real)
-            tl.store(kept + H, f, mask=real)
-            tl.store(kept + 2 * H, g, mask=real)
-            tl.store(kept + 3 * H, o, mask=real)
-        tl.debug_barrier()  # the next position reads what other threads wrote
+        tl.store(half_at + k[None, :], h * 2.0**14)
+        tl.debug_barrier()  # what follows reads what other threads wrote
+        a_at = a_ptr + ((b * as_b)[:, None] + t * as_t + k[None, :])
+        a_i, a_f = tl.load(a_at, mask=real, other=0.0), tl.load(a_at + H, mask=real, other=0.0)
+        a_g, a_o = tl.load(a_at + 2 * H, mask=real, other=0.0), tl.load(a_at + 3 * H, mask=real, other=0.0)
+        u_i, u_f, u_g, u_o = _gates(product(half_at, w_at, A, 4 * A, BLOCK_B, UNITS, STAGES), A, BLOCK_B)
+        a_i += tl.load(b_at, mask=there, other=0.0)[None, :] + u_i * tl.load(unit_at)[None, :]
+        a_f += tl.load(b_at + H, mask=there, other=0.0)[None, :] + u_f * tl.load(unit_at + A)[None, :]
+        a_g += tl.load(b_at + 2 * H, mask=there, other=0.0)[None, :] + u_g * tl.load(unit_at + 2 * A)[None, :]
+        a_o += tl.load(b_at + 3 * H, mask=there, other=0.0)[None, :] + u_o * tl.load(unit_at + 3 * A)[None, :]
+        i, f, g, o = tl.sigmoid(a_i), tl.sigmoid(a_f), tanh(a_g), tl.sigmoid(a_o)
+        cell = f * cell + i * g
+        h = o * tanh(cell)
+        place = (b * T + t)[:, None]
+        tl.store(c_ptr + (place * H + k[None, :]), cell, mask=real)
+        tl.store(h_ptr + (place * H + k[None, :]), h, mask=real)
+        kept = kept_ptr + (place * (4 * H) + k[None, :])
+        tl.store(kept, i, mask=real)
+        tl.store(kept + H, f, mask=real)
+        tl.store(kept + 2 * H, g, mask=real)
+        tl.store(kept + 3 * H, o, mask=real)
 
 
 @jit
@@ -77,17 +111,19 @@ def _backward(
     half_ptr += tl.program_id(0).to(tl.int64) * (BLOCK_B * 4 * A)
     half_at, at = half_ptr + tl.arange(0, BLOCK_B)[:, None] * (4 * A), b[:, None] * H + k[None, :]
     dc = tl.zeros((BLOCK_B, A), tl.float32)
+    place = (b * T + T - 1)[:, None]
+    kept_at = kept_ptr + (place * (4 * H) + k[None, :])
+    i, f = tl.load(kept_at, mask=real, other=0.0), tl.load(kept_at + H, mask=real, other=0.0)
+    g, o = tl.load(kept_at + 2 * H, mask=real, other=0.0), tl.load(kept_at + 3 * H, mask=real, other=0.0)
+    now = tl.load(c_ptr + (place * H + k[None, :]), mask=real, other=0.0)
+    dh = tl.load(dh_ptr + ((b * hs_b)[:, None] + (T - 1) * hs_t + k[None, :]), mask=real, other=0.0)
     for gone in range(T):
         t = T - 1 - gone
         place = (b * T + t)[:, None]
-        kept_at, c_at = kept_ptr + (place * (4 * H) + k[None, :]), c_ptr + (place * H + k[None, :])
-        i, f = tl.load(kept_at, mask=real, other=0.0), tl.load(kept_at + H, mask=real, other=0.0)
-        g, o = tl.load(kept_at + 2 * H, mask=real, other=0.0), tl.load(kept_at + 3 * H, mask=real, other=0.0)
-        squashed = tanh(tl.load(c_at, mask=real, other=0.0))
-        before = tl.load(c_at - H, mask=real & (t > 0), other=0.0)
+        before = tl.load(c_ptr + ((place - 1) * H + k[None, :]), mask=real & (t > 0), other=0.0)
         before += tl.load(before_ptr + state + at, mask=real & (t == 0), other=0.0)
-        dh = tl.load(dh0_ptr + state + at, mask=real & (gone > 0), other=0.0)
-        dh += tl.load(dh_ptr + ((b * hs_b)[:, None] + t * hs_t + k[None, :]), mask=real, other=0.0)
+        dh += tl.load(dh0_ptr + state + at, mask=real & (gone > 0), other=0.0)
+        squashed = tanh(now)
         if CELL:
             dc += tl.load(dc_ptr + ((b * cs_b)[:, None] + t * cs_t + k[None, :]), mask=real, other=0.0)
         dc += dh * o * (1 - squashed * squashed)
@@ -108,10 +144,25 @@ def _backward(
         tl.store(half_at + 2 * A + k[None, :], (d_g * (1 / unit)).to(tl.float16))
         tl.store(half_at + 3 * A + k[None, :], (d_o * (1 / unit)).to(tl.float16))
         tl.debug_barrier()  # what follows reads what other threads wrote
-        dh = product(half_at, w_at, 4 * A, A, BLOCK_B, GATES, STAGES)
-        tl.store(dh0_ptr + state + at, dh * unit, mask=real)
+        earlier, now = real & (t > 0), before  # asked for now, needed after the product
+        kept_at = kept_ptr + ((place - 1) * (4 * H) + k[None, :])
+        i, f = tl.load(kept_at, mask=earlier, other=0.0), tl.load(kept_at + H, mask=earlier, other=0.0)
+        g, o = tl.load(kept_at + 2 * H, mask=earlier, other=0.0), tl.load(kept_at + 3 * H, mask=earlier, other=0.0)
+        dh = tl.load(dh_ptr + ((b * hs_b)[:, None] + (t - 1) * hs_t + k[None, :]), mask=earlier, other=0.0)
+        total = product(half_at, w_at, 4 * A, A, BLOCK_B, GATES, STAGES)
+        tl.store(dh0_ptr + state + at, total * unit, mask=real)
         tl.debug_barrier()
     tl.store(dc0_ptr + state + at, dc, mask=real)
+
+
+def turned(U: Tensor) -> tuple[Tensor, Tensor]:
+    """U [c, G, H] as float16 [c, A, 4 A], transposed, and what each gate has to be multiplied with [c, 4 A]."""
+    (c, _, H), U = U.shape, rows_contiguous(U)
+    A = power_of_two(H, 32, HIDDEN_TO)
+    w = torch.empty(c, A, 4 * A, dtype=torch.float16, device=U.device)
+    unit = torch.empty(c, 4 * A, dtype=torch.float32, device=U.device)
+    _turn[c, 4 * A // ROWS](U, w, unit, U.stride(0), U.stride(1), H, A, ROWS, num_warps=4)
+    return w, unit
 
 
 def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,14 +171,17 @@ def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[T
     From a [c, B, T, G], U [c, G, H], b [c, G] and what is wanted of the first position.
     """
     (clients, B, T, G), H, a, b = a.shape, U.shape[2], near(a), rows_contiguous(b)
-    w, unit = rounded(U)
+    w, unit = turned(U)
     hs, cs, kept = (a.new_empty(clients, B, T, width) for width in (H, H, G))
     for every, one in zip((hs, cs, kept), first, strict=True):
         every[:, :, 0] = one
-    _forward[(clients * pieces(B, SAMPLES),)](
-        a, w, unit, b, hs, cs, kept, T, B, *a.stride()[:3], b.stride(0),
-        H, w.shape[2], SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(w.shape[2]),
-    )  # fmt: skip
+    A = w.shape[1]
+    half = a.new_empty(clients, pieces(B, SAMPLES), SAMPLES, A)
+    for n in groups(clients):
+        _forward[(len(half[n]) * half.shape[1],)](
+            a[n], w[n], unit[n], b[n], hs[n], cs[n], kept[n], half[n], T, B, *a.stride()[:3], b.stride(0),
+            H, A, SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(A),
+        )  # fmt: skip
     return hs, cs, kept
 
 
@@ -138,9 +192,11 @@ def backward(dhs: Tensor, dcs: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, 
     dhs, c, cs, kept = near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
     cell = dhs if dcs is None else near(dcs)
     da, dh, dc = torch.empty_like(kept), torch.empty_like(c), torch.empty_like(c)
-    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
-    _backward[(clients * pieces(B, SAMPLES),)](
-        dhs, cell, w, unit, c, cs, kept, da, half, dh, dc, T, B, *dhs.stride()[:3], *cell.stride()[:3],
-        dcs is not None, H, w.shape[2], SAMPLES, GATES, BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
-    )  # fmt: skip
+    half = w.new_empty(clients, pieces(B, SAMPLES), SAMPLES, unit.shape[1])
+    for n in groups(clients):
+        _backward[(len(half[n]) * half.shape[1],)](
+            dhs[n], cell[n], w[n], unit[n], c[n], cs[n], kept[n], da[n], half[n], dh[n], dc[n], T, B,
+            *dhs.stride()[:3], *cell.stride()[:3], dcs is not None, H, w.shape[2], SAMPLES, min(GATES, w.shape[2]),
+            BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
+        )  # fmt: skip
     return da, da.view_as(da), dh, dc
