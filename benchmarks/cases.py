@@ -38,12 +38,12 @@ class Case:
     @property
     def text(self) -> bool:
         """Whether samples are characters."""
-        return len(self.input_shape) == 1 and self.name in "ghi"
+        return len(self.input_shape) == 1 and self.name in "ghij"
 
     @property
     def everywhere(self) -> bool:
         """Whether every position has a label of its own."""
-        return self.name in "hi"
+        return self.name in "hij"
 
     @property
     def samples(self) -> int:
@@ -71,6 +71,7 @@ CASES = {
         Case("g", "nn.LSTM, 2 layers of 100, last of 80 characters", (80,), 100, 20, 5, 10, 0.1),
         Case("h", "nn.LSTM, 2 layers of 256, all of 80 characters", (80,), 100, 20, 5, 10, 0.1),
         Case("i", "CharacterLSTM of that size", (80,), 100, 20, 5, 10, 0.1),
+        Case("j", "nn.GRU, 2 layers of 256, all of 80 characters", (80,), 100, 20, 5, 10, 0.1),
     )
 }
 
@@ -103,6 +104,8 @@ def layers(case: Case) -> nn.Module:
             from turnout.models import CharacterLSTM  # the peers' environments need not have Turnout
 
             return CharacterLSTM().build(case.input_shape, CHARACTERS)
+        case "j":
+            return TextModel(CHARACTERS, 256, CHARACTERS, last=False, layers=nn.GRU)
     raise ValueError(f"no case {case.name!r}: choose one of {', '.join(CASES)}")
 
 

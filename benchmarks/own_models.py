@@ -72,12 +72,14 @@ class VisionTransformer(nn.Module):
 
 
 class TextModel(nn.Module):
-    """Embedding, `nn.LSTM` of two layers, scores at the last position or at all of them."""
+    """Embedding, `nn.LSTM` or `nn.GRU` of two layers, scores at the last position or at all of them."""
 
-    def __init__(self, characters: int, hidden: int, classes: int, last: bool) -> None:
+    def __init__(
+        self, characters: int, hidden: int, classes: int, last: bool, layers: type[nn.RNNBase] = nn.LSTM
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(characters, 8)
-        self.lstm = nn.LSTM(8, hidden, num_layers=2, batch_first=True)
+        self.lstm = layers(8, hidden, num_layers=2, batch_first=True)
         self.head, self.last = nn.Linear(hidden, classes), last
 
     def forward(self, x: Tensor) -> Tensor:

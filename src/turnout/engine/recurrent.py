@@ -4,8 +4,9 @@ product over all positions. Torch's own recurrent kernels have no batching rule.
     LSTM   c_t = f c_{t-1} + i g,  h_t = o tanh(c_t);  i, f, o = sigmoid and g = tanh of their gates a_t + U h_{t-1} + b
     GRU    h_t = (1 - z) n + z h_{t-1};  r, z = sigmoid of theirs, n = tanh(a_t + r (U h_{t-1} + b)) of its own
 
-where a_t = W x_t + b' is one product for all positions, made outside. On a GPU a position's pointwise part is one fused
-kernel of torch's; elsewhere it is written out.
+where a_t = W x_t + b' is one product for all positions, made outside. On a GPU with TF32 all positions of a layer of up
+to 256 units and 32 samples are one kernel (gpu/recurrence.py); else a position's pointwise part is one fused kernel of
+torch's; elsewhere it is written out.
 
 Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), S numbers saved for backward.
 """
@@ -95,17 +96,16 @@ class Recurrence(Stacked):
         if a.dim() == 3:
             found = Recurrence.forward(a[None], U[None], b[None], h[None], c[None], kind)
             return found[0][0], found[1][0], found[2][0]
-        clients, B, _, G = a.shape
-        cell, a_TcBG, U_T = CELLS[kind], a.movedim(2, 0).contiguous(), U.transpose(1, 2)
-        h, c = h.contiguous(), c.reshape(clients * B, -1)
+        cell, h, c = CELLS[kind], h.contiguous(), c.contiguous()
+        kernels = _kernels(kind, a, U)
+        if kernels is not None:
+            return kernels.forward(a, U, b, _position(cell, a[:, :, 0], U, b, h, c))
         hs, cs, kept = [], [], []
-        for a_cBG in a_TcBG:
-            u = torch.baddbmm(b[:, None], h, U_T).view(-1, G)
-            h_N, c, saved = cell.forward(a_cBG.view(-1, G), u, h.view(clients * B, -1), c)
-            h = h_N.view(clients, B, -1)
+        for a_cBG in a.movedim(2, 0).contiguous():
+            h, c, saved = _position(cell, a_cBG, U, b, h, c)
             hs.append(h)
-            cs.append(c.view(clients, B, -1))
-            kept.append(saved.view(clients, B, -1))
+            cs.append(c)
+            kept.append(saved)
         return _by_position(hs), _by_position(cs), _by_position(kept)
 
     @staticmethod
@@ -138,6 +138,9 @@ class RecurrenceBackward(Stacked):
             last = None if dcs is None else dcs[None]
             found = RecurrenceBackward.forward(dhs[None], last, U[None], c[None], cs[None], saved[None], kind)
             return tuple(value[0] for value in found)
+        kernels = _kernels(kind, dhs, U)
+        if kernels is not None:
+            return kernels.backward(dhs, dcs, U, c, cs, saved)
         clients, B, T, H = dhs.shape
         cell, rows = CELLS[kind], clients * B
         dh, dc = dhs.new_zeros(clients, B, H), c.new_zeros(rows, c.shape[-1])
@@ -153,7 +156,9 @@ class RecurrenceBackward(Stacked):
             dh = dh if direct.shape[1] == 0 else dh + direct.view(clients, B, H)
             das.append(da.view(clients, B, -1))
             dus.append(du.view(clients, B, -1))
-        return _by_position(das[::-1]), _by_position(dus[::-1]), dh, dc.view(clients, B, -1)
+        found_a = _by_position(das[::-1])
+        found_u = found_a.view_as(found_a) if da is du else _by_position(dus[::-1])
+        return found_a, found_u, dh, dc.view(clients, B, -1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -162,6 +167,28 @@ class RecurrenceBackward(Stacked):
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[None, ...]:
         return (None,) * 7
+
+
+def _position(cell: Cell, a: Tensor, U: Tensor, b: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h, c and what backward needs [c, B, ...] after one position, from its a [c, B, G]."""
+    clients, B, G = a.shape
+    u = torch.baddbmm(b[:, None], h, U.transpose(1, 2)).view(-1, G)
+    h, c, saved = cell.forward(a.reshape(-1, G), u, h.view(clients * B, -1), c.reshape(clients * B, -1))
+    return h.view(clients, B, -1), c.view(clients, B, -1), saved.view(clients, B, -1)
+
+
+def _kernels(kind: str, x: Tensor, U: Tensor) -> Any:
+    """The module that goes through a layer's positions x [..., B, T, any] in one kernel; None if there is none.
+
+    By shape and precision alone.
+    """
+    if not x.is_cuda:
+        return None
+    from turnout.engine.gpu import gru, lstm  # import Triton, which takes a while
+    from turnout.engine.gpu.layers import supports
+    from turnout.engine.gpu.recurrence import fits
+
+    return {"lstm": lstm, "gru": gru}[kind] if supports(x) and fits(x.shape[-3], x.shape[-2], U) else None
 
 
 def _by_position(values: list[Tensor]) -> Tensor:
@@ -213,8 +240,11 @@ def _layers(kind: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor
         for way in range(ways):
             n = layer * ways + way
             W, U, *b = weights[n * each : (n + 1) * each]
-            a = linear(x.flip(1) if way else x, W, b[0] if b else None)
-            hs, cs, _ = Recurrence.apply(a, U, b[1] if b else torch.zeros_like(U[:, 0]), h[n], c[n], kind)
+            added, own = b or (None, torch.zeros_like(U[:, 0]))
+            if b and kind == "lstm" and _kernels(kind, x, U) is not None:  # one bias, added there
+                added, own = None, b[0] + b[1]
+            a = linear(x.flip(1) if way else x, W, added)
+            hs, cs, _ = Recurrence.apply(a, U, own, h[n], c[n], kind)
             outs.append(hs.flip(1) if way else hs)
             last.append((hs[:, -1], cs[:, -1]))
         x = torch.cat(outs, 2)
