@@ -19,7 +19,7 @@ from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained
-from turnout.engine.native.steps import NativeSteps, StepRule, in_c
+from turnout.engine.native.steps import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
@@ -33,7 +33,7 @@ BLOCK = 256  # clients whose batches are laid out at once
 BESIDE = 3  # models that a step makes beside the weights: a gradient, and what the optimizer makes of it
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
-_SMALL_JOB = 16 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_SMALL_JOB = 1 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
 _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
 
@@ -84,10 +84,14 @@ class Trainer:
             def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
                 Chunk(job, self.network, gradients, *piece, result, native).run()
 
-            self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
+            if native is None:
+                self.workers.map(advance, self._pieces(job, self._chunk(job)))
+            else:
+                for piece in self._pieces(job, BLOCK):
+                    advance(self.gradients, piece)
         return result
 
-    def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
+    def _native(self, job: Job) -> NativeJob | None:
         """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
         k w - f)."""
         shared = self.network.layout.shared
@@ -99,16 +103,8 @@ class Trainer:
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
-        return None if rule is None else (self.native, rule)
-
-    def _native_chunk(self, job: Job) -> int:
-        """Clients per chunk in C: about 8 chunks a thread, because the first clients have the most steps; all clients
-        in one chunk if the job is small.
-        """
-        clients, turns = len(job.client_C), 8
-        if clients * self.cost * int(job.steps_C.max()) < _SMALL_JOB:
-            return clients
-        return -(-clients // (turns * self.workers.threads))
+        small = len(job.client_C) * self.cost * int(job.steps_C.max()) < _SMALL_JOB
+        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.workers.threads)
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""

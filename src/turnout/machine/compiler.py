@@ -26,7 +26,7 @@ from turnout.machine.cache import cache_dir
 from turnout.machine.files import replacing
 from turnout.machine.sealed import is_whole, read_json, seal, write_json
 
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
 ASK_AGAIN = 3600.0  # seconds after which a compiler that failed is asked again
 
@@ -76,7 +76,7 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     if program is None:
         raise Unavailable("no C compiler: cc, gcc, clang or $CC")
     flags = [*FLAGS, *(f"-D{define}" for define in defines)]
-    about = repr((source.read_bytes(), program, flags, _processor())).encode()
+    about = repr((_text(source), program, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +89,11 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
         raise Unavailable(f"the cache folder cannot be used: {error}") from error
     return path
+
+
+def _text(source: Path) -> bytes:
+    """A source and the headers that lie beside it: a library is made anew when one of them changes."""
+    return b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
 
 
 def _compile(command: list[str], path: Path) -> None:
