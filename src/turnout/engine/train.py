@@ -122,7 +122,7 @@ class Trainer:
         where one has very many, chunks and blocks are smaller: the rest is not filled up to its length.
         """
         for block in self._blocks(job):
-            batches = _batches(job, block)
+            batches = _batches(job, block, self.workers.threads)
             for start in range(block.start, block.stop, chunk):
                 stop = min(start + chunk, block.stop)
                 own = slice(start - block.start, stop - block.start)
@@ -191,11 +191,13 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     )
 
 
-def _batches(job: Job, block: slice) -> Batches:
+def _batches(job: Job, block: slice, threads: int) -> Batches:
     """The batches of a block of clients, on the device of the pool."""
-    start_C, count_C = job.samples.start_C, job.samples.count_C
-    first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
-    samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
+    samples, count_C = job.samples, job.samples.count_C
+    if len(count_C) > block.stop - block.start:
+        start_C = samples.start_C
+        first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
+        samples = Samples(samples.x, samples.y, samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
-    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
+    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t, threads)
     return Batches(to_device(batches.row_cJB, job.samples.x.device), batches.size_cJ)

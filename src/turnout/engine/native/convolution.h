@@ -1,7 +1,7 @@
 /* Convolutions of stride 1. A wide vector holds positions of the output, one or two pieces of lines (`Place`), so that
  * also short lines fill it; a few of them, for a few channels or entries of the kernel, stay in registers. */
 
-#define CHANNELS MANY(4, 6)  /* of the output, forward */
+#define CHANNELS MANY(4, 5)  /* of the output, forward */
 #define VECTORS MANY(3, 4)
 #define UPDATED MANY(2, 3)   /* output channels whose weights are updated together */
 #define ENTRIES 5            /* of a line of the kernel */
@@ -64,13 +64,15 @@ static void conv_forward(const Layer *h, const Room *r, long B, const Place *pla
             REAL *to = y + s * ys + o * g.oh * g.ow;
             O = share(h->o - o, CHANNELS);
             for (long p = 0, P; p < places; p += P * HALVES) {
-                P = share((places - p) / HALVES, VECTORS);
+                P = cut((places - p) / HALVES, VECTORS);
 #define CASE(o_, p_) case 8 * o_ + p_: conv_block(o_, p_, h, &g, x, W, b, place + p, to); break;
-#define LINE(o_) CASE(o_, 1) CASE(o_, 2) CASE(o_, 3)
+#define LINE(p_) CASE(1, p_) CASE(2, p_) CASE(3, p_) CASE(4, p_)
                 switch (8 * O + P) {
-                    LINE(1) LINE(2) LINE(3) LINE(4)
+                    LINE(1) LINE(2)
 #ifdef __AVX512F__
-                    LINE(5) LINE(6) CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4) CASE(5, 4) CASE(6, 4)
+                    LINE(4) CASE(5, 1) CASE(5, 2) CASE(5, 4)
+#else
+                    LINE(3)
 #endif
                 }
 #undef LINE
@@ -107,13 +109,13 @@ static void conv_spread(const Layer *h, const Shape *g, const REAL *W, const REA
             for (long p = 0, P; p < places; p += P * HALVES) {
                 const REAL *from = d + p * VL, *own = W + ky * h->kw + k;
                 REAL *to = spread + (ky * h->kw + k) * entry;
-                P = share((places - p) / HALVES, SPREAD);
+                P = cut((places - p) / HALVES, SPREAD);
 #define CASE(k_, p_) case 8 * k_ + p_: spread_block(k_, p_, h->o, g, own, from, place + p, to); break;
 #define LINE(p_) CASE(1, p_) CASE(2, p_) CASE(3, p_) CASE(4, p_) CASE(5, p_)
                 switch (8 * K + P) {
                     LINE(1) LINE(2)
 #ifdef __AVX512F__
-                    LINE(3) LINE(4)
+                    LINE(4)
 #endif
                 }
 #undef LINE

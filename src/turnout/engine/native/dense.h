@@ -21,14 +21,14 @@ static void dense_forward(const Layer *h, const Room *r, long B, REAL *y, long y
         for (long s = 0, S; s < B; s += S) {
             const REAL *x = r->x + s * r->stride, *W = r->W + n * h->in, *b = r->b + n;
             REAL *to = y + s * ys + n;
-            S = share(B - s, SAMPLES);
+            S = B - s >= SAMPLES ? SAMPLES : share(B - s, 5);
 #define CASE(s_) \
     case 2 * s_: forward_block(s_, 1, x, r->stride, W, h->in, b, to, ys); break; \
     case 2 * s_ + 1: forward_block(s_, 2, x, r->stride, W, h->in, b, to, ys); break;
             switch (2 * S + (n + WL < r->width)) {
                 CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
 #ifdef __AVX512F__
-                CASE(6) CASE(7) CASE(8) CASE(9) CASE(10)
+                CASE(10)
 #endif
             }
 #undef CASE

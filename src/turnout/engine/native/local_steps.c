@@ -290,7 +290,7 @@ static int one_client(const Job *job, Thread *own, int64_t c, long first) {
     Rule rule = job->rule;
     const REAL *from = job->start + c * job->start_stride;
     REAL *moment1 = job->moment1 + c * job->moment_stride, *moment2 = job->moment2 + c * job->moment_stride;
-    REAL *out = job->out + c * job->out_stride, total = 0;
+    REAL *out = job->out + c * job->out_stride, total = job->loss[c]; /* so rounding does not depend on calls */
     for (long l = 0; l < n; l++) {
         Room *r = &states[l].room;
         if (layers[l].kind > NORM) continue;
@@ -313,7 +313,7 @@ static int one_client(const Job *job, Thread *own, int64_t c, long first) {
         if (rule.kind == ADAM) give(layers + l, r->width, r->m, r->mb, from, 0, moment1);
         if (rule.kind == ADAM) give(layers + l, r->width, r->v, r->vb, from, 0, moment2);
     }
-    job->loss[c] += total;
+    job->loss[c] = total;
     REAL all = sum_of(out, job->shared);
     job->finite[c] = all - all == 0;
     return 0;

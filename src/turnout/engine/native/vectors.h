@@ -113,8 +113,11 @@ INLINE wide larger(wide a, wide b) {
     return (wide)((first & (wide_mask)a) | (~first & (wide_mask)b));
 }
 
-/* Parts of equal size, as few as there can be: the size of the next one. */
+/* The size of the next of as few parts as there can be, all of about the same size. */
 INLINE long share(long left, long most) {
     long parts = (left + most - 1) / most;
     return (left + parts - 1) / parts;
 }
+
+/* The size of the next part: `most` as long as there are so many, then 2, then 1. */
+INLINE long cut(long left, long most) { return left >= most ? most : left >= 2 ? 2 : 1; }
