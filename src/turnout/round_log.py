@@ -164,6 +164,12 @@ class RoundLog:
             self.columns["friend"] = served.lent.friend_C
         self.extra |= served.extra
 
+    def _of_asked(self) -> Tensors:
+        """The columns of those who were asked."""
+        if bool(self.asked_C.all()):
+            return dict(self.columns)
+        return {name: value_C[self.asked_C] for name, value_C in self.columns.items()}
+
     def record(self, skipped: str | None = None) -> RoundRecord:
         """The row of this round."""
         return RoundRecord(
@@ -182,7 +188,7 @@ class RoundLog:
             bytes_up=self.opening.bytes_up + self.bytes_up,
             bytes_down=self.bytes_down,
             extra=self.opening.extra | self.extra,
-            clients={name: value_C[self.asked_C] for name, value_C in self.columns.items()},
+            clients=self._of_asked(),
             events=self.opening.events,
         )
 

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -92,8 +93,10 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
 
 
 def _text(source: Path) -> bytes:
-    """A source and the headers that lie beside it: a library is made anew when one of them changes."""
-    return b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
+    """A source and the headers of ours that it includes: a library is made anew when one of them changes."""
+    text = source.read_bytes()
+    named = re.findall(rb'^#include "(.+)"', text, re.MULTILINE)
+    return text + b"".join(_text(source.parent / name.decode()) for name in named)
 
 
 def _compile(command: list[str], path: Path) -> None:

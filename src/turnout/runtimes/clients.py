@@ -99,9 +99,10 @@ class Clients:
 
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
-        good_R = replies.report["finite"]
-        rows = {name: value[good_R.to(value.device)] for name, value in state.to_rows().items()}
-        self._pending = (replies.client_C[good_R], rows) if bool(good_R.any()) else None
+        good_R, client_R, rows = replies.report["finite"], replies.client_C, state.to_rows()
+        if not bool(good_R.all()):
+            client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
+        self._pending = (client_R, rows) if len(client_R) else None
 
     def let_go(self) -> tuple[Tensor, Tensors] | None:
         """Clients and rows of what was held for the last round, which is not held any more; None: nothing."""
@@ -114,8 +115,8 @@ class Clients:
         if pending is None:
             return
         client_K, rows = pending
-        used_K = torch.isin(client_K, client_R)
-        if not bool(used_K.all()):
+        if not torch.equal(client_K, client_R):
+            used_K = torch.isin(client_K, client_R)
             client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
         with stage("client state"):
             self.store.scatter(client_K, rows)
@@ -131,7 +132,7 @@ class Clients:
         where it is among the states."""
         with stage("client state"):
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
-        return state.welcome(~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
+        return state.welcome(lambda: ~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Cohort:
     parts: Callable[[], Tensor]
     drawn: int = 0  # how many the selection drew, those still busy included
 
-    @property
+    @cached_property
     def asked(self) -> Tensor:
         """The clients that are asked."""
         return self.client_C[self.asked_C]
@@ -44,10 +44,13 @@ class Cohort:
         """The cohort of a round; nobody is asked where there are no members."""
         objective, nobody = server.objective, torch.empty(0, dtype=torch.int64)
         client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
-        busy_C, drawn = torch.isin(client_C, server.clock.under_way.client_L), len(client_C)
-        if algorithm.closing.buffer is not None:
-            client_C, busy_C = client_C[~busy_C], busy_C[~busy_C]
-        asked_C = server.members.which(client_C) & ~busy_C
+        busy, drawn = server.clock.under_way.client_L, len(client_C)
+        asked_C = server.members.which(client_C)
+        if len(busy):
+            free_C = ~torch.isin(client_C, busy)
+            if algorithm.closing.buffer is not None:
+                client_C, asked_C, free_C = client_C[free_C], asked_C[free_C], free_C[free_C]
+            asked_C = asked_C & free_C
         return replace(Cohort.made_of(client_C, asked_C, server, algorithm, runtime), drawn=drawn)
 
     @staticmethod

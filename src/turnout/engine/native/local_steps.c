@@ -4,8 +4,7 @@
  *
  * Compiled by native/steps.py for each type of number (which defines REAL, EXP and ROOT).
  */
-#include <pthread.h>
-
+#include "../share_out.h"
 #include "vectors.h"
 
 enum { DENSE, CONVOLUTION, NORM, RELU, POOL, DROP }; /* up to NORM they have weights */
@@ -234,7 +233,7 @@ static void begin(const Layer *h, Room *r, const Rule *rule, const REAL *first, 
     if (rule->kind == ADAM) take(h, r->width, first, r->m, r->mb), take(h, r->width, second, r->v, r->vb);
 }
 
-/* What is asked for (see `train`), and which client comes next. */
+/* What is asked for (see `train`). */
 typedef struct {
     const Layer *layers;
     int64_t n;
@@ -258,17 +257,16 @@ typedef struct {
     REAL *out;
     int64_t out_stride, shared;
     REAL *loss;
-    int64_t *finite;
-    int64_t next, wrong;
+    uint8_t *finite;
+    long first;     /* the first layer with weights */
+    int64_t wrong;  /* 2: a label is outside the model's scores */
 } Job;
 
-/* One thread's memory. */
+/* What a thread has of its own, at the beginning of its room. */
 typedef struct {
-    Job *job;
     State *states;
     int64_t *y;
-    char *memory;
-} Thread;
+} Own;
 
 /* A step's samples; how many there are. */
 static long gather(const Job *job, const State *first, int64_t *y, int64_t c, int64_t j) {
@@ -282,8 +280,10 @@ static long gather(const Job *job, const State *first, int64_t *y, int64_t c, in
     return count;
 }
 
-/* All steps of a client; -1 if a label is outside the model's scores. */
-static int one_client(const Job *job, Thread *own, int64_t c, long first) {
+/* All steps of a client. */
+static void train_client(void *given, void *room, int64_t c) {
+    Job *job = given;
+    const Own *own = room;
     const Layer *layers = job->layers;
     const long n = job->n;
     State *states = own->states;
@@ -300,11 +300,12 @@ static int one_client(const Job *job, Thread *own, int64_t c, long first) {
     }
     for (int64_t j = 0; j < job->steps[c]; j++) {
         long count = gather(job, states, own->y, c, j);
-        if (count < 0) return -1;
+        if (count < 0) __atomic_store_n(&job->wrong, 2, __ATOMIC_RELAXED);
+        if (__atomic_load_n(&job->wrong, __ATOMIC_RELAXED)) return;
         if (job->factors) rule.scale = job->factors[2 * (c * job->J + j)], rule.small = job->factors[2 * (c * job->J + j) + 1];
         const int64_t *keys = job->keys + (c * job->J + j) * job->drops;
         REAL *statistics = job->statistics + c * job->statistics_stride;
-        if (count) total += step(layers, states, n, first, own->y, count, &rule, keys, statistics);
+        if (count) total += step(layers, states, n, job->first, own->y, count, &rule, keys, statistics);
     }
     for (long l = 0; l < n; l++) {
         Room *r = &states[l].room;
@@ -316,50 +317,30 @@ static int one_client(const Job *job, Thread *own, int64_t c, long first) {
     job->loss[c] = total;
     REAL all = sum_of(out, job->shared);
     job->finite[c] = all - all == 0;
-    return 0;
 }
 
-/* Train clients until none is left. */
-static void *work(void *given) {
-    Thread *own = given;
-    Job *job = own->job;
-    const Layer *layers = job->layers;
-    Heap heap = {own->memory, 0};
-    long first = 0;
-    lay_out(&heap, layers, own->states, job->n, job->B, job->K != 0, job->rule.kind);
-    while (layers[first].kind > NORM) first++;
+/* A thread's room: `Own`, its states and labels, and the layers' memory, with what everybody begins with. */
+static void lay_out_room(void *given, void *room) {
+    const Job *job = given;
+    Own *own = room;
+    Heap heap = {room, 0};
+    get(&heap, 1, sizeof(Own));
+    own->states = get(&heap, job->n + 1, sizeof(State)), own->y = get(&heap, job->B, sizeof(int64_t));
+    lay_out(&heap, job->layers, own->states, job->n, job->B, job->K != 0, job->rule.kind);
     for (long l = 0; l < job->n; l++) {
+        const Layer *h = job->layers + l;
         Room *r = &own->states[l].room;
-        if (!job->start_stride && layers[l].kind <= NORM) take(layers + l, r->width, job->start, r->W0, r->b0);
-        if (job->K) take(layers + l, r->width, job->K, r->K, r->Kb), take(layers + l, r->width, job->F, r->F, r->Fb);
-    }
-    for (;;) {
-        int64_t c = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-        if (c >= job->clients || __atomic_load_n(&job->wrong, __ATOMIC_RELAXED)) return 0;
-        if (one_client(job, own, c, first)) __atomic_store_n(&job->wrong, 2, __ATOMIC_RELAXED);
+        if (!job->start_stride && h->kind <= NORM) take(h, r->width, job->start, r->W0, r->b0);
+        if (job->K) take(h, r->width, job->K, r->K, r->Kb), take(h, r->width, job->F, r->F, r->Fb);
     }
 }
 
-/* Share a job out among threads, this one included; each has memory of its own. Returns 1 if memory ran out. */
-static int share_out(Job *job, long threads) {
+/* Bytes of it. */
+static size_t room_of(const Job *job, State *states) {
     Heap heap = {0, 0};
-    State *states = calloc((job->n + 1) * threads, sizeof(State));
-    Thread own[threads];
-    pthread_t there[threads];
-    if (states) lay_out(&heap, job->layers, states, job->n, job->B, job->K != 0, job->rule.kind);
-    const long room = heap.bytes + 1024, labels = (job->B * (long)sizeof(int64_t) + 63) / 64 * 64; /* vectors read past an end */
-    char *memory = states ? calloc(1, threads * (room + labels) + 64) : 0;
-    char *aligned = memory + (64 - (uintptr_t)memory % 64) % 64;
-    for (long k = 0; k < threads && memory; k++) {
-        char *from = aligned + k * (room + labels);
-        own[k] = (Thread){job, states + k * (job->n + 1), (int64_t *)from, from + labels};
-    }
-    long begun = 1;
-    while (memory && begun < threads && !pthread_create(there + begun, 0, work, own + begun)) begun++;
-    if (memory) work(own);
-    for (long k = 1; k < begun && memory; k++) pthread_join(there[k], 0);
-    free(memory), free(states);
-    return !memory;
+    get(&heap, 1, sizeof(Own)), get(&heap, job->n + 1, sizeof(State)), get(&heap, job->B, sizeof(int64_t));
+    lay_out(&heap, job->layers, states, job->n, job->B, job->K != 0, job->rule.kind);
+    return heap.bytes + 1024; /* vectors may read past an end */
 }
 
 /* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns, and to `finite` whether
@@ -373,11 +354,14 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
               int64_t start_stride, int64_t kind, double gain, double keep, double decay, double beta1, double beta2,
               const REAL *K, const REAL *F, const double *factors, REAL *moment1, REAL *moment2, int64_t moment_stride,
               const int64_t *keys, int64_t drops, REAL *statistics, int64_t statistics_stride, REAL *out,
-              int64_t out_stride, int64_t shared, REAL *loss, int64_t *finite, int64_t threads) {
+              int64_t out_stride, int64_t shared, REAL *loss, uint8_t *finite, int64_t threads) {
     Job job = {layers, n, pool, sample, labels, rows, J, B, steps, clients, start, start_stride,
                {kind, keep, gain, decay, beta1, beta2, 0, 0}, K, F, factors, moment1, moment2, moment_stride,
                keys, drops, statistics, statistics_stride, out, out_stride, shared, loss, finite, 0, 0};
-    if (!clients) return 0;
-    if (threads > clients) threads = clients;
-    return share_out(&job, threads < 1 ? 1 : threads) ? 1 : job.wrong;
+    State *states = calloc(n + 1, sizeof(State));
+    if (!states) return 1;
+    while (layers[job.first].kind > NORM) job.first++;
+    const size_t room = room_of(&job, states);
+    free(states);
+    return share_out(&job, clients, threads, room, lay_out_room, train_client) ? 1 : job.wrong;
 }
