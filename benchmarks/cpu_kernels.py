@@ -1,28 +1,35 @@
-"""How near the C steps come to what a core can do: cases a, b and c, one thread, beside torch's own products.
+"""How near the C steps come to what a core can do, and what a round costs beside them: cases a, b and c.
 
     python benchmarks/cpu_kernels.py [--cases a b c] [--repeats 30]
 
-A case's clients take their local steps in one call of engine/native/, nothing else of a round is timed. The best of the
-repeats counts: other programs only ever add time. Work is counted as multiplications with an addition, two operations
-each, of the layers' products forward, for the weights' gradient, and for the input's where it is needed; padding of
-vectors, pooling, loss and copies are not counted, but timed.
+First torch's own products of such sizes, then a case's clients taking all local steps of a round in one call of
+engine/native/, both on one thread. The best of the repeats counts: other programs only ever add time. Work is counted
+as multiplications with an addition, two operations each, of the layers' products forward, for the weights' gradient,
+and for the input's where it is needed; padding of vectors, pooling, loss and copies are not counted, but timed.
+
+Then whole rounds on all cores: the median microseconds of each stage of the work.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from math import prod
+from statistics import median
+from typing import Any
 
 import torch
 from cases import CASES, Case, build_model, layers, make_tensors
 from torch import nn
-from turnout_side import held_by_clients
+from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
 from turnout.engine.batches import address_batches
 from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
+from turnout.machine.clock import Stopwatch
+from turnout.round import run_round
 from turnout.tracks.prepare import prepare
 
 PRODUCTS = {
@@ -54,24 +61,42 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(took)
 
 
-def local_steps(case: Case) -> Callable[[], None]:
-    """One call that trains every client of a round."""
+def ready(case: Case) -> tuple[to.Experiment, Any]:
+    """The case as the benchmark's own side has it."""
+    local = to.Local(to.SGD(lr=case.lr), steps=case.steps, batch_size=case.batch)
     experiment = to.Experiment(
         world=to.World(held_by_clients(case, *make_tensors(case))),
         model=build_model(case),
-        algorithm=to.Algorithm(to.Local(to.SGD(lr=case.lr), steps=case.steps, batch_size=case.batch)),
+        algorithm=to.Algorithm(local, selection=NextInLine(case)),
         runtime=to.InProcess(device="cpu"),
     )
-    clients = prepare(experiment).runtime.clients
-    native, client_C = clients.trainer.native, torch.arange(case.cohort)
+    return experiment, prepare(experiment)
+
+
+def local_steps(case: Case) -> Callable[[], object]:
+    """One call that trains every client of a round."""
+    clients, client_C = ready(case)[1].runtime.clients, torch.arange(case.cohort)
     samples, steps_C = clients.federation.train(client_C, 0), torch.full((case.cohort,), case.steps)
     batches = address_batches(samples, client_C, steps_C, case.batch, False, 0, 0)
     start_cP = clients.model.flat_P[None]
     out_CP, loss_C = torch.empty(case.cohort, start_cP.shape[1]), torch.zeros(case.cohort)
     rule = StepRule.of(to.SGD(lr=case.lr), case.lr, [], clients.model.flat_P)
     beside, width = StepTensors({}, torch.zeros_like(steps_C), None), start_cP.shape[1]
-    job = NativeJob(native, rule)
+    job = NativeJob(clients.trainer.native, rule)
     return lambda: job.train(samples, batches, steps_C, start_cP, beside, out_CP, loss_C, width)
+
+
+def stages(case: Case, rounds: int) -> dict[str, float]:
+    """The median microseconds of each stage of a round, and of a whole one."""
+    experiment, prepared = ready(case)
+    server, took = prepared.server, defaultdict(list)
+    for t in range(rounds + 5):
+        watch = Stopwatch()
+        with watch.running("everything else"):
+            server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
+        for name, seconds in {**watch.seconds, "a round": sum(watch.seconds.values())}.items():
+            took[name].append(seconds)
+    return {name: 1e6 * median(seconds[5:]) for name, seconds in took.items()}
 
 
 def main() -> None:
@@ -89,7 +114,10 @@ def main() -> None:
         case = CASES[name]
         seconds = best(local_steps(case), given.repeats)
         work, steps = 2 * products(case) * case.samples * case.cohort, case.cohort * case.steps
-        print(f"case {name}: {seconds * 1e3:.2f} ms, {seconds / steps * 1e6:.2f} µs a step, {work / seconds / 1e9:.0f} billion a second")
+        each = f"{seconds / steps * 1e6:.3g} µs a step, {work / seconds / 1e9:.0f} billion a second"
+        print(f"case {name}, local steps on one core: {seconds * 1e3:.3g} ms, {each}", flush=True)
+        found = sorted(stages(case, 10 * given.repeats if name == "a" else given.repeats).items(), key=lambda s: -s[1])
+        print(f"case {name}, µs: " + ", ".join(f"{stage} {value:.0f}" for stage, value in found), flush=True)
 
 
 if __name__ == "__main__":

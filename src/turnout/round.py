@@ -90,8 +90,9 @@ def run_round(
 
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     log.travelled(replies, position_R)
-    position_R = position_R[replies.report["finite"]]
-    replies = without_bad_numbers(replies, algorithm.nonfinite, t)
+    good = without_bad_numbers(replies, algorithm.nonfinite, t)
+    position_R = position_R if good is replies else position_R[replies.report["finite"]]
+    replies = good
     if len(replies.client_C) == 0:
         runtime.commit(t, arrival.kept)
         why = "no update of those who count is a number"
@@ -99,7 +100,7 @@ def run_round(
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
-    runtime.commit(t, torch.cat([served.client_R, arrival.kept]))
+    runtime.commit(t, torch.cat([served.client_R, arrival.kept]) if len(arrival.kept) else served.client_R)
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
         served = replace(served, extra=served.extra | said)
@@ -159,7 +160,7 @@ def client_work(
     states = kept.sent(trained, layout, algorithm)
 
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
-    finite_R = trained.finite_C & kept.finite() & all_finite(states, trained.up, like=trained.finite_C)
+    finite_R = still_finite(trained.finite_C, kept.to_rows(), states, *trained.up.values())
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
     report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
     report |= {name: value.cpu() for name, value in (before | after).items()}
@@ -276,14 +277,13 @@ def weighed(
     own_C = torch.where(counts_C, cohort.share_C, 0.0)
     boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
     weight_C = (boost_C * own_C + lent.borrowed_C) * factor_C
-    return weight_C.clamp(max=algorithm.max_weight or float("inf")), old_P
+    return weight_C.clamp(max=algorithm.max_weight) if algorithm.max_weight else weight_C, old_P
 
 
-def all_finite(states: Tensors, sums: dict[str, Tensors], like: Tensor) -> Tensor:
-    """Which rows of what is sent beside the update are numbers throughout."""
-    finite_R = torch.ones_like(like)
-    for rows in (states, *sums.values()):
+def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:
+    """Which of those whose updates are numbers have numbers throughout in what they keep and send beside them too."""
+    for rows in groups:
         for value in rows.values():
             if value.is_floating_point():
-                finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1))
+                finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_R.device)
     return finite_R

@@ -78,7 +78,7 @@ class ClientState:
             states={name: download.states[name] for name in layout.shared_states} | self.states,
             own_states=frozenset(self.states),
             lr=download.lr,
-            batch_size=local.batch_at(download.t, int(samples.count_C.max())),
+            batch_size=local.batch_of(samples.count_C, download.t),
             drop_single=network.has_batch_statistics(),
             seed=seed,
             t=download.t,
@@ -155,14 +155,6 @@ class ClientState:
             for term in (term for term in terms if term.name in said and term.name in mine):
                 mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
         return self if mine is self.mine else replace(self, mine=mine)
-
-    def finite(self) -> Tensor:
-        """Which clients' rows are numbers throughout."""
-        finite_C = torch.ones(len(self.personal_CQ), dtype=torch.bool, device=self.personal_CQ.device)
-        for value in self.to_rows().values():
-            if value.is_floating_point():
-                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_C.device)
-        return finite_C
 
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""

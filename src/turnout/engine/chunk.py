@@ -105,8 +105,8 @@ class Chunk:
         else:
             self._run_steps()
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
-            sums[self.rows] /= self.steps_there_c.clamp(min=1)
-        self.result.count_C[self.rows] += self.steps_there_c
+            sums[self.rows].div_(self.steps_there_c.clamp(min=1))
+        self.result.count_C[self.rows].add_(self.steps_there_c)
         self._finish_terms()
         if self.graphs is not None:
             put_rows_back(self)

@@ -34,6 +34,7 @@ BESIDE = 3  # models that a step makes beside the weights: a gradient, and what 
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
 _SMALL_JOB = 1 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_MANY_SAMPLES = 1 << 16  # from which on their order is found by all threads (below, it takes less than a millisecond)
 _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
 
@@ -199,5 +200,6 @@ def _batches(job: Job, block: slice, threads: int) -> Batches:
         first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
         samples = Samples(samples.x, samples.y, samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
+    threads = threads if len(samples.row_R) >= _MANY_SAMPLES else 1
     batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t, threads)
     return Batches(to_device(batches.row_cJB, job.samples.x.device), batches.size_cJ)

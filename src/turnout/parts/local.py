@@ -65,7 +65,8 @@ class Local:
 
     def batch_of(self, examples_C: Tensor, t: int) -> int:
         """The batch size of round t, for clients with so many samples."""
-        return self.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
+        most = int(examples_C.max()) if self.growing_batch and len(examples_C) else 1
+        return self.batch_at(t, most)
 
     def full_steps(self, per_epoch_C: Tensor) -> Tensor:
         """Complete work of each client in mini-batches."""

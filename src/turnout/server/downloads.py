@@ -37,7 +37,7 @@ def fetched(
         with stage("broadcast"):
             owed_R = owed_bytes(server, algorithm, download, sending, group.client_C, group.message.tensors)
         bytes_R = owed_R + group.report["bytes_down"]
-        fetched_C[torch.searchsorted(turnout.client_C, group.client_C)] = bytes_R.double()
+        fetched_C.index_copy_(0, torch.searchsorted(turnout.client_C, group.client_C), bytes_R.double())
     return fetched_C
 
 

@@ -275,7 +275,10 @@ class NativeJob:
         keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         moments = [*beside.slots.values(), *[None] * 2][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
-        statistics_cS, finite_c = beside.statistics(model.norms, start_cP.dtype), torch.empty_like(steps_c, dtype=torch.bool)
+        statistics_cS, finite_c = (
+            beside.statistics(model.norms, start_cP.dtype),
+            torch.empty_like(steps_c, dtype=torch.bool),
+        )
         wrong = run(
             *(at(model.layers), len(model.layers)),
             *(at(samples.x), prod(model.shape), at(samples.y)),
