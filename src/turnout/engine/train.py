@@ -34,6 +34,7 @@ BESIDE = 3  # models that a step makes beside the weights: a gradient, and what 
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
 _SMALL_JOB = 1 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_CALL = 4 << 30  # bytes of steps that C makes in a second or so
 _MANY_SAMPLES = 1 << 16  # from which on their order is found by all threads (below, it takes less than a millisecond)
 _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
@@ -88,7 +89,7 @@ class Trainer:
             if native is None:
                 self.workers.map(advance, self._pieces(job, self._chunk(job)))
             else:
-                for piece in self._pieces(job, BLOCK):
+                for piece in self._pieces(job, self._native_chunk(job)):
                     advance(self.gradients, piece)
         return result
 
@@ -104,8 +105,16 @@ class Trainer:
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
-        small = len(job.client_C) * self.cost * int(job.steps_C.max()) < _SMALL_JOB
+        small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
         return None if rule is None else NativeJob(self.native, rule, 1 if small else self.workers.threads)
+
+    def _native_chunk(self, job: Job) -> int:
+        """Clients in one call of C: a second's work or so, so that an interrupt is heard, but some for every thread."""
+        return max(4 * self.workers.threads, _CALL // self._client_work(job))
+
+    def _client_work(self, job: Job) -> int:
+        """Bytes of all steps of the client with the most."""
+        return self.cost * max(1, int(job.steps_C[0]))
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""

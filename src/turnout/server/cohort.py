@@ -50,7 +50,8 @@ class Cohort:
         objective, nobody = server.objective, torch.empty(0, dtype=torch.int64)
         client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
         busy, drawn = server.clock.under_way.client_L, len(client_C)
-        asked_C = server.members.which(client_C)
+        everybody = torch.ones(len(client_C), dtype=torch.bool)  # a selection has been held to the objective
+        asked_C = everybody if objective is server.members else server.members.which(client_C)
         if len(busy):
             free_C = ~torch.isin(client_C, busy)
             if algorithm.closing.buffer is not None:
