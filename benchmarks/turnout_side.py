@@ -28,7 +28,8 @@ class NextInLine(Memoryless):
     case: Case
 
     def choose(self, members: Members, t: int, seed: int, state: dict[str, object]) -> Tensor:
-        return torch.tensor(sorted(self.case.cohort_at(t)))
+        case = self.case
+        return ((t * case.cohort + torch.arange(case.cohort)) % case.population).sort().values
 
 
 def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:

@@ -40,7 +40,7 @@ from turnout.engine.train import Trainer
 from turnout.engine.workers import WorkerPool
 from turnout.errors import Mistake
 from turnout.layout import Predicate, lay_out
-from turnout.machine.compiler import compiled, function
+from turnout.machine.compiler import FLAGS, compiled, function
 from turnout.machine.sealed import seal
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
@@ -88,6 +88,52 @@ def test_steps_in_c_equal_the_loop(make, decay, threads, monkeypatch):
     trainer, job = in_c(make(), threads, **changes)
     looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
     agree(trainer.train(job), looped.train(job))
+
+
+def broad() -> nn.Module:
+    """Layers for whole blocks of the widest vectors, with a rest of each kind."""
+    return nn.Sequential(
+        nn.Conv2d(1, 11, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(11, 6, 5, padding=1), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(72, 75), nn.ReLU(), nn.Linear(75, 19),
+    )  # fmt: skip
+
+
+def broad_update(make: type, dtype: torch.dtype, batch: int) -> Tensor:
+    """What two clients send after three steps, in C or one by one."""
+    g = torch.Generator().manual_seed(5)
+    x, y = torch.randn(60, 1, 20, 27, generator=g), torch.randint(0, 19, (60,), generator=g)
+    torch.manual_seed(1)
+    network = Network.of(broad().to(dtype), lay_out(broad()), CROSS_ENTROPY)
+    stack = stack_of(network.module, cross_entropy)
+    assert stack is not None
+    native = NativeSteps.of(stack, network.layout, x.to(dtype)) if make is ByHand else None
+    gradients = ByHand(network, stack) if make is ByHand else Looped(network)
+    job = Job(
+        client_C=torch.tensor([2, 7]), steps_C=torch.tensor([3, 2]),
+        samples=Samples(x.to(dtype), y, torch.arange(60), torch.tensor([40, 20])),
+        start_P=network.layout.pack(dict(network.module.named_parameters())), states={}, lr=0.2, batch_size=batch,
+        drop_single=False, seed=0, t=0, optimizer=SGD(0.2),
+    )  # fmt: skip
+    return Trainer(network, WorkerPool(gradients, 1), 5, native=native).train(job).flat_CP
+
+
+@pytest.mark.parametrize("batch", [23, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+def test_wide_layers_in_c_equal_the_loop(dtype, batch):
+    close = {torch.float32: {"rtol": 1e-3, "atol": 2e-6}, torch.float64: {"rtol": 1e-9, "atol": 1e-12}}[dtype]
+    torch.testing.assert_close(broad_update(ByHand, dtype, batch), broad_update(Looped, dtype, batch), **close)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("narrow", ["-mno-avx512f", "-mno-avx"])
+def test_narrower_vectors_do_the_same(narrow, monkeypatch):
+    """Older machines: the same sources with narrower vectors and fewer registers."""
+    monkeypatch.setattr("turnout.machine.compiler.FLAGS", (*FLAGS, narrow))
+    function.cache_clear()
+    try:
+        test_wide_layers_in_c_equal_the_loop(torch.float32, 23)
+    finally:
+        function.cache_clear()
 
 
 def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer:

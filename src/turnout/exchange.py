@@ -46,7 +46,7 @@ class Told:
 
     def among(self, client_C: Tensor) -> Told:
         """What some clients have not heard yet."""
-        return self._only(torch.isin(self.client_U, client_C))
+        return self._only(torch.isin(self.client_U, client_C)) if len(self.client_U) else self
 
     def without(self, client_I: Tensor) -> Told:
         """After these clients have heard it, or have left for good."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class Layout:
     def states(self) -> tuple[str, ...]:
         return self.shared_states + self.personal_states
 
-    @property
+    @cached_property
     def shared_slots(self) -> tuple[Slot, ...]:
         return tuple(s for s in self.slots if s.start < self.shared)
 

@@ -91,8 +91,9 @@ def run_round(
 
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
     log.travelled(replies, position_R)
-    position_R = position_R[replies.report["finite"]]
-    replies = without_bad_numbers(replies, algorithm.nonfinite, t)
+    good = without_bad_numbers(replies, algorithm.nonfinite, t)
+    position_R = position_R if good is replies else position_R[replies.report["finite"]]
+    replies = good
     if len(replies.client_C) == 0:
         runtime.commit(t, arrival.kept)
         why = "no update of those who count is a number"
@@ -100,7 +101,7 @@ def run_round(
 
     sending = replace(sending, client_C=replies.client_C)
     served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
-    runtime.commit(t, torch.cat([served.client_R, arrival.kept]))
+    runtime.commit(t, torch.cat([served.client_R, arrival.kept]) if len(arrival.kept) else served.client_R)
     if hindsight is not None:
         said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
         served = replace(served, extra=served.extra | said)
@@ -278,7 +279,7 @@ def weighed(
     own_C = torch.where(counts_C, cohort.share_C, 0.0)
     boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
     weight_C = (boost_C * own_C + lent.borrowed_C) * factor_C
-    return weight_C.clamp(max=algorithm.max_weight or float("inf")), old_P
+    return weight_C.clamp(max=algorithm.max_weight) if algorithm.max_weight else weight_C, old_P
 
 
 def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:

@@ -82,6 +82,7 @@ class RoundLog:
     asked_C: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
     columns: Tensors = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
+    asked: int = 0
     answered: int = 0
     counted: int = 0
     work: float | None = None
@@ -98,9 +99,9 @@ class RoundLog:
     def turned_up(self, turnout: Turnout, asked_C: Tensor, share_C: Tensor, examples_C: Tensor) -> None:
         """Who turned up of those who were asked, and what each of the cohort stands for."""
         finished_C = turnout.work_C / turnout.full_work
-        self.asked_C = asked_C
+        self.asked_C, self.asked = asked_C, int(asked_C.sum())
         self.answered = int(turnout.present_C.sum())
-        self.work = float(finished_C[asked_C].mean())
+        self.work = float((finished_C if self.asked == len(asked_C) else finished_C[asked_C]).mean())
         self.columns |= {"client": turnout.client_C, "work": finished_C}
         self.columns |= {"share": share_C, "examples": examples_C}
 
@@ -144,8 +145,8 @@ class RoundLog:
         self.bytes_up = int(up_R.sum())
         self.train_loss = mean_of(loss_R, self.columns["share"][position_R], finite_R)
         self.extra |= noticed(more, finite_R)
-        if lost := replies.client_C[~finite_R].tolist():
-            self.extra["nonfinite_clients"] = " ".join(map(str, lost))
+        if not bool(finite_R.all()):
+            self.extra["nonfinite_clients"] = " ".join(map(str, replies.client_C[~finite_R].tolist()))
 
     def _over_cohort(self, value_R: Tensor, position_R: Tensor) -> Tensor:
         blank_C = torch.full((len(self.asked_C),), float("nan"), dtype=torch.float64)
@@ -159,10 +160,17 @@ class RoundLog:
         self.weight_max = float(served.weight_C.max())
         self.bytes_down += told * self.counted
         self.columns["weight"] = served.weight_C
-        self.columns["bytes_down"] = self.columns["bytes_down"] + told * served.counts_C
+        if told:
+            self.columns["bytes_down"] = self.columns["bytes_down"] + told * served.counts_C
         if served.lent.friend_C is not None:
             self.columns["friend"] = served.lent.friend_C
         self.extra |= served.extra
+
+    def _of_asked(self) -> Tensors:
+        """The columns of those who were asked."""
+        if self.asked == len(self.asked_C):
+            return dict(self.columns)
+        return {name: value_C[self.asked_C] for name, value_C in self.columns.items()}
 
     def record(self, skipped: str | None = None) -> RoundRecord:
         """The row of this round."""
@@ -172,7 +180,7 @@ class RoundLog:
             clock=self.clock,
             lr=self.lr,
             members=self.members,
-            asked=int(self.asked_C.sum()),
+            asked=self.asked,
             answered=self.answered,
             counted=self.counted,
             work=self.work,
@@ -182,17 +190,16 @@ class RoundLog:
             bytes_up=self.opening.bytes_up + self.bytes_up,
             bytes_down=self.bytes_down,
             extra=self.opening.extra | self.extra,
-            clients={name: value_C[self.asked_C] for name, value_C in self.columns.items()},
+            clients=self._of_asked(),
             events=self.opening.events,
         )
 
 
 def mean_of(value_R: Tensor, share_R: Tensor, finite_R: Tensor) -> float | None:
     """The mean of those values that are numbers, by shares; None without any."""
-    if not bool(finite_R.any()):
-        return None
-    own_R = torch.where(finite_R, share_R, 0.0)
-    return float((own_R * torch.where(finite_R, value_R, 0.0)).sum() / own_R.sum())
+    if not bool(finite_R.all()):
+        share_R, value_R = share_R[finite_R], value_R[finite_R]
+    return float((share_R * value_R).sum() / share_R.sum()) if len(value_R) else None
 
 
 def noticed(more: Tensors, finite_R: Tensor) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -90,7 +91,7 @@ class Turnout:
     full_progress_C: Tensor
     times: Times | None = None
 
-    @property
+    @cached_property
     def present_C(self) -> Tensor:
         return self.work_C > 0
 

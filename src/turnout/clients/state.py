@@ -8,7 +8,7 @@ Shape letters: C clients, P shared and Q personal parameters, A all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -78,7 +78,7 @@ class ClientState:
             states={name: download.states[name] for name in layout.shared_states} | self.states,
             own_states=frozenset(self.states),
             lr=download.lr,
-            batch_size=local.batch_at(download.t, int(samples.count_C.max())),
+            batch_size=local.batch_of(samples.count_C, download.t),
             drop_single=network.has_batch_statistics(),
             seed=seed,
             t=download.t,
@@ -126,17 +126,19 @@ class ClientState:
         parameters = {PARAMETERS: self.personal_CQ} if self.personal_CQ.shape[1] else {}
         return {OWN + name: value for name, value in (parameters | self.states).items()}
 
-    def welcome(self, new_C: Tensor, states: Tensors) -> ClientState:
+    def welcome(self, who_is_new: Callable[[], Tensor], states: Tensors) -> ClientState:
         """The same, but who is new begins with the average of what others share (if it was downloaded)."""
         average = {n.removeprefix(OWN): value for n, value in states.items() if n.startswith(OWN)}
-        if not average or not bool(new_C.any()):
+        if not average:
             return self
-        new_C = new_C.to(self.personal_CQ.device)
+        new_C = who_is_new().to(self.personal_CQ.device)
 
         def mixed(rows: Tensor, name: str) -> Tensor:
             at_C = new_C.view(-1, *(1 for _ in rows.shape[1:]))
             return torch.where(at_C, average[name].to(rows), rows)
 
+        if not bool(new_C.any()):
+            return self
         personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
         return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
 
@@ -154,17 +156,9 @@ class ClientState:
                 mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
         return self if mine is self.mine else replace(self, mine=mine)
 
-    def finite(self) -> Tensor:
-        """Which clients' rows are numbers throughout."""
-        finite_C = torch.ones(len(self.personal_CQ), dtype=torch.bool, device=self.personal_CQ.device)
-        for value in self.to_rows().values():
-            if value.is_floating_point():
-                finite_C = finite_C & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_C.device)
-        return finite_C
-
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
-        tree = {n: getattr(self, field) for n, field in _GROUPS.items()}
+        tree = {n: rows for n, field in _GROUPS.items() if (rows := getattr(self, field))}
         rows = flatten(tree)[0]
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 

@@ -70,6 +70,8 @@ class ClientStore:
 
     def gather(self, client_C: Tensor, wanted: Callable[[str], bool] = lambda name: True) -> Tensors:
         """The rows of some clients (of the wanted names); a client never seen has the initial ones."""
+        if not self.initial:
+            return {}
         slots = [self._slot.get(c, -1) for c in client_C.tolist()]
         known = torch.tensor([i for i, s in enumerate(slots) if s >= 0], dtype=torch.int64)
         where = torch.tensor([s for s in slots if s >= 0], dtype=torch.int64)

@@ -7,6 +7,7 @@ train.py           `Trainer`: a job in chunks of clients, spread over threads
 workers.py         the pool of threads, one core each
 chunk.py           one chunk through its local steps, with terms and optimizer
 batches.py         which samples each client sees at each step (batches.c: the same in C)
+share_out.h        clients shared out among threads, for the sources in C
 standing.py        where a chunk stands, as terms see it
 own_samples.py     passes over a client's own samples: mean gradient, Fisher diagonal
 trainers.py        choosing engine, device and chunk size for a network

@@ -23,7 +23,7 @@ from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
 SOURCE = Path(__file__).with_name("batches.c")
-ARGUMENTS = (pointer,) * 5 + (whole,) * 3 + (pointer,) * 2
+ARGUMENTS = (pointer,) * 4 + (whole,) * 5 + (pointer,) * 2 + (whole,)
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,29 @@ class Batches:
 
 
 def address_batches(
-    samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int
-) -> Batches:
+    samples: Samples, client_c: Tensor, steps_c: Tensor, batch_size: int, drop_single: bool, seed: int, t: int,
+    threads: int = 1,
+) -> Batches:  # fmt: skip
     """The batches of a block of clients (in the order of `samples`), each for its own number of steps."""
-    samples = replace(samples, **{n: getattr(samples, n).to("cpu", torch.int64) for n in ("row_R", "count_C")})
-    client_c, steps_c = client_c.to("cpu", torch.int64), steps_c.to("cpu", torch.int64)
+    given = row_R, count_c, client_c, steps_c = [_whole(v) for v in (samples.row_R, samples.count_C, client_c, steps_c)]
     longest = int(steps_c.max()) if steps_c.numel() else 0
-    key_c = keys(key(seed, "batches", t), client_c)
-    per_epoch_c = steps_per_epoch(samples.count_C, batch_size, drop_single).clamp(min=1)
-    order = function(SOURCE, "order", ARGUMENTS)
+    base, order = key(seed, "batches", t), function(SOURCE, "order", ARGUMENTS)
     if order is None:
-        return order_with_torch(samples, key_c, steps_c, per_epoch_c, batch_size, longest)
+        per_epoch_c = steps_per_epoch(count_c, batch_size, drop_single).clamp(min=1)
+        own = replace(samples, row_R=row_R, count_C=count_c)
+        return order_with_torch(own, keys(base, client_c), steps_c, per_epoch_c, batch_size, longest)
     row_cJB = torch.empty(len(client_c), longest, batch_size, dtype=torch.int64)
-    size_cJ = torch.empty(len(client_c), longest, dtype=torch.int64)
-    given = [value.contiguous() for value in (samples.row_R, samples.count_C, key_c, steps_c, per_epoch_c)]
-    wrong = order(*map(at, given), len(client_c), longest, batch_size, at(row_cJB), at(size_cJ))
-    if wrong:
+    size_cJ, least = torch.empty(len(client_c), longest, dtype=torch.int64), 2 if drop_single else 1
+    told = (len(client_c), base, least, longest, batch_size, at(row_cJB), at(size_cJ), threads)
+    if order(*map(at, given), *told):
         raise MemoryError
     return Batches(row_cJB, size_cJ)
+
+
+def _whole(value: Tensor) -> Tensor:
+    """Whole numbers as C reads them."""
+    plain = value.dtype == torch.int64 and not value.is_cuda and value.is_contiguous()
+    return value if plain else value.to("cpu", torch.int64).contiguous()
 
 
 def order_with_torch(

@@ -19,7 +19,7 @@ from turnout.engine.factored import ChunkWeights
 from turnout.engine.gpu.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures, plain_sgd
-from turnout.engine.native.steps import NativeSteps, StepRule, StepTensors, kept_in_c
+from turnout.engine.native.steps import NativeJob, StepTensors, kept_in_c
 from turnout.engine.network import Network
 from turnout.engine.standing import hold_rows, put_rows_back, standing
 from turnout.exchange import Limit
@@ -41,7 +41,7 @@ class Chunk:
         rows: slice,
         batches: Batches,
         result: Trained,
-        native: tuple[NativeSteps, StepRule] | None = None,
+        native: NativeJob | None = None,
     ):
         self.job, self.network, self.gradients, self.native = job, network, gradients, native
         self.rows, self.result = rows, result
@@ -66,6 +66,7 @@ class Chunk:
             hold_rows(self, self.graphs)
         self.grad_cP = self._gradient_room() if not self.in_one and native is None else None
         self.loss_c = result.loss_C[rows]
+        self.finite_c: Tensor | None = None  # whether each update is a number, where C has said so
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
 
@@ -114,29 +115,30 @@ class Chunk:
     def run(self) -> None:
         """All local steps, then what terms send and keep, then the update."""
         if self.native is not None:
-            with kept_in_c(self.slots, self.native[1].lr):
-                self._run_native(*self.native)
+            with kept_in_c(self.slots, self.native.rule.lr):
+                self._run_native(self.native)
         else:
             self._run_steps()
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
-            sums[self.rows] /= self.steps_there_c.clamp(min=1)
-        self.result.count_C[self.rows] += self.steps_there_c
+            sums[self.rows].div_(self.steps_there_c.clamp(min=1))
+        self.result.count_C[self.rows].add_(self.steps_there_c)
         self._finish_terms()
         if self.graphs is not None:
             put_rows_back(self)
         self._write_update()
 
-    def _run_native(self, native: NativeSteps, rule: StepRule) -> None:
+    def _run_native(self, native: NativeJob) -> None:
         if self.job.limit is not None:
-            return self._run_native_until(self.job.limit, native, rule)
+            return self._run_native_until(self.job.limit, native)
         shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
         beside = StepTensors(self.slots, self.result.count_C[self.rows], self.keys_cJk, self.states)
-        native.train(
-            self.job.samples, self.batches, self.steps_c, self.start_cP, rule, beside, self.flat_cP, self.loss_c, shared
+        samples, batches = self.job.samples, self.batches
+        self.finite_c = native.train(
+            samples, batches, self.steps_c, self.start_cP, beside, self.flat_cP, self.loss_c, shared
         )
         return None
 
-    def _run_native_until(self, limit: Limit, native: NativeSteps, rule: StepRule) -> None:
+    def _run_native_until(self, limit: Limit, native: NativeJob) -> None:
         """Some steps at a time, each beginning where the last ended, so that the limit is looked at in between."""
         self.flat_cP.copy_(self.start_cP)
         for first in range(0, int(self.steps_c.max()), NATIVE_STEPS):
@@ -148,7 +150,7 @@ class Chunk:
             start_cP = self.flat_cP.clone()
             keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
             beside = StepTensors(self.slots, self.result.count_C[self.rows] + first, keys_cJk, self.states)
-            native.train(self.job.samples, batches, left_c, start_cP, rule, beside, self.flat_cP, self.loss_c)
+            native.train(self.job.samples, batches, left_c, start_cP, beside, self.flat_cP, self.loss_c)
         return None
 
     def _stopped(self, steps: int) -> None:
@@ -317,12 +319,14 @@ class Chunk:
             self._write_from_copy(self.weights, start_cP)
         elif self.native is None or self.job.terms or self.job.limit:  # else C has written it
             update_cP.sub_(start_cP)
+            self.finite_c = None
         scale_c = None if self.job.scale_C is None else self.job.scale_C[self.rows]
         if self.job.limit is not None:
             scale_c = self.job.limit.scale(self.steps_c)
         if scale_c is not None:
             update_cP.mul_(self._there(scale_c)[:, None])
-        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
+            self.finite_c = None
+        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1)) if self.finite_c is None else self.finite_c
 
     def _write_from_copy(self, weights: ChunkWeights, start_cP: Tensor) -> None:
         layout = self.network.layout

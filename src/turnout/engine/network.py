@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -59,5 +60,10 @@ class Network:
 
     def has_batch_statistics(self, channels: int | None = None) -> bool:
         """Whether the model has BatchNorm (with this many channels), so that padded samples would change the result."""
+        return any(channels in (None, features) for features in self._norms)
+
+    @cached_property
+    def _norms(self) -> tuple[int, ...]:
+        """The channels of each BatchNorm."""
         norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-        return any(channels in (None, m.num_features) for m in norms)
+        return tuple(norm.num_features for norm in norms)

@@ -20,7 +20,7 @@ from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, captures
-from turnout.engine.native.steps import NativeSteps, StepRule, in_c
+from turnout.engine.native.steps import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
@@ -35,7 +35,9 @@ BLOCK = 256  # clients whose batches are laid out at once
 BESIDE = 3  # models that a step makes beside the weights: a gradient, and what the optimizer makes of it
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
-_SMALL_JOB = 16 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_SMALL_JOB = 1 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
+_CALL = 4 << 30  # bytes of steps that C makes in a second or so
+_MANY_SAMPLES = 1 << 16  # from which on their order is found by all threads (below, it takes less than a millisecond)
 _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more clients, products with W0 are larger
 
 
@@ -90,7 +92,11 @@ class Trainer:
             def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
                 Chunk(job, self.network, gradients, *piece, result, native).run()
 
-            self.workers.map(advance, self._pieces(job, self._native_chunk(job) if native else self._chunk(job)))
+            if native is None:
+                self.workers.map(advance, self._pieces(job, self._chunk(job)))
+            else:
+                for piece in self._pieces(job, self._native_chunk(job)):
+                    advance(self.gradients, piece)
         return result
 
     def first_step(self, job: Job) -> None:
@@ -108,7 +114,7 @@ class Trainer:
             if twin.graphs is not None:
                 twin.graphs.forget()
 
-    def _native(self, job: Job) -> tuple[NativeSteps, StepRule] | None:
+    def _native(self, job: Job) -> NativeJob | None:
         """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
         k w - f)."""
         shared = self.network.layout.shared
@@ -120,16 +126,16 @@ class Trainer:
         springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
-        return None if rule is None else (self.native, rule)
+        small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
+        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.workers.threads)
 
     def _native_chunk(self, job: Job) -> int:
-        """Clients per chunk in C: about 8 chunks a thread, because the first clients have the most steps; all clients
-        in one chunk if the job is small.
-        """
-        clients, turns = len(job.client_C), 8
-        if clients * self.cost * int(job.steps_C.max()) < _SMALL_JOB:
-            return clients
-        return -(-clients // (turns * self.workers.threads))
+        """Clients in one call of C: a second's work or so, so that an interrupt is heard, but some for every thread."""
+        return max(4 * self.workers.threads, _CALL // self._client_work(job))
+
+    def _client_work(self, job: Job) -> int:
+        """Bytes of all steps of the client with the most."""
+        return self.cost * max(1, int(job.steps_C[0]))
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""
@@ -147,7 +153,7 @@ class Trainer:
         where one has very many, chunks and blocks are smaller: the rest is not filled up to its length.
         """
         for block in self._blocks(job):
-            batches = _batches(job, block)
+            batches = _batches(job, block, self.workers.threads)
             for start in range(block.start, block.stop, chunk):
                 stop = min(start + chunk, block.stop)
                 own = slice(start - block.start, stop - block.start)
@@ -216,11 +222,14 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     )
 
 
-def _batches(job: Job, block: slice) -> Batches:
+def _batches(job: Job, block: slice, threads: int) -> Batches:
     """The batches of a block of clients, on the device of the pool."""
-    start_C, count_C = job.samples.start_C, job.samples.count_C
-    first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
-    samples = Samples(job.samples.x, job.samples.y, job.samples.row_R[first:last], count_C[block])
+    samples, count_C = job.samples, job.samples.count_C
+    if len(count_C) > block.stop - block.start:
+        start_C = samples.start_C
+        first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
+        samples = Samples(samples.x, samples.y, samples.row_R[first:last], count_C[block])
     client_c, steps_c = job.client_C[block], job.steps_C[block]
-    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t)
+    threads = threads if len(samples.row_R) >= _MANY_SAMPLES else 1
+    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t, threads)
     return Batches(to_device(batches.row_cJB, job.samples.x.device), batches.size_cJ)

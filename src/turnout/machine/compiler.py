@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -26,7 +27,7 @@ from turnout.machine.cache import cache_dir
 from turnout.machine.files import replacing
 from turnout.machine.sealed import is_whole, read_json, seal, write_json
 
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
 ASK_AGAIN = 3600.0  # seconds after which a compiler that failed is asked again
 
@@ -76,7 +77,7 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     if program is None:
         raise Unavailable("no C compiler: cc, gcc, clang or $CC")
     flags = [*FLAGS, *(f"-D{define}" for define in defines)]
-    about = repr((source.read_bytes(), program, flags, _processor())).encode()
+    about = repr((_text(source), program, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +90,13 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
         raise Unavailable(f"the cache folder cannot be used: {error}") from error
     return path
+
+
+def _text(source: Path) -> bytes:
+    """A source and the headers of ours that it includes: a library is made anew when one of them changes."""
+    text = source.read_bytes()
+    named = re.findall(rb'^#include "(.+)"', text, re.MULTILINE)
+    return text + b"".join(_text(source.parent / name.decode()) for name in named)
 
 
 def _compile(command: list[str], path: Path) -> None:

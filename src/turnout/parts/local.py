@@ -65,7 +65,8 @@ class Local:
 
     def batch_of(self, examples_C: Tensor, t: int) -> int:
         """The batch size of round t, for clients with so many samples."""
-        return self.batch_at(t, int(examples_C.max()) if len(examples_C) else 1)
+        most = int(examples_C.max()) if self.growing_batch and len(examples_C) else 1
+        return self.batch_at(t, most)
 
     def full_steps(self, per_epoch_C: Tensor) -> Tensor:
         """Complete work of each client in mini-batches."""
@@ -106,6 +107,8 @@ def turn_out(
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
     full_C = full_steps(examples_C, local, drop_single, t)
+    if bool((fraction_C == 1).all()):
+        return turnout_of(client_C, full_C, full_C, local), full_C
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
     return turnout_of(client_C, steps_C, full_C, local), steps_C
 
@@ -118,5 +121,7 @@ def full_steps(examples_C: Tensor, local: Local, drop_single: bool, t: int) -> T
 def turnout_of(client_C: Tensor, steps_C: Tensor, full_C: Tensor, local: Local) -> Turnout:
     """The turnout that so many steps of so many are."""
     work_C = torch.where(steps_C > 0, steps_C.double() / full_C.clamp(min=1) * local.full_work, 0.0)
-    progress = local.optimizer.progress
-    return Turnout(client_C, work_C, local.full_work, progress(steps_C), progress(full_C))
+    progress_C = full_progress_C = local.optimizer.progress(full_C)
+    if steps_C is not full_C:
+        progress_C = local.optimizer.progress(steps_C)
+    return Turnout(client_C, work_C, local.full_work, progress_C, full_progress_C)

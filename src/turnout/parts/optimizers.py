@@ -96,7 +96,7 @@ class SGD:
     def progress(self, steps_C: Tensor) -> Tensor:
         """With momentum ρ the s gradients' coefficients sum to (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
         steps, rho = steps_C.to(torch.float64), self.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return steps if not rho else (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
 MOMENTS = ("auto", "federated", "local", "fresh")

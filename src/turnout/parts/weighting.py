@@ -61,8 +61,10 @@ class FedAvg(Weighting):
     """
 
     def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
+        if lent or bool(counts_C.all()):
+            return torch.ones_like(share_C)
         replied = torch.where(counts_C, share_C, 0.0).sum().clamp(min=1e-300)
-        return torch.full_like(share_C, 1.0 if lent else float(share_C.sum() / replied))
+        return torch.full_like(share_C, float(share_C.sum() / replied))
 
 
 @dataclass(frozen=True)

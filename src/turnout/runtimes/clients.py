@@ -115,8 +115,8 @@ class Clients:
         if pending is None:
             return
         client_K, rows = pending
-        used_K = torch.isin(client_K, client_R)
-        if not bool(used_K.all()):
+        if not torch.equal(client_K, client_R):
+            used_K = torch.isin(client_K, client_R)
             client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
         with stage("client state"):
             self.store.scatter(client_K, rows)
@@ -132,7 +132,7 @@ class Clients:
         where it is among the states."""
         with stage("client state"):
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
-        return state.welcome(~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
+        return state.welcome(lambda: ~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int

@@ -109,10 +109,12 @@ class Simulated(SimulatedWorld, ABC):
         row_R = counts_C.nonzero().squeeze(1)
         if len(row_R) == 0:
             return Plan(turnout, None)
-        row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
-        scale_R = self.algorithm.weighting.client_scale(turnout)[row_R]
-        by_client = self.algorithm.scale_at == "client" and not bool((scale_R == 1).all())
-        return Plan(turnout, Assignment(client_C[row_R], steps_C[row_R], scale_R if by_client else None))
+        steps_R, order_R = torch.sort(steps_C[row_R], descending=True, stable=True)
+        row_R, scale_R = row_R[order_R], None
+        if self.algorithm.scale_at == "client":
+            scale_R = self.algorithm.weighting.client_scale(turnout)[row_R]
+            scale_R = None if bool((scale_R == 1).all()) else scale_R
+        return Plan(turnout, Assignment(client_C[row_R], steps_R, scale_R))
 
     def timed(self, client_C: Tensor, download: Download) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is; with devices, in the time there is."""

@@ -6,8 +6,8 @@ Shape letters: C clients of the cohort (sorted by id).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -34,28 +34,39 @@ class Cohort:
     parts: Callable[[], Tensor]
     drawn: int = 0  # how many the selection drew, those still busy included
 
-    @property
+    @cached_property
+    def everyone(self) -> bool:
+        """Whether all of them are asked."""
+        return bool(self.asked_C.all())
+
+    @cached_property
     def asked(self) -> Tensor:
         """The clients that are asked."""
-        return self.client_C[self.asked_C]
+        return self.client_C if self.everyone else self.client_C[self.asked_C]
 
     @staticmethod
     def of(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> Cohort:
         """The cohort of a round; nobody is asked where there are no members."""
         objective, nobody = server.objective, torch.empty(0, dtype=torch.int64)
         client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
-        busy_C, drawn = torch.isin(client_C, server.clock.under_way.client_L), len(client_C)
-        if algorithm.closing.buffer is not None:
-            client_C, busy_C = client_C[~busy_C], busy_C[~busy_C]
-        asked_C = server.members.which(client_C) & ~busy_C
-        return replace(Cohort.made_of(client_C, asked_C, server, algorithm, runtime), drawn=drawn)
+        busy, drawn = server.clock.under_way.client_L, len(client_C)
+        everybody = torch.ones(len(client_C), dtype=torch.bool)  # a selection has been held to the objective
+        asked_C = everybody if objective is server.members else server.members.which(client_C)
+        if len(busy):
+            free_C = ~torch.isin(client_C, busy)
+            if algorithm.closing.buffer is not None:
+                client_C, asked_C, free_C = client_C[free_C], asked_C[free_C], free_C[free_C]
+            asked_C = asked_C & free_C
+        return Cohort.made_of(client_C, asked_C, server, algorithm, runtime, drawn)
 
     @staticmethod
-    def made_of(client_C: Tensor, asked_C: Tensor, server: Server, algorithm: Algorithm, runtime: Runtime) -> Cohort:
+    def made_of(
+        client_C: Tensor, asked_C: Tensor, server: Server, algorithm: Algorithm, runtime: Runtime, drawn: int = 0
+    ) -> Cohort:
         """A cohort of these clients, some of whom are asked."""
         objective, shares = server.objective, algorithm.shares
         examples_C = runtime.examples(client_C)
         mean = partial(runtime.mean_examples, objective)
         share_C = shares.of(examples_C, len(objective), mean() if shares.over == "unbiased" else None)
         parts = partial(shares.parts, examples_C, len(objective), mean)
-        return Cohort(client_C, asked_C, examples_C, share_C, len(objective), parts)
+        return Cohort(client_C, asked_C, examples_C, share_C, len(objective), parts, drawn)

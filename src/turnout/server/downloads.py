@@ -28,15 +28,16 @@ def fetched(
     not: it was asked in vain.
     """
     fetched_C = torch.full((len(turnout.client_C),), torch.nan, dtype=torch.float64)
-    heard = [] if replies is None else [replies]
-    silent_C = turnout.present_C & ~torch.isin(turnout.client_C, replies.client_C if replies else turnout.client_C[:0])
+    heard, silent_C = [] if replies is None else [replies], turnout.present_C
+    if replies is not None:
+        silent_C = silent_C.index_fill(0, torch.searchsorted(turnout.client_C, replies.client_C), False)
     if bool(silent_C.any()):
         heard.append(runtime.unfinished(turnout.client_C[silent_C], download))
     for group in heard:
         with stage("broadcast"):
             owed_R = owed_bytes(server, algorithm, download, sending, group.client_C, group.message.tensors)
         bytes_R = owed_R + group.report["bytes_down"]
-        fetched_C[torch.searchsorted(turnout.client_C, group.client_C)] = bytes_R.double()
+        fetched_C.index_copy_(0, torch.searchsorted(turnout.client_C, group.client_C), bytes_R.double())
     return fetched_C
 
 

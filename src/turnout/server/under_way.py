@@ -11,6 +11,7 @@ Shape letters: L replies under way, C clients of the cohort, R replies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class UnderWay:
     arrival_L: Tensor = field(default_factory=_none)  # simulated seconds since the run began
     round_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
-    @property
+    @cached_property
     def client_L(self) -> Tensor:
         return torch.empty(0, dtype=torch.int64) if self.replies is None else self.replies.client_C
 

@@ -96,6 +96,8 @@ class Members:
         """Which of these clients are members, as booleans."""
         client_I = client_I.to(torch.int64)
         of_population_I = (client_I >= 0) & (client_I < self.population)
+        if not len(self.removed_L) and not len(self.added_J):
+            return of_population_I
         return (of_population_I & ~_is_in(client_I, self.removed_L)) | _is_in(client_I, self.added_J)
 
     def at(self, index_I: Tensor) -> Tensor:

@@ -46,9 +46,10 @@ def finished(
     """The fractions; a participation is held to what it promises."""
     with stage("participation"):
         fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
-    wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))  # written so that NaN is wrong too
-    if len(fraction_C) != len(client_C) or bool(wrong_C.any()):
-        found = fraction_C[wrong_C].tolist()[:3] if len(fraction_C) == len(client_C) else list(fraction_C.shape)
+    fits = len(fraction_C) == len(client_C)
+    if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
+        wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))
+        found = fraction_C[wrong_C].tolist()[:3] if fits else list(fraction_C.shape)
         raise Mistake(
             f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
             f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"

@@ -1,7 +1,9 @@
 """Local steps in C, for SGD and Adam on small models on a CPU.
 
 steps.py          a model's layers as C structs, and the call that trains some clients: read this first
-local_steps.c     forward, backward and update of each layer; all steps of one client after another
+local_steps.c     a client's memory, its steps, and the threads that share clients out (../share_out.h)
+dense.h, convolution.h, small_layers.h    forward, backward and update of each layer
+vectors.h         vectors as wide as the machine's, their sums and transposes
 
 May import backprop, layers, batches and losses of engine/, and what engine/ may import.
 """

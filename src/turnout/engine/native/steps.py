@@ -32,8 +32,8 @@ from turnout.types import Samples, Tensors
 
 SOURCE = Path(__file__).with_name("local_steps.c")
 NUMBERS = {
-    torch.float32: ("REAL=float", "EXP=expf", "LOG=logf", "ROOT=sqrtf", "SINGLE"),
-    torch.float64: ("REAL=double", "EXP=exp", "LOG=log", "ROOT=sqrt"),
+    torch.float32: ("REAL=float", "EXP=expf", "ROOT=sqrtf", "SINGLE"),
+    torch.float64: ("REAL=double", "EXP=exp", "ROOT=sqrt"),
 }
 ARGUMENTS = (
     *(pointer, whole),  # layers
@@ -42,7 +42,7 @@ ARGUMENTS = (
     *(pointer, whole),  # first weights
     *(whole, real, real, real, real, real, pointer, pointer),  # `StepRule`
     *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # `StepTensors`
-    *(pointer, whole, whole, pointer),  # weights and losses
+    *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are numbers; threads
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
 
@@ -243,21 +243,30 @@ class NativeSteps:
         plain = x.dtype == start.dtype and tuple(x.shape[1:]) == self.shape and start.stride(-1) == 1
         return plain and y.dtype == torch.int64 and y.dim() == 1 and x.is_contiguous() and y.is_contiguous()
 
+
+@dataclass(frozen=True)
+class NativeJob:
+    """A model's local steps in C by one rule, on some threads: a client is trained by whichever thread is free."""
+
+    steps: NativeSteps
+    rule: StepRule
+    threads: int = 1
+
     def train(
         self,
         samples: Samples,
         batches: Batches,
         steps_c: Tensor,
         start_cP: Tensor,
-        rule: StepRule,
         beside: StepTensors,
         out_cP: Tensor,
         loss_c: Tensor,
         shared: int = 0,
-    ) -> None:
+    ) -> Tensor:
         """Train some clients; writes their weights to `out_cP`, but the update (trained - start) in the first `shared`
-        columns. Adds the losses of each client's steps to `loss_c`, one after another.
+        columns, of which it returns whether they are numbers. Adds the losses of each client's steps to `loss_c`.
         """
+        model, rule = self.steps, self.rule
         run = train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c = batches.row_cJB.contiguous(), steps_c.contiguous()
@@ -266,22 +275,26 @@ class NativeSteps:
         keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         moments = [*beside.slots.values(), *[None] * 2][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
-        statistics_cS = beside.statistics(self.norms, start_cP.dtype)
+        statistics_cS, finite_c = (
+            beside.statistics(model.norms, start_cP.dtype),
+            torch.empty_like(steps_c, dtype=torch.bool),
+        )
         wrong = run(
-            *(at(self.layers), len(self.layers)),
-            *(at(samples.x), prod(self.shape), at(samples.y)),
+            *(at(model.layers), len(model.layers)),
+            *(at(samples.x), prod(model.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
             *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), *rule.numbers(), *springs),
             *(_at(factors), *map(_at, moments), stride, _at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
             *(_at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
-            *(at(out_cP), out_cP.stride(0), shared, at(loss_c)),
+            *(at(out_cP), out_cP.stride(0), shared, at(loss_c), at(finite_c), self.threads),
         )
         if wrong == 1:
             raise MemoryError
         if wrong:
             raise IndexError("a label is outside the model's scores")
         if statistics_cS is not None:
-            beside.keep(self.norms, statistics_cS, (batches.size_cJ > 0).sum(1))
+            beside.keep(model.norms, statistics_cS, (batches.size_cJ > 0).sum(1))
+        return finite_c
 
 
 def _at(value: Tensor | None) -> int | None:

@@ -72,7 +72,7 @@ def most_first(steps_C: Tensor) -> Tensor:
 
 
 def steps_an_epoch(architecture: Architecture, local: Local, work: Work) -> Tensor:
-    size = local.batch_at(work.t, int(work.samples.count_C.max()))
+    size = local.batch_of(work.samples.count_C, work.t)
     return steps_per_epoch(work.samples.count_C, size, architecture.batch_statistics).clamp(min=1)
 
 
@@ -89,7 +89,7 @@ def train(
         states=own.states,
         own_states=frozenset(own.states),
         lr=work.lr,
-        batch_size=local.batch_at(work.t, int(work.samples.count_C.max())),
+        batch_size=local.batch_of(work.samples.count_C, work.t),
         drop_single=trainer.network.has_batch_statistics(),
         seed=seed,
         t=work.t,
