@@ -1,6 +1,6 @@
 """How near the C steps come to what a core can do, and what a round costs beside them: cases a, b and c.
 
-    python benchmarks/cpu_kernels.py [--cases a b c] [--repeats 30]
+    python benchmarks/cpu_kernels.py [--cases a b c h] [--repeats 30]
 
 First torch's own products of such sizes, then a case's clients taking all local steps of a round in one call of
 engine/native/, both on one thread. The best of the repeats counts: other programs only ever add time. Work is counted
@@ -8,6 +8,9 @@ as multiplications with an addition, two operations each, of the layers' product
 and for the input's where it is needed; padding of vectors, pooling, loss and copies are not counted, but timed.
 
 Then whole rounds on all cores: the median microseconds of each stage of the work.
+
+Of case h, a user's `nn.LSTM`: one step of one client on one core, how much of it is torch's LSTM, and how long the
+LSTM's products take by themselves.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from cases import CASES, Case, build_model, layers, make_tensors
+from cases import CASES, Case, build_model, layers, make_tensors, mean_loss
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
@@ -49,6 +53,12 @@ def products(case: Case) -> int:
             each = layer.weight.numel() * prod(x.shape[2:])
             total, first = total + (2 if first else 3) * each, False
     return total
+
+
+def product(m: int, k: int, n: int, repeats: int) -> float:
+    """The least seconds of torch's product of m x k and k x n."""
+    a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
+    return best(lambda: torch.mm(a, b, out=c), repeats)
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -99,19 +109,46 @@ def stages(case: Case, rounds: int) -> dict[str, float]:
     return {name: 1e6 * median(seconds[5:]) for name, seconds in took.items()}
 
 
+def recurrent(case: Case, repeats: int) -> None:
+    """A step of one client with an LSTM, and the products in it: at each position those with the recurrent weights,
+    forward and backward, for all positions at once those of the second layer's input and of the weights."""
+    model = build_model(case)
+    x, y = (value[0, : case.batch] for value in make_tensors(case))
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        torch.autograd.grad(mean_loss(model(x), y), parameters)
+
+    step()
+    seconds = best(step, repeats)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        step()
+    each = {event.key: event.self_cpu_time_total for event in found.key_averages()}
+    shares = {name: each.get(f"aten::mkldnn_rnn_layer{name}", 0) / sum(each.values()) for name in ("", "_backward")}
+    size, places = model.lstm.hidden_size, case.input_shape[0]
+    one = product(case.batch, size, 4 * size, repeats) + product(case.batch, 4 * size, size, repeats)
+    alone = 2 * places * one + 5 * product(case.batch * places, size, 4 * size, repeats)
+    said = f"torch's LSTM forward {shares['']:.0%}, backward {shares['_backward']:.0%}"
+    print(
+        f"case {case.name}, a step on one core: {seconds * 1e3:.3g} ms; {said}; its products alone {alone * 1e3:.3g} ms"
+    )
+
+
 def main() -> None:
     """Print a line for each product and each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices="abc", default=list("abc"))
+    parser.add_argument("--cases", nargs="+", choices="abch", default=list("abc"))
     parser.add_argument("--repeats", type=int, default=30)
     given = parser.parse_args()
     torch.set_num_threads(1)
     for what, (m, k, n) in PRODUCTS.items():
-        a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
-        seconds = best(lambda a=a, b=b, c=c: torch.mm(a, b, out=c), 10 * given.repeats)
+        seconds = product(m, k, n, 10 * given.repeats)
         print(f"torch.mm {m} x {k} x {n} ({what}): {2 * m * k * n / seconds / 1e9:.0f} billion a second", flush=True)
     for name in given.cases:
         case = CASES[name]
+        if case.text:
+            recurrent(case, given.repeats)
+            continue
         seconds = best(local_steps(case), given.repeats)
         work, steps = 2 * products(case) * case.samples * case.cohort, case.cohort * case.steps
         each = f"{seconds / steps * 1e6:.3g} µs a step, {work / seconds / 1e9:.0f} billion a second"

@@ -75,9 +75,9 @@ class Trainer:
 
     def step_bytes(self, clients: int, optimizer: Optimizer) -> int:
         """Bytes of the steps that are made at once: in C one client's a thread, else a chunk's a thread."""
-        if self.title(optimizer) == "native":
-            return min(self.threads, clients) * self.cost
         weights = list(self.network.module.parameters())
+        if self.title(optimizer) == "native":  # which keeps the first weights too, as they lie there
+            return min(self.threads, clients) * (self.cost + sum(value.nbytes for value in weights))
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
