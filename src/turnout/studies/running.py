@@ -22,7 +22,7 @@ from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.result import Run
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
-from turnout.studies.so_far import ended_folders, machines, seconds_between
+from turnout.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -115,7 +115,8 @@ def run_study(
     for pattern in only:
         refuse_nothing(pattern, plan)
     refuse_full(out, resume or so_far)
-    ended = ended_folders(out) if so_far else []
+    if so_far:
+        refuse_none(ended_folders(out), out)
     make_folder(out)
     _refuse_another(study, scale, out / "study.txt")
     ways = Ways(jobs, quiet, data_dir, so_far)
@@ -129,7 +130,8 @@ def run_study(
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         write_whole(out / name, picture)
-    seconds = round(seconds_between(ended) if so_far else time.monotonic() - start, 1)
+    ended = ended_folders(out) if so_far or resume else []
+    seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
     command = as_typed(study, scale, seeds, only) + (" --so-far" if so_far else "")
     where = machines(ended) if so_far else machine()
     findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where)

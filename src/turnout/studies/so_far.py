@@ -1,7 +1,8 @@
-"""What a study that was cut off has so far: its ended runs, how long they took, and on what machine."""
+"""What a study has so far that was cut off, or gone on with: its ended runs, how long they took, on what machine."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from turnout.errors import Mistake
@@ -14,16 +15,30 @@ from turnout.running.state import RECORDS, state_of
 def ended_folders(out: Path) -> list[Path]:
     """The folders of the runs that have finished, below a study's."""
     begun = sorted(file.parent for file in out.rglob("experiment.toml"))
-    found = [folder for folder in begun if state_of(folder).state == "finished"]
-    if not found:
+    return [folder for folder in begun if state_of(folder).state == "finished"]
+
+
+def refuse_none(ended: list[Path], out: Path) -> None:
+    if not ended:
         raise Mistake(f"no run has ended in {out}: without --so-far the study goes on")
-    return found
 
 
-def seconds_between(folders: list[Path]) -> float:
-    """From the first round of the first run to the end of the last one."""
-    ends = [state_of(folder).when for folder in folders]
-    return max(ends) - min(end - _seconds(folder) for end, folder in zip(ends, folders, strict=True))
+def seconds_at_work(folders: list[Path]) -> float:
+    """How long some of these runs were at work: pauses in between, of hours or days, do not count."""
+    return covered([(end - _seconds(folder), end) for folder in folders for end in [state_of(folder).when]])
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of what spans of time cover together.
+
+    >>> covered([(0.0, 3.0), (10.0, 12.0), (2.0, 4.0)])
+    6.0
+    """
+    total, until = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def _seconds(folder: Path) -> float:
