@@ -17,33 +17,21 @@ from gpu_kernels import Call, show
 from torch import Tensor
 
 from turnout.engine import recurrent
-from turnout.engine.gpu import gru, lstm, recurrence
+from turnout.engine.gpu import gru, lstm
 from turnout.engine.gpu.recurrence import Launch, rounded
 
 B, T, H = 10, 80, 256
 
 
-Some, Settings = Callable[[slice], Tensor], list[tuple[int, int, int]]
+Settings = list[tuple[int, int, int]]
 MODULES, SIZES = {"lstm": lstm, "gru": gru}, {"lstm": (4 * H, H), "gru": (3 * H, 0)}
 
 
-def ways(kind: str, name: str, some: Some, clients: int, settings: Settings) -> Iterator[tuple[str, Call]]:
-    """What is used, the same with other numbers of warps, stages and gates, and in groups that fit the cache better."""
-    everybody = slice(0, clients)
-    yield "used", lambda: some(everybody)
+def ways(kind: str, name: str, call: Call, settings: Settings) -> Iterator[tuple[str, Call]]:
+    """What is used, and the same with other numbers of warps, stages and gates."""
+    yield "used", call
     for warps, stages, gates in settings:
-        launch = Launch(warps, stages)
-        yield f"{warps} {stages} {gates}", launched(kind, name, launch, gates, lambda: some(everybody))
-    for size in (50, 67, 84, 100, 132) if settings and clients > 100 else ():
-        yield f"groups of {size}", grouped(size, lambda: some(everybody))
-
-
-def grouped(size: int, call: Call) -> Call:
-    def other() -> Tensor:
-        with patch.object(recurrence, "TOGETHER", size):
-            return call()
-
-    return other
+        yield f"{warps} {stages} {gates}", launched(kind, name, Launch(warps, stages), gates, call)
 
 
 def launched(kind: str, name: str, launch: Launch, gates: int, call: Call) -> Call:
@@ -68,18 +56,13 @@ def look(kind: str, clients: int, calls: int, settings: bool) -> None:
     print(f"{kind}, {clients}: memory {half:.0f} us with weights as float16, {whole:.0f} as float32", flush=True)
     some = min(clients, 8)  # to compare with
     hs, cs, kept = recurrent.Recurrence.forward(*(v[:some].double() for v in (a, U, b, h, c)), kind)
-    forward: Some = lambda n: recurrent.Recurrence.forward(a[n], U[n], b[n], h[n], c[n], kind)[0]  # noqa: E731
-    tried = ways(kind, "FORWARD", forward, clients, FORWARD if settings else [])
-    show(f"{kind}, {clients}, forward", tried, hs, calls)
+    forward: Call = lambda: recurrent.Recurrence.forward(a, U, b, h, c, kind)[0]  # noqa: E731
+    show(f"{kind}, {clients}, forward", ways(kind, "FORWARD", forward, FORWARD if settings else []), hs, calls)
     _, cells, gates = recurrent.Recurrence.forward(a, U, b, h, c, kind)
     given = (d[:some].double(), None, U[:some].double(), c[:some].double(), cs, kept, kind)
     wanted = recurrent.RecurrenceBackward.forward(*given)[0]
-
-    def backward(n: slice) -> Tensor:
-        return recurrent.RecurrenceBackward.forward(d[n], None, U[n], c[n], cells[n], gates[n], kind)[0]
-
-    tried = ways(kind, "BACKWARD", backward, clients, BACKWARD if settings else [])
-    show(f"{kind}, {clients}, backward", tried, wanted, calls)
+    backward: Call = lambda: recurrent.RecurrenceBackward.forward(d, None, U, c, cells, gates, kind)[0]  # noqa: E731
+    show(f"{kind}, {clients}, backward", ways(kind, "BACKWARD", backward, BACKWARD if settings else []), wanted, calls)
     show(f"{kind}, {clients}, rounding", iter([("used", lambda: rounded(U)[1])]), rounded(U)[1], calls)
 
 

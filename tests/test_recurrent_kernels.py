@@ -163,3 +163,5 @@ def test_weights_in_float16_keep_what_tf32_keeps(place):
     assert not torch.isfinite(found[1, 4]).any()
     if place != "plain":
         assert torch.equal(w.cpu()[ordinary], by_torch(U)[0][ordinary])
+        turned = lstm.turned(U.to(PLACES[place]))[0].unflatten(2, (-1, 4)).permute(0, 3, 2, 1).flatten(1, 2)
+        assert torch.equal(turned.cpu()[ordinary], w.cpu()[ordinary])

@@ -17,7 +17,6 @@ from turnout.engine.gpu.recurrence import (
     ROWS,
     SAMPLES,
     Launch,
-    groups,
     near,
     product,
     rounded,
@@ -55,7 +54,7 @@ def _gates(total, A: tl.constexpr, BLOCK_B: tl.constexpr):
 
 @jit
 def _forward(
-    a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, half_ptr, T, B, as_c, as_b, as_t, bs_c,
+    a_ptr, w_ptr, unit_ptr, b_ptr, h_ptr, c_ptr, kept_ptr, state_ptr, T, B, as_c, as_b, as_t, bs_c,
     H: tl.constexpr, A: tl.constexpr, BLOCK_B: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     c, b = whose(B, BLOCK_B)
@@ -68,16 +67,16 @@ def _forward(
         b_ptr + c * bs_c + k,
     )
     h_ptr, c_ptr, kept_ptr = h_ptr + c * B * T * H, c_ptr + c * B * T * H, kept_ptr + c * B * T * (4 * H)
-    half_at = half_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_B * A) + tl.arange(0, BLOCK_B)[:, None] * A
+    state_at = state_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_B * A) + tl.arange(0, BLOCK_B)[:, None] * A
     h = tl.load(h_ptr + ((b * T)[:, None] * H + k[None, :]), mask=real, other=0.0)
     cell = tl.load(c_ptr + ((b * T)[:, None] * H + k[None, :]), mask=real, other=0.0)
     for t in range(1, T):
-        tl.store(half_at + k[None, :], h * 2.0**14)
+        tl.store(state_at + k[None, :], h * 2.0**14)
         tl.debug_barrier()  # what follows reads what other threads wrote
         a_at = a_ptr + ((b * as_b)[:, None] + t * as_t + k[None, :])
         a_i, a_f = tl.load(a_at, mask=real, other=0.0), tl.load(a_at + H, mask=real, other=0.0)
         a_g, a_o = tl.load(a_at + 2 * H, mask=real, other=0.0), tl.load(a_at + 3 * H, mask=real, other=0.0)
-        u_i, u_f, u_g, u_o = _gates(product(half_at, w_at, A, 4 * A, BLOCK_B, UNITS, STAGES), A, BLOCK_B)
+        u_i, u_f, u_g, u_o = _gates(product(state_at, w_at, A, 4 * A, BLOCK_B, UNITS, STAGES), A, BLOCK_B)
         a_i += tl.load(b_at, mask=there, other=0.0)[None, :] + u_i * tl.load(unit_at)[None, :]
         a_f += tl.load(b_at + H, mask=there, other=0.0)[None, :] + u_f * tl.load(unit_at + A)[None, :]
         a_g += tl.load(b_at + 2 * H, mask=there, other=0.0)[None, :] + u_g * tl.load(unit_at + 2 * A)[None, :]
@@ -176,12 +175,11 @@ def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[T
     for every, one in zip((hs, cs, kept), first, strict=True):
         every[:, :, 0] = one
     A = w.shape[1]
-    half = a.new_empty(clients, pieces(B, SAMPLES), SAMPLES, A)
-    for n in groups(clients):
-        _forward[(len(half[n]) * half.shape[1],)](
-            a[n], w[n], unit[n], b[n], hs[n], cs[n], kept[n], half[n], T, B, *a.stride()[:3], b.stride(0),
-            H, A, SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(A),
-        )  # fmt: skip
+    state = a.new_empty(clients * pieces(B, SAMPLES), SAMPLES, A)
+    _forward[(len(state),)](
+        a, w, unit, b, hs, cs, kept, state, T, B, *a.stride()[:3], b.stride(0),
+        H, A, SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(A),
+    )  # fmt: skip
     return hs, cs, kept
 
 
@@ -192,11 +190,10 @@ def backward(dhs: Tensor, dcs: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, 
     dhs, c, cs, kept = near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
     cell = dhs if dcs is None else near(dcs)
     da, dh, dc = torch.empty_like(kept), torch.empty_like(c), torch.empty_like(c)
-    half = w.new_empty(clients, pieces(B, SAMPLES), SAMPLES, unit.shape[1])
-    for n in groups(clients):
-        _backward[(len(half[n]) * half.shape[1],)](
-            dhs[n], cell[n], w[n], unit[n], c[n], cs[n], kept[n], da[n], half[n], dh[n], dc[n], T, B,
-            *dhs.stride()[:3], *cell.stride()[:3], dcs is not None, H, w.shape[2], SAMPLES, min(GATES, w.shape[2]),
-            BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
-        )  # fmt: skip
+    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
+    _backward[(len(half),)](
+        dhs, cell, w, unit, c, cs, kept, da, half, dh, dc, T, B, *dhs.stride()[:3], *cell.stride()[:3],
+        dcs is not None, H, w.shape[2], SAMPLES, min(GATES, w.shape[2]), BACKWARD.stages,
+        num_warps=BACKWARD.warps_for(w.shape[2]),
+    )  # fmt: skip
     return da, da.view_as(da), dh, dc

@@ -39,7 +39,6 @@ SAMPLES = 16  # of a program, the fewest a product takes
 UNITS = 32  # read at once, forward
 GATES = 64  # backward
 ROWS = 32  # of weights that a program rounds
-TOGETHER = 1 << 20  # clients in a group
 NEAR = 1 << 31  # numbers of a client that a kernel finds by a short address
 
 
@@ -73,14 +72,14 @@ def whose(B, BLOCK_B: tl.constexpr):
 
 @jit
 def product(
-    half_at, w_at, K: tl.constexpr, N: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+    x_at, w_at, K: tl.constexpr, N: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
     """What rows [B, K] give when they are multiplied with a client's weights [K, N]."""
     n = tl.arange(0, N)
     total = tl.zeros((BLOCK_B, N), tl.float32)
     for start in tl.range(0, K, BLOCK, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK)
-        total = tl.dot(tl.load(half_at + k[None, :]).to(tl.float16), tl.load(w_at + k[:, None] * N + n[None, :]), total)
+        total = tl.dot(tl.load(x_at + k[None, :]).to(tl.float16), tl.load(w_at + k[:, None] * N + n[None, :]), total)
     return total
 
 
@@ -93,11 +92,6 @@ def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, G: tl.constexpr, H: tl.constexpr,
     unit = unit_of(tl.max(tl.abs(u), 1))
     tl.store(w_ptr + (c * G + row)[:, None] * A + k[None, :], (u * (1 / unit)[:, None]).to(tl.float16))
     tl.store(unit_ptr + c * G + row, unit)
-
-
-def groups(clients: int) -> list[slice]:
-    """Clients whose weights are in the cache together, one group after another."""
-    return [slice(first, first + TOGETHER) for first in range(0, clients, TOGETHER)]
 
 
 def near(x: Tensor) -> Tensor:
