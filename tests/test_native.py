@@ -75,7 +75,15 @@ def one() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
 
 
-MODELS = {"dense": dense, "image": image, "wide": wide, "odd": odd, "one": one}
+def pooled() -> nn.Module:
+    """Convolutions after pools whose lines are shorter than a vector."""
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(5, 5, 2), nn.Conv2d(5, 4, 3, padding=1),
+        nn.MaxPool2d(2), nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(3, 3),
+    )  # fmt: skip
+
+
+MODELS = {"pooled": pooled, "dense": dense, "image": image, "wide": wide, "odd": odd, "one": one}
 MODELS |= {"normed": normed, "normed image": normed_image, "normed after": normed_after}
 
 

@@ -116,12 +116,13 @@ static void pool_any(const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
             }
 }
 
-/* The same for windows of 2 x 2. What is written past a line's end is overwritten by the next line. */
+/* The same for windows of 2 x 2. What is written past a line's end is overwritten by the next line; past a sample's end
+ * nothing is written, for the next layer multiplies what is there by 0, and it might be no number. */
 static void pool_fours(const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
-    const long ow = h->w / 2;
+    const long ow = h->w / 2, lines = h->i * (h->h / 2);
     wide_mask number = {0};
     EACH(k, WL) number[k] = 2 * k;
-    for (long line = 0; line < h->i * (h->h / 2); line++) {
+    for (long line = 0; line < lines; line++) {
         long top = (line / (h->h / 2) * h->h + line % (h->h / 2) * 2) * h->w;
         for (long u = 0; u < ow; u += WL) {
             const REAL *a = x + top + 2 * u, *b = a + h->w;
@@ -135,7 +136,8 @@ static void pool_fours(const Layer *h, const REAL *x, REAL *y, int32_t *largest)
                 most = (wide)((more & (wide_mask)rest[k]) | (~more & (wide_mask)most));
                 best = (more & (number * 0 + further[k])) | (~more & best);
             }
-            *(wide *)(y + line * ow + u) = most;
+            if (line * ow + u + WL <= lines * ow) *(wide *)(y + line * ow + u) = most;
+            else memcpy(y + line * ow + u, &most, (ow - u < WL ? ow - u : WL) * sizeof(REAL));
             *(wide_whole *)(largest + line * ow + u) = __builtin_convertvector(best + number + (whole)(top + 2 * u), wide_whole);
         }
     }
