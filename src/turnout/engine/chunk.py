@@ -57,6 +57,8 @@ class Chunk:
         self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
         self.down = job.down
         self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)  # before the steps: nothing has to wait later
+        self.progress_c = self._there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
+        self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         self.spring = self._spring()
         if self.graphs is not None:
@@ -67,17 +69,6 @@ class Chunk:
         self.finite_c: Tensor | None = None  # whether each update is a number, where C has said so
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
         self.keys_cJk = self._dropout_keys()
-
-    @cached_property
-    def progress_c(self) -> Tensor:
-        """For terms: how far the steps go; made when first used, which may be when the steps are under way already."""
-        return self._there(self.job.optimizer.progress(self.steps_c)) if self.job.terms else self.steps_c
-
-    @cached_property
-    def examples_c(self) -> Tensor:
-        """For terms: how many samples each client has."""
-        count_c = self.job.samples.count_C[self.rows]
-        return to_device(count_c, self.flat_cP.device) if self.job.terms else self.steps_c
 
     def _there(self, value_c: Tensor) -> Tensor:
         """Numbers of clients as those of the weights, beside them."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -86,18 +85,18 @@ class Pull:
         cls, terms: Sequence[Term], start_cP: Tensor, down: dict[str, Tensors], mine: dict[str, Tensors]
     ) -> Pull | None:
         """All terms at once; None if one is neither a spring nor a drift, or two have rows of their own."""
-        stiff, pull, own_cP = list[Tensor](), list[Tensor](), None
+        found = cls(torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0]))
         for term in terms:
             sent, kept = down.get(term.name, {}), mine.get(term.name, {})
             spring, drift = term.spring(start_cP, sent), term.drift(sent, kept)
             if spring is not None:
-                stiff, pull = [*stiff, spring[0]], [*pull, spring[1]]
-            elif drift is not None and own_cP is None and drift[0].stride(1) == 1:
-                pull, own_cP = pull if drift[1] is None else [*pull, -drift[1]], drift[0]
+                found = cls(found.stiff_P + spring[0], found.pull_P + spring[1], found.own_cP)
+            elif drift is not None and found.own_cP is None and drift[0].stride(1) == 1:
+                pull_P = found.pull_P if drift[1] is None else found.pull_P - drift[1]
+                found = cls(found.stiff_P, pull_P, drift[0])
             else:
                 return None
-        stiff_P, pull_P = (reduce(torch.add, found or [torch.zeros_like(start_cP[0])]) for found in (stiff, pull))
-        return cls(stiff_P, pull_P, own_cP)
+        return found
 
 
 @dataclass(frozen=True)
@@ -111,12 +110,11 @@ class Spring:
     @classmethod
     def of(cls, pull: Pull, lr: float, graphs: GraphCache) -> Spring:
         """1 - lr k, lr f and lr d, at the same addresses in every round."""
-
-        def held(name: str, value: Tensor, factor: float) -> Tensor:
-            return torch.mul(value, factor, out=graphs.hold(name, value, copy=False))
-
-        own_cP = None if pull.own_cP is None else held("own", pull.own_cP, lr)
-        return cls(held("kept", pull.stiff_P[None], -lr).add_(1), held("shift", pull.pull_P[None], lr), own_cP)
+        kept_1P = graphs.hold("kept", pull.stiff_P.mul(-lr).add_(1)[None])
+        shift_1P, own_cP = graphs.hold("shift", pull.pull_P.mul(lr)[None]), None
+        if pull.own_cP is not None:
+            own_cP = torch.mul(pull.own_cP, lr, out=graphs.hold("own", pull.own_cP, copy=False))
+        return cls(kept_1P, shift_1P, own_cP)
 
     def first(self, clients: int) -> Spring:
         """Those of the first clients, who still have steps to do."""

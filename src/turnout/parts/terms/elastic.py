@@ -131,11 +131,9 @@ class Elastic(Stateless):
     def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
         if self.step == "proximal" or self.decoupled:
             return None
-        if _there(down) and "index" not in down:
-            return self.strength * down["U"], self.strength * down["V"]
         stiff_P, pull_P = torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0])
         if _there(down):
-            where = down["index"].long()
+            where = down["index"].long() if "index" in down else slice(None)
             stiff_P[where], pull_P[where] = self.strength * down["U"], self.strength * down["V"]
         return stiff_P, pull_P
 
