@@ -27,12 +27,14 @@ import torch
 from cases import CASES, Case, build_model, layers, make_tensors, mean_loss
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
 from turnout.engine.batches import address_batches
 from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
 from turnout.machine.clock import Stopwatch
+from turnout.machine.threads import cores
 from turnout.round import run_round
 from turnout.tracks.prepare import prepare
 
@@ -83,8 +85,8 @@ def ready(case: Case) -> tuple[to.Experiment, Any]:
     return experiment, prepare(experiment)
 
 
-def local_steps(case: Case) -> Callable[[], object]:
-    """One call that trains every client of a round."""
+def local_steps(case: Case, threads: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """One call that trains every client of a round, and one that finds the order of their samples."""
     clients, client_C = ready(case)[1].runtime.clients, torch.arange(case.cohort)
     samples, steps_C = clients.federation.train(client_C, 0), torch.full((case.cohort,), case.steps)
     batches = address_batches(samples, client_C, steps_C, case.batch, False, 0, 0)
@@ -92,8 +94,29 @@ def local_steps(case: Case) -> Callable[[], object]:
     out_CP, loss_C = torch.empty(case.cohort, start_cP.shape[1]), torch.zeros(case.cohort)
     rule = StepRule.of(to.SGD(lr=case.lr), case.lr, [], clients.model.flat_P)
     beside, width = StepTensors({}, torch.zeros_like(steps_C), None), start_cP.shape[1]
-    job = NativeJob(clients.trainer.native, rule)
-    return lambda: job.train(samples, batches, steps_C, start_cP, beside, out_CP, loss_C, width)
+    job = NativeJob(clients.trainer.native, rule, threads)
+    return (
+        lambda: job.train(samples, batches, steps_C, start_cP, beside, out_CP, loss_C, width),
+        lambda: address_batches(samples, client_C, steps_C, case.batch, False, 0, 0),
+    )
+
+
+class Counted(TorchDispatchMode):
+    """Counts torch's operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def operations(case: Case) -> int:
+    """Torch's operations in a round."""
+    experiment, prepared = ready(case)
+    with Counted() as counted:
+        run_round(prepared.server, 0, 0, experiment.algorithm, prepared.runtime)
+    return counted.count
 
 
 def stages(case: Case, rounds: int) -> dict[str, float]:
@@ -149,7 +172,12 @@ def main() -> None:
         if case.text:
             recurrent(case, given.repeats)
             continue
-        seconds = best(local_steps(case), given.repeats)
+        (alone, order), (together, _) = local_steps(case, 1), local_steps(case, cores())
+        seconds, shared = best(alone, given.repeats), best(together, given.repeats)
+        print(
+            f"case {name}: local steps on {cores()} cores {shared * 1e3:.3g} ms, order of samples "
+            f"{best(order, given.repeats) * 1e6:.0f} µs, {operations(case)} operations of torch a round"
+        )
         work, steps = 2 * products(case) * case.samples * case.cohort, case.cohort * case.steps
         each = f"{seconds / steps * 1e6:.3g} µs a step, {work / seconds / 1e9:.0f} billion a second"
         print(f"case {name}, local steps on one core: {seconds * 1e3:.3g} ms, {each}", flush=True)
