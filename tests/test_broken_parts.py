@@ -10,6 +10,7 @@ import torch
 
 import turnout as to
 from turnout import testing
+from turnout.clients.state import _hearing
 from turnout.errors import Mistake
 from turnout.parts.mixing import Common
 from turnout.parts.terms.base import Stateless
@@ -236,6 +237,20 @@ class TellsAtTimes(Stateless):
 
     def hear(self, told, mine):
         return {"last": mine["last"] + told["sum"]}
+
+
+class HearsTheSame(TellsAtTimes):
+    """What is told takes the place of what was kept: one row for all."""
+
+    def hear(self, told, mine):
+        return {"last": told["sum"]}
+
+
+@pytest.mark.parametrize("place", [[0, 1, 2], [0, 2]], ids=["everybody", "some"])
+def test_a_row_for_all_who_hear_is_one_for_each(place):
+    mine, told = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
+    heard = _hearing(HearsTheSame(), told, mine, torch.tensor(place))["last"]
+    assert heard.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
 
 
 @pytest.mark.parametrize(("check", "part"), [(testing.check_mixing, MeanOfAll()), (testing.check_term, TellsAtTimes())])

@@ -22,6 +22,7 @@ from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.terms.base import Stateless
 from turnout.parts.terms.proximal import Proximal
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
 from turnout.types import Samples
@@ -376,3 +377,28 @@ def test_personal_columns_come_last_and_travel_not():
     assert [s.name for s in layout.slots[-2:]] == ["2.weight", "2.bias"]
     assert layout.width - layout.shared == 12
     assert set(layout.personal_states) == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier(Stateless):
+    """Sends the weights of the round before, and keeps those of the last two."""
+
+    name: str = "earlier"
+
+    def after(self, at, down, mine):
+        return {"old": mine["last"], "same": mine["last"][:]}, {"last": at.x_cP, "second": mine["last"]}
+
+
+@pytest.mark.parametrize("chunk", [2, 5])
+def test_a_term_may_send_and_keep_rows_that_it_replaces(chunk):
+    """Whether clients are trained in one chunk or in several."""
+    width = sum(p.numel() for p in dense().parameters())
+    rows = {
+        name: torch.full((5, width), value, dtype=torch.float64) for name, value in (("last", 3.0), ("second", 4.0))
+    }
+    trainer, job = prepared(dense(), None, chunk, 1, "cpu", terms=[Earlier()], mine={"earlier": rows})
+    found = trainer.train(job)
+    assert (found.up["earlier"]["old"] == 3).all()
+    assert (found.up["earlier"]["same"] == 3).all()
+    assert (found.mine["earlier"]["second"] == 3).all()
+    torch.testing.assert_close(found.mine["earlier"]["last"], found.flat_CP + job.start_P)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
@@ -205,6 +206,17 @@ def test_the_kernels_are_for_float32_on_a_gpu():
     for plain, swapped in zip(layers, for_gpu(layers), strict=True):
         assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)
+
+
+def test_rows_that_32_bits_do_not_count_are_for_no_kernel(monkeypatch):
+    monkeypatch.setattr(triton_tools, "installed", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with FakeTensorMode():
+        few, many, none = (torch.empty(2, width, device="cuda:0") for width in (1 << 24, 1 << 31, 0))
+    assert triton_tools.takes(few)
+    assert not triton_tools.takes(few, many)
+    assert projection_kernel.fits(few)
+    assert not projection_kernel.fits(none)
 
 
 def test_few_channels_have_kernels_of_their_own_in_float32(monkeypatch):

@@ -140,6 +140,7 @@ def test_the_kernel_is_for_small_batches_in_tf32(monkeypatch):
     assert not recurrence.fits(10, 80, large)
     assert not recurrence.fits(10, 1 << 20, U)
     assert not recurrence.fits(0, 80, U)
+    assert not recurrence.fits(32, 60_000, U[:768])  # of a GRU more numbers are kept than there are gates
     assert recurrent._kernels("lstm", torch.empty(10, 80, 8), U) is None  # not on a GPU
     monkeypatch.setattr(recurrence, "precision", lambda: "ieee")
     assert not recurrence.fits(10, 80, U)
@@ -156,11 +157,12 @@ def by_torch(U: Tensor) -> tuple[Tensor, Tensor]:
 def test_weights_in_float16_keep_what_tf32_keeps(place):
     """Ten bits behind the point, whatever the size of a row; what is not finite stays so."""
     U = drawn(2, 4 * 32, 32) * (10.0 ** torch.linspace(-28, 30, 128))[:, None]
-    U[1, 3], U[1, 4, 2] = 0.0, torch.inf
+    U[1, 3], U[1, 4, 2], U[1, 5, 2] = 0.0, torch.inf, torch.nan
     w, unit = by_torch(U) if place == "plain" else recurrence.rounded(U.to(PLACES[place]))
     found, ordinary = w.cpu().double() * unit.cpu().double()[:, :, None], torch.isfinite(U).all(2)
     assert ((found - U)[ordinary].abs() <= 2.0**-11 * U[ordinary].abs()).all()
     assert not torch.isfinite(found[1, 4]).any()
+    assert torch.isnan(found[1, 5, 2])
     if place != "plain":
         assert torch.equal(w.cpu()[ordinary], by_torch(U)[0][ordinary])
         turned = lstm.turned(U.to(PLACES[place]))[0].unflatten(2, (-1, 4)).permute(0, 3, 2, 1).flatten(1, 2)

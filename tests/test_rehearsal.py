@@ -7,6 +7,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from test_engine import DEVICES, Residual, dense, image, prepared
+from turnout.engine import autograd
 from turnout.engine.autograd import Vmapped
 from turnout.engine.gpu import convolution, few_channels, optimizer_steps, pixels, pooling
 from turnout.engine.gpu import dense as dense_layers
 from turnout.engine.gpu import dropout as dropped
 from turnout.engine.job import Trained
+from turnout.engine.network import Network
+from turnout.layout import lay_out
 from turnout.machine import rehearsal, triton_tools
 from turnout.machine.rehearsal import rehearse, without_kernels
 from turnout.machine.triton_tools import COMPILE, RUN, blank, launches
@@ -166,6 +170,46 @@ def test_a_rehearsal_waits_until_everything_is_ready_and_no_error_comes_of_it(mo
     rehearse(work)
     assert len(set(ready)) == 2
     assert launches.get() == RUN
+
+
+def test_who_interrupts_a_rehearsal_can_begin_again(monkeypatch):
+    """In the same process: as long as Triton's mode is on, kernels are handed to threads that have ended."""
+
+    class Waiting(Compiling):
+        def __enter__(self) -> None:
+            mode.set(self)
+
+        def __exit__(self, *error: object) -> None:
+            raise KeyboardInterrupt
+
+    mode: ContextVar[Waiting | None] = ContextVar("mode", default=None)
+    monkeypatch.setattr(rehearsal, "triton", SimpleNamespace(AsyncCompileMode=Waiting))
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(lambda: None)
+    assert mode.get() is None
+    assert launches.get() == RUN
+
+
+def test_a_module_is_not_called_by_a_rehearsal_but_its_twin(monkeypatch):
+    class There(Tensor):
+        """As if on a GPU."""
+
+        is_cuda = True
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+    class Counting(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    model, rehearsed = Counting(3, 2), []
+    monkeypatch.setattr(autograd, "rehearse", lambda work: rehearsed.append(work()))
+    gradients = Vmapped(Network.of(model, lay_out(model), nn.CrossEntropyLoss(reduction="none")))
+    gradients.outputs(torch.ones(2, 8), {}, torch.ones(2, 5, 3).as_subclass(There))
+    assert len(rehearsed) == 1
+    assert gradients.network.module.calls == 1
 
 
 def test_without_triton_nothing_is_rehearsed(monkeypatch):

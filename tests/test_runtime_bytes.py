@@ -14,6 +14,7 @@ import torch
 import turnout as to
 from bytes_runtime import BytesOnly, Process
 from turnout.parts.compression.base import Sending
+from turnout.parts.compression.codec.ternary import Ternary
 from turnout.recipes import cook
 from turnout.round import download_for
 from turnout.runtimes.border import fault
@@ -41,8 +42,26 @@ def test_what_crosses_is_the_download_and_the_replies(processes):
     assert update < received < 1.1 * update + 2_000 * len(processes)
 
 
+def test_rows_of_bytes_travel_no_longer_than_the_longest(a_reply, monkeypatch):
+    """A GPU writes into rows as wide as a message can be, and does not wait for its length."""
+    write = Ternary.write
+
+    def wide(self: Ternary, *given):
+        coded = write(self, *given)
+        return replace(coded, byte_CB=torch.nn.functional.pad(coded.byte_CB, (0, 99)))
+
+    monkeypatch.setattr(Ternary, "write", wide)
+    found = made_reply()[0]
+    assert found.message.tensors["byte"].shape[1] == int(found.message.bytes_C.max())
+    assert torch.equal(found.message.tensors["byte"], a_reply[0].message.tensors["byte"])
+
+
 @pytest.fixture(scope="module")
 def a_reply():
+    return made_reply()
+
+
+def made_reply():
     """One client's reply as a device would send it, and what it is held against."""
     track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.InProcess(device="cpu", threads=1)))
     server, runtime = track.begin(), track.runtime

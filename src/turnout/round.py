@@ -162,12 +162,12 @@ def client_work(
 
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
     finite_R = still_finite(trained.finite_C, kept.to_rows(), states, *telling(algorithm, trained.up))
-    bytes_R = message.bytes_C.cpu()
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": bytes_R + beside}
+    message = message.counted()
+    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
     report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
     report |= {name: value.cpu() for name, value in (before | after).items()}
     report |= {} if asked.limit is None else {"steps": trained.steps_C}
-    return Replies(asked.client_R, replace(message, bytes_C=bytes_R), states, trained.up, report, hints), kept
+    return Replies(asked.client_R, message, states, trained.up, report, hints), kept
 
 
 def server_work(

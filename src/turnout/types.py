@@ -147,6 +147,9 @@ class Turnout:
         )
 
 
+BYTE = "byte"  # the name of encoded rows in a message: row i is its first `bytes_C[i]` bytes, and padding
+
+
 @dataclass(frozen=True)
 class Message:
     """Encoded updates of several clients, one row each in every tensor, and the exact bytes of each.
@@ -157,6 +160,17 @@ class Message:
     tensors: Tensors
     bytes_C: Tensor
     decoded: Tensor | None = None
+
+    def counted(self) -> Message:
+        """The same with the bytes on the CPU, and rows of bytes no wider than the longest: they travel whole.
+
+        >>> Message({BYTE: torch.zeros(2, 9, dtype=torch.uint8)}, torch.tensor([3, 5])).counted().tensors[BYTE].shape
+        torch.Size([2, 5])
+        """
+        bytes_C, tensors = self.bytes_C.cpu(), self.tensors
+        if BYTE in tensors and len(bytes_C):
+            tensors = tensors | {BYTE: tensors[BYTE][:, : int(bytes_C.max())]}
+        return Message(tensors, bytes_C, self.decoded)
 
     def take(self, rows: Tensor) -> Message:
         decoded = None if self.decoded is None else self.decoded[rows.to(self.decoded.device)]

@@ -168,11 +168,16 @@ def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors
     first = next(iter(mine.values()))
     placed = {name: value.to(first.device) for name, value in said.items()}
     if len(place) == len(first):  # everybody
-        new = term.hear(placed, mine)
-        return {name: new[name].to(value) if name in new else value for name, value in mine.items()}
+        return mine | _rows_heard(term, placed, mine)
     rows = {name: value[place.to(value.device)] for name, value in mine.items()}
-    new = term.hear(placed, rows)
-    return {n: v.index_copy(0, place.to(v.device), new[n].to(v)) if n in new else v for n, v in mine.items()}
+    new = _rows_heard(term, placed, rows)
+    return {n: v.index_copy(0, place.to(v.device), new[n]) if n in new else v for n, v in mine.items()}
+
+
+def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
+    """What a term makes of rows: a row for each of them, where it gives one for all."""
+    new = term.hear(said, rows)
+    return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
 
 
 _GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store

@@ -281,11 +281,12 @@ class Chunk:
         everyone = slice(0, len(self.client_c))
         for term in self.job.terms:
             at = standing(self, 0, everyone, self.flat_cP, self.states)
-            up, mine = term.after(at, self.down.get(term.name, {}), self.mine.get(term.name, {}))
-            for name, value in mine.items():
-                self._keep(term.name, name, value)
+            before = self.mine.get(term.name, {})
+            up, mine = term.after(at, self.down.get(term.name, {}), before)
             for name, value in up.items():
                 self._send(term.name, name, value)
+            for name, value in _apart(mine, before).items():
+                self._keep(term.name, name, value)
 
     def _keep(self, term: str, name: str, value: Tensor) -> None:
         """What a term keeps becomes the cohort's; where this chunk is everybody, a new tensor is that."""
@@ -305,11 +306,11 @@ class Chunk:
             sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
 
     def _new(self, value: Tensor) -> bool:
-        """Whether a tensor is no part of those that a term was shown and that will change."""
+        """Whether a tensor is no part of what a term was shown and will change, nor of what is sent already."""
         shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
-        for rows in (*self.mine.values(), *self.down.values()):
+        for rows in (*self.mine.values(), *self.down.values(), *self.result.up.values()):
             shown += rows.values()
-        return all(value.untyped_storage().data_ptr() != other.untyped_storage().data_ptr() for other in shown)
+        return not any(_overlap(value, other) for other in shown)
 
     def _write_update(self) -> None:
         """Replace the shared columns by the scaled update, while they are still in the cache."""
@@ -336,6 +337,16 @@ class Chunk:
                 weights.write_update(slot.name, starts[slot.name], columns[slot.name])
             else:
                 columns[slot.name].copy_(weights.weights[slot.name])
+
+
+def _overlap(value: Tensor, other: Tensor) -> bool:
+    return value.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _apart(new: Tensors, old: Tensors) -> Tensors:
+    """New rows, copied where they are old ones of another name: those are about to change."""
+    moved = {n for n, v in new.items() if any(_overlap(v, other) for name, other in old.items() if name != n)}
+    return {name: value.clone() if name in moved else value for name, value in new.items()}
 
 
 def _write_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -26,8 +27,11 @@ def rehearse(work: Callable[[], Any]) -> None:
 
     What fails here will fail again when it counts.
     """
-    if not SIDE_BY_SIDE or not hasattr(triton, "AsyncCompileMode"):
-        return
+    if SIDE_BY_SIDE and hasattr(triton, "AsyncCompileMode"):
+        copy_context().run(_rehearse, work)  # Triton's mode ends with it, also if somebody interrupts the waiting
+
+
+def _rehearse(work: Callable[[], Any]) -> None:
     with suppress(Exception), ThreadPoolExecutor(cores(), initializer=_same_gpu()) as pool:
         compiled = triton.AsyncCompileMode(_Ready(pool), ignore_errors=True)
         with _launches(COMPILE), compiled:

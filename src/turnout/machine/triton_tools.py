@@ -17,6 +17,8 @@ from torch import Tensor
 FAST = "tf32"  # if torch's own matrix products may round to TF32
 EXACT = "ieee"  # if they may not ("tf32x3" would be close to float32, on the tensor cores)
 
+COLUMNS_TO = (1 << 31) - (1 << 20)  # what a program counts beyond the last column has room too
+
 RUN, COMPILE, SKIP = "run", "compile", "skip"
 launches: ContextVar[str] = ContextVar("launches", default=RUN)  # what becomes of a kernel that is launched
 
@@ -45,6 +47,14 @@ def jit(function: Any = None, **options: Any) -> Any:
         return function
     made = triton.jit(function, **options)
     return Kernel(function, **options) if isinstance(made, triton.JITFunction) else made  # else it is interpreted
+
+
+@jit
+def mixed(z, MIX_1: tl.constexpr, MIX_2: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`rng.mix` inside a kernel, which is given its constants."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX_1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX_2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
 def installed() -> bool:
@@ -97,6 +107,7 @@ def rows_contiguous(x: Tensor) -> Tensor:
 
 
 def takes(*rows: Tensor) -> bool:
-    """Whether kernels work for such rows: float32 on this thread's GPU, neighbouring columns side by side."""
+    """Whether kernels work for such rows: float32 on this thread's GPU, neighbouring columns side by side, and few
+    enough of them that 32 bits count them."""
     here = installed() and rows[0].is_cuda and rows[0].device.index == torch.cuda.current_device()
-    return here and all(value.dtype == torch.float32 and value.stride(1) == 1 for value in rows)
+    return here and all(v.dtype == torch.float32 and v.stride(1) == 1 and v.shape[1] < COLUMNS_TO for v in rows)

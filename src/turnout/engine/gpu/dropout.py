@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from turnout.machine.triton_tools import blank, jit, pieces, tl
+from turnout.machine.triton_tools import blank, jit, mixed, pieces, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
 BLOCK = 1024  # numbers per program
@@ -28,10 +28,7 @@ def _drop(
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first, second, last = n // (INNER * L), n // L % INNER, n % L
     position = first * at_0 + second * at_1 + last * at_2
-    z = position.to(tl.int64) * GOLDEN + tl.load(key_ptr + c * key_s)
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX_1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX_2
-    z = z ^ ((z >> 31) & 0x1FFFFFFFF)
+    z = mixed(position.to(tl.int64) * GOLDEN + tl.load(key_ptr + c * key_s), MIX_1, MIX_2)
     kept = ((z >> 20) & 0x7FFFFFFF) >= least
     x = tl.load(x_ptr + c * xs_c + first * xs_0 + second * xs_1 + last, mask=n < N, other=0.0)
     tl.store(y_ptr + c * ys_c + first * ys_0 + second * ys_1 + last, x * tl.where(kept, gain, 0.0), mask=n < N)

@@ -39,12 +39,14 @@ SAMPLES = 16  # of a program, the fewest a product takes
 UNITS = 32  # read at once, forward
 GATES = 64  # backward
 ROWS = 32  # of weights that a program rounds
+MOST_KEPT = 5  # numbers of each unit of the state that backward needs, of a GRU
 NEAR = 1 << 31  # numbers of a client that a kernel finds by a short address
 
 
 def fits(samples: int, positions: int, U: Tensor) -> bool:
     """Whether these kernels take a client's weights U [G, H] and such a batch: by shape and precision alone."""
-    small = samples <= BATCH_TO and U.shape[-1] <= HIDDEN_TO and samples * positions * U.shape[-2] < NEAR
+    kept = samples * positions * U.shape[-1] * MOST_KEPT
+    small = samples <= BATCH_TO and U.shape[-1] <= HIDDEN_TO and kept < NEAR
     return small and samples * positions > 0 and precision() == FAST
 
 

@@ -24,7 +24,7 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.broadcast_log import NEVER, BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
-from turnout.types import Message, State, Tensors
+from turnout.types import BYTE, Message, State, Tensors
 
 DIRECTIONS = ("both", "up")
 
@@ -86,7 +86,7 @@ class ErrorFeedback(ABC):
         if self.feedback:
             left_CP = self._aged(kept["left"], sending.t - 1 - round_C).add_(update_CP)
         coded = self.codec("up", sending).write(left_CP, sending.slots)
-        message = Message({"byte": coded.byte_CB} | self.held(kept), coded.length_C, coded.decoded_CP)
+        message = Message({BYTE: coded.byte_CB} | self.held(kept), coded.length_C, coded.decoded_CP)
         now = {"round": torch.full_like(round_C, sending.t)}
         return message, now | ({"left": left_CP} if self.feedback else {})
 
@@ -104,7 +104,7 @@ class ErrorFeedback(ABC):
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         if message.decoded is not None:
             return message.decoded.to(like_P)
-        coded = Coded(message.tensors["byte"].to(like_P.device), message.bytes_C)
+        coded = Coded(message.tensors[BYTE].to(like_P.device), message.bytes_C)
         return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)
 
     def held(self, kept: Tensors) -> Tensors:

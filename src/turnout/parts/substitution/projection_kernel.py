@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from turnout.machine.transfer import to_device
-from turnout.machine.triton_tools import jit, pieces, splits, takes, tl
+from turnout.machine.triton_tools import jit, mixed, pieces, splits, takes, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
 COLUMNS = 256  # of the sketch, per program
@@ -35,17 +35,14 @@ def _fold(
         p = f[:, None] * D + tl.where(from_d < 0, from_d + D, from_d)
         real = (f < last)[:, None] & (d < D)[None, :] & (p < P)
         x = tl.load(x_ptr + r * xs_r + p, mask=real, other=0.0)
-        z = p.to(tl.int64) * GOLDEN + base
-        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX_1
-        z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX_2
-        z = z ^ ((z >> 31) & 0x1FFFFFFFF)
+        z = mixed(p.to(tl.int64) * GOLDEN + base, MIX_1, MIX_2)
         total += tl.where(((z >> 62) & 1) == 1, -x, x)
     tl.store(out_ptr + (part * tl.num_programs(1) + r) * D + d, tl.sum(total, 0), mask=d < D)
 
 
 def fits(x_RP: Tensor) -> bool:
     """Whether the kernel works for such rows."""
-    return takes(x_RP) and 0 < len(x_RP) < 1 << 16
+    return takes(x_RP) and 0 < len(x_RP) < 1 << 16 and x_RP.shape[1] > 0
 
 
 def folded(x_RP: Tensor, base: int, turn_F: Tensor, size: int) -> Tensor:

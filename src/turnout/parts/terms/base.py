@@ -152,8 +152,10 @@ class Stateless:
     """The defaults: a term that neither sends nor keeps anything."""
 
     personal: ClassVar[bool] = False
-    captures: ClassVar[bool] = False  # whether `correct` and `settle` depend on tensors alone, so that a GPU may record
-    # a step once and repeat it: nothing in them asks for a number, or for `at.step` or `at.t`; `at.lr` is a tensor then
+    # Whether `correct` and `settle` depend on tensors alone, so that a GPU may record a step once and repeat it: they
+    # ask for no number, nor for `at.step` or `at.t`, and `at.lr` is a tensor then. The first step, and `after`, may be
+    # tried beforehand too: nothing but their results may come of them.
+    captures: ClassVar[bool] = False
     telltale: ClassVar[str | None] = None  # of what is sent: what is no number whenever anything of it is not
 
     @property

@@ -155,9 +155,10 @@ def tables(of: tuple[Piece, ...], device: torch.device) -> Tables:
         tile += [(s, piece.start + BLOCK * i) for i in range(pieces(piece.size, BLOCK))]
         first += piece.keep
     rows.append((0, 0, 0, first, len(tile)))
-    rank = [(s, i) for s, piece in enumerate(of) for i in range(piece.keep)]
-    tile_T, piece_S, rank_K = (torch.tensor(value, dtype=torch.int32, device=device) for value in (tile, rows, rank))
-    return Tables(tile_T, piece_S, rank_K[:, 0].contiguous(), rank_K[:, 1].contiguous(), len(tile))
+    tile_T, piece_S = (torch.tensor(value, dtype=torch.int32) for value in (tile, rows))
+    piece_K = torch.arange(len(of), dtype=torch.int32).repeat_interleave(piece_S[:-1, 2])
+    rank_K = torch.arange(first, dtype=torch.int32) - piece_S[piece_K, 3]
+    return Tables(tile_T.to(device), piece_S.to(device), piece_K.to(device), rank_K.to(device), len(tile))
 
 
 def choose(x_CP: Tensor, of: Sequence[Piece]) -> Chosen:
