@@ -9,6 +9,7 @@ chunk.py           one chunk through its local steps, with terms and optimizer
 batches.py         which samples each client sees at each step (batches.c: the same in C)
 share_out.h        clients shared out among threads, for the sources in C
 standing.py        where a chunk stands, as terms see it
+term_rows.py       what terms send and keep in the end
 own_samples.py     passes over a client's own samples: mean gradient, Fisher diagonal
 trainers.py        choosing engine, device and chunk size for a network
 trial.py           which engine is fastest for a large model on this machine

@@ -22,6 +22,7 @@ from turnout.engine.job import Job, Trained, captures, plain_sgd
 from turnout.engine.native.steps import NativeJob, StepTensors, kept_in_c
 from turnout.engine.network import Network
 from turnout.engine.standing import hold_rows, put_rows_back, standing
+from turnout.engine.term_rows import finish_terms
 from turnout.exchange import Limit
 from turnout.machine.transfer import to_device
 from turnout.parts.optimizers import SGD
@@ -122,7 +123,7 @@ class Chunk:
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
             sums[self.rows].div_(self.steps_there_c.clamp(min=1))
         self.result.count_C[self.rows].add_(self.steps_there_c)
-        self._finish_terms()
+        finish_terms(self)
         if self.graphs is not None:
             put_rows_back(self)
         self._write_update()
@@ -276,42 +277,6 @@ class Chunk:
         mine = {term: {name: value[rows] for name, value in own.items()} for term, own in self.mine.items()}
         return Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, mine)
 
-    def _finish_terms(self) -> None:
-        """What each term sends and keeps when training has ended."""
-        everyone = slice(0, len(self.client_c))
-        for term in self.job.terms:
-            at = standing(self, 0, everyone, self.flat_cP, self.states)
-            before = self.mine.get(term.name, {})
-            up, mine = term.after(at, self.down.get(term.name, {}), before)
-            for name, value in up.items():
-                self._send(term.name, name, value)
-            for name, value in _apart(mine, before).items():
-                self._keep(term.name, name, value)
-
-    def _keep(self, term: str, name: str, value: Tensor) -> None:
-        """What a term keeps becomes the cohort's; where this chunk is everybody, a new tensor is that."""
-        kept = self.mine[term][name]
-        alike = value.shape == kept.shape and value.dtype == kept.dtype
-        if alike and len(value) == len(self.job.client_C) and self._new(value):
-            self.mine[term][name] = self.result.mine[term][name] = value
-        else:
-            kept.copy_(value)
-
-    def _send(self, term: str, name: str, value: Tensor) -> None:
-        """Write what a term sends into the cohort's tensor; where this chunk is everybody, a new tensor is that."""
-        sent, clients = self.result.up.setdefault(term, {}), len(self.job.client_C)
-        if len(value) == clients and self._new(value):
-            sent[name] = value
-        else:
-            sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
-
-    def _new(self, value: Tensor) -> bool:
-        """Whether a tensor is no part of what a term was shown and will change, nor of what is sent already."""
-        shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
-        for rows in (*self.mine.values(), *self.down.values(), *self.result.up.values()):
-            shown += rows.values()
-        return not any(_overlap(value, other) for other in shown)
-
     def _write_update(self) -> None:
         """Replace the shared columns by the scaled update, while they are still in the cache."""
         layout = self.network.layout
@@ -337,16 +302,6 @@ class Chunk:
                 weights.write_update(slot.name, starts[slot.name], columns[slot.name])
             else:
                 columns[slot.name].copy_(weights.weights[slot.name])
-
-
-def _overlap(value: Tensor, other: Tensor) -> bool:
-    return value.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _apart(new: Tensors, old: Tensors) -> Tensors:
-    """New rows, copied where they are old ones of another name: those are about to change."""
-    moved = {n for n, v in new.items() if any(_overlap(v, other) for name, other in old.items() if name != n)}
-    return {name: value.clone() if name in moved else value for name, value in new.items()}
 
 
 def _write_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:
