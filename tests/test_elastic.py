@@ -19,6 +19,7 @@ from turnout.config.write import to_toml
 from turnout.engine.own_samples import OwnSamples
 from turnout.errors import Mistake
 from turnout.rng import key
+from turnout.round import still_finite, telling
 from turnout.types import Samples
 from worlds import blobs, play, ready, world
 
@@ -506,3 +507,24 @@ def test_a_term_that_sends_more_than_it_says_is_caught():
 
     with pytest.raises(AssertionError, match="sends 13 numbers, `sends` says 0 each"):
         testing.check_term(Silent())
+
+
+class WithMore(to.Elastic):
+    """Sends a number beside the rest."""
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+@pytest.mark.parametrize("keep", [None, 0.4])
+def test_one_number_tells_whether_all_that_is_sent_are_numbers(bad, keep):
+    """Also of an entry whose weight is 0; a subclass may send more, so that all of it is looked at."""
+    u_cP, w_cP = torch.rand(3, 20), torch.randn(3, 20)
+    u_cP[1, 4], w_cP[1, 4], w_cP[2, 5] = bad, 0.0, bad
+    u_cP[2, 5] = 2.0  # among the largest
+    term = to.Elastic(fisher_keep=keep)
+    sent = {"elastic": term._message(u_cP, w_cP)}
+    everybody = torch.ones(3, dtype=torch.bool)
+    (told,) = telling(to.Algorithm(terms=[term]), sent)
+    assert list(told) == ["z"]
+    assert still_finite(everybody, told).tolist() == [True, False, False]
+    (told,) = telling(to.Algorithm(terms=[WithMore()]), {"elastic": {"u": u_cP, "more": w_cP}})
+    assert still_finite(everybody, told).tolist() == [True, False, False]
