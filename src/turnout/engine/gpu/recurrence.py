@@ -4,9 +4,10 @@ client in one kernel, with TF32's rounding.
 A client's recurrent weights are read again at every position, and with many clients they do not stay in the cache:
 the time is that of reading them. So they are read as float16, half as many bytes. A product in TF32 rounds both factors
 to ten bits behind the point, which is what float16 keeps too, between 2^-14 and 2^16. Each row is scaled by a power of
-two such that its largest entry is between 2^13 and 2^14, and so is what it is multiplied with: entries down to 2^-27 of
-the largest are rounded as in TF32. Sums are in float32. engine/recurrent.py asks `fits`, makes the first position and
-has the plain form.
+two such that its largest entry is between 2^13 and 2^14, and so is what it is multiplied with (an LSTM's state, which
+is never above 1, by 2^14): entries down to 2^-27 of the largest are rounded as in TF32, smaller ones to 2^-38 of it.
+What is no number stays none. Sums are in float32. engine/recurrent.py asks `fits`, makes the first position and has the
+plain form.
 
 Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), A = H or more: a power of two.
 """
