@@ -75,6 +75,8 @@ def test_batch_orders_are_counted() -> None:
     assert one == 8 * 200 * 11 + 40 * 1000 + 8 * 1000
     many = order_bytes(torch.tensor([1_000_000] + [10] * 99), local, False)
     assert 16e6 < many < 300e6
+    alike = [order_bytes(torch.full((9,), 1000), local, False, threads) for threads in (1, 4, 50)]
+    assert [each - alike[0] for each in alike] == [0, 3 * 40 * 1000, 8 * 40 * 1000]  # each sorts a client's samples
 
 
 @pytest.mark.parametrize("version", [1, 2])

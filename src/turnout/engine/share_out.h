@@ -38,14 +38,15 @@ static void *take_part(void *given) {
 }
 
 /* Do all clients, on so many threads with this one among them, each with `size` bytes of room, zero at first, that begin
- * at a multiple of 64. Returns whether memory ran out. */
+ * at a multiple of 64; on fewer where there is no memory for so many. Returns whether there is none for one. */
 static int share_out(void *job, int64_t clients, int64_t threads, size_t size, void (*begin)(void *, void *),
                      void (*client)(void *, void *, int64_t)) {
     if (clients < 1) return 0;
     threads = threads < 1 ? 1 : threads > clients ? clients : threads;
     size = (size + 63) / 64 * 64;
-    Crew *crew = calloc(1, sizeof(Crew) + threads * size + 64);
+    Crew *crew;
     pthread_t other;
+    while (!(crew = calloc(1, sizeof(Crew) + threads * size + 64)) && threads > 1) threads /= 2;
     if (!crew) return 1;
     *crew = (Crew){.job = job, .begin = begin, .client = client, .clients = clients, .holders = threads + 1, .size = size};
     crew->room = (char *)(((uintptr_t)(crew + 1) + 63) / 64 * 64);

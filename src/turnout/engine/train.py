@@ -189,17 +189,18 @@ def block_size(steps: int, batch_size: int) -> int:
     return max(1, min(BLOCK, _ORDERS // (8 * steps * batch_size)))
 
 
-def order_bytes(count_C: Tensor, local: Local, drop_single: bool) -> int:
+def order_bytes(count_C: Tensor, local: Local, drop_single: bool, threads: int = 1) -> int:
     """Bytes of the batch orders that are laid out at once for a cohort with so many samples each."""
     count_C = count_C.sort(descending=True).values
     steps_C, size = local.full_steps(steps_per_epoch(count_C, local.batch_size, drop_single)), local.batch_size
-    steps_C, first, blocks = steps_C.sort(descending=True).values, 0, [0]
+    steps_C, first, blocks, sorting = steps_C.sort(descending=True).values, 0, [0], 0
     while first < len(steps_C):
         steps = max(1, int(steps_C[first]))
         clients = min(block_size(steps, size), len(steps_C) - first)
         blocks.append(8 * clients * steps * (size + 1))
+        busy = count_C[first : first + min(threads, clients)]  # in batches.c: hashes, sorted hashes, buckets
+        sorting = max(sorting, 40 * int(busy.sum()))
         first += clients
-    sorting = 40 * int(count_C[0]) if len(count_C) else 0  # in batches.c: hashes, sorted hashes, buckets
     together = max(a + b for a, b in pairwise([*blocks, 0]))  # one is laid out while the last is worked on
     return together + sorting + 8 * int(count_C.sum())
 

@@ -268,11 +268,12 @@ class Clients:
         width = 8 if self.place.dtype == torch.float64 else 4
         matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
         beside = sum(term.sends for term in algorithm.terms) * layout.shared
+        samples_C, alone = self._most_samples(cohort), self.network.has_batch_statistics()
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "model": (COPIES + trainer.threads) * layout.width * width,
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
-            "batches": order_bytes(self._most_samples(cohort), algorithm.local, self.network.has_batch_statistics()),
+            "batches": order_bytes(samples_C, algorithm.local, alone, trainer.threads),
             "client state": self.store.row_bytes * ever,
             "data": data_bytes(self.federation),
         }

@@ -197,9 +197,17 @@ static void conv_backward(const Layer *h, const Room *r, long B, const Place *pl
     }
 }
 
-static void pad_image(const Layer *h, const REAL *x, REAL *to) { /* copy an image into one with a border of zeros */
-    long w = h->w + 2 * h->pw;
+/* An image to or from the middle of one with a border. */
+static void pad_image(const Layer *h, const REAL *from, REAL *to) {
+    long w = h->w + 2 * h->pw, high = h->h + 2 * h->ph;
     for (long i = 0; i < h->i; i++)
         for (long y = 0; y < h->h; y++)
-            memcpy(to + (i * (h->h + 2 * h->ph) + y + h->ph) * w + h->pw, x + (i * h->h + y) * h->w, h->w * sizeof(REAL));
+            memcpy(to + (i * high + y + h->ph) * w + h->pw, from + (i * h->h + y) * h->w, h->w * sizeof(REAL));
+}
+
+static void crop_image(const Layer *h, const REAL *from, REAL *to) {
+    long w = h->w + 2 * h->pw, high = h->h + 2 * h->ph;
+    for (long i = 0; i < h->i; i++)
+        for (long y = 0; y < h->h; y++)
+            memcpy(to + (i * h->h + y) * h->w, from + (i * high + y + h->ph) * w + h->pw, h->w * sizeof(REAL));
 }

@@ -161,7 +161,7 @@ static void pool_backward(const Layer *h, const Room *r, long B, const REAL *d, 
 
 /* e^x for x <= 0. In single precision a polynomial (coefficients of Cephes), exact to the last bit or two. */
 INLINE wide raise(wide x) {
-    wide y;
+    wide y = {0};
 #ifdef SINGLE
     wide low = larger(x, (wide){0} - 87.0f);
     wide times = low * 1.44269504088896341f + 12582912.0f; /* rounded to a whole number in the lowest bits */

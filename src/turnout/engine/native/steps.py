@@ -80,10 +80,11 @@ def native_layers(
     slots = {slot.name: slot for slot in layout.slots}
     layers, shape, written, said = [], tuple(shape), set(), 0
 
-    def weights(layer: Dense | Convolution) -> tuple[int, int, int]:
+    def weights(layer: Dense | Convolution, *inputs: int) -> tuple[int, int, int]:
         """The number of outputs, and the columns where weight and bias begin (-1: no bias)."""
         weight = slots[layer.weight]
-        written.update({layer.weight, layer.bias} - {None})
+        if weight.shape[1:] == inputs:  # else C would read and write outside of them
+            written.update({layer.weight, layer.bias} - {None})
         return weight.shape[0], weight.start, -1 if layer.bias is None else slots[layer.bias].start
 
     for layer in stack.layers:
@@ -99,13 +100,13 @@ def native_layers(
             layers.append(NativeLayer(DROP, size, size, i=place, o=least, h=_bits(gain), w=each))
         elif isinstance(layer, BatchNorm):
             names, each = (f"{layer.name}.weight", f"{layer.name}.bias"), prod(shape[1:])
-            written.update(names)
+            written.update(name for name in names if slots[name].shape == shape[:1])
             weight, bias = (slots[name].start for name in names)
             told = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
             layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **told))
             said += 2 * shape[0]
         elif isinstance(layer, Dense) and len(shape) == 1:
-            o, weight, bias = weights(layer)
+            o, weight, bias = weights(layer, size)
             layers.append(NativeLayer(DENSE, size, o, weight, bias))
             shape = (o,)
         elif isinstance(layer, MaxPool) and len(shape) == 3 and layer.kernel == layer.stride:
@@ -114,12 +115,14 @@ def native_layers(
             layers.append(NativeLayer(POOL, size, prod(shape), i=i, o=i, h=h, w=w, kh=kh, kw=kw))
         elif isinstance(layer, Convolution) and len(shape) == 3:
             (i, h, w), (kh, kw), (ph, pw) = shape, layer.kernel, layer.padding
-            o, weight, bias = weights(layer)
+            o, weight, bias = weights(layer, i, kh, kw)
             shape = (o, h + 2 * ph - kh + 1, w + 2 * pw - kw + 1)
             layers.append(NativeLayer(CONVOLUTION, size, prod(shape), weight, bias, i, o, h, w, kh, kw, ph, pw))
         else:
             return None
-    return layers if written == slots.keys() else None  # every parameter must belong to a layer
+        if min(shape) < 1:  # a kernel larger than its image
+            return None
+    return layers if written == slots.keys() else None  # every parameter must belong to a layer, and fit it
 
 
 def _bits(number: float) -> int:
