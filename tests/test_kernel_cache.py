@@ -93,6 +93,18 @@ def test_a_compiler_that_hangs_is_asked_once(cache: Path, monkeypatch: pytest.Mo
         compiled(Path("twice.c"))
 
 
+def test_a_compiler_that_does_not_know_this_processor_compiles_for_any(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "clang: error: the clang compiler does not support '-march=native'"
+    plain = cache / "plain-cc"
+    plain.write_text(f'#!/bin/sh\ncase "$*" in *-march=native*) echo "{words}" >&2; exit 1;; esac\nexec cc "$@"\n')
+    plain.chmod(0o755)
+    monkeypatch.setenv("CC", str(plain))
+    assert twice() == 42
+    assert trouble() is None
+
+
 def test_a_run_says_which_engine_it_has_and_goes_on_with_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -105,7 +105,9 @@ def _compile(command: list[str], path: Path) -> None:
     _refuse_again(failed)
     try:
         with replacing(path, shared=True) as made:
-            done = subprocess.run([*command, "-o", str(made)], capture_output=True, timeout=COMPILE_SECONDS)
+            done = _ask([*command, "-o", str(made)])
+            if done.returncode and b"-march" in done.stderr:  # Clang on some processors
+                done = _ask([word for word in command if word != "-march=native"] + ["-o", str(made)])
             if done.returncode:
                 words = done.stderr.decode(errors="replace").strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
@@ -120,6 +122,10 @@ def _compile(command: list[str], path: Path) -> None:
         return
     write_json(failed, {"why": why, "at": time.time()})
     raise Unavailable(f"{why}; it is asked again in an hour, or now if you delete {failed}")
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS)
 
 
 def _refuse_again(failed: Path) -> None:
