@@ -31,7 +31,7 @@ from turnout.studies.claims import Claim, above, best_elsewhere, better, no_wors
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, Ways, planned, run_study
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.studies.tables import cells, left_out, tally
+from turnout.studies.tables import cells, left_out, markdown, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
 
@@ -383,6 +383,29 @@ def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_p
     with pytest.raises(Mistake, match="no run has ended"):
         run_study(bias.STUDY, "smoke", tmp_path / "nothing", so_far=True)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_run_that_stands_still_is_named(smoke: dict[str, Path], tmp_path: Path) -> None:
+    """Its last rounds were skipped, as nobody sent a number: an old model is compared, and the findings say so."""
+    folder = tmp_path / "still"
+    shutil.copytree(smoke["bias"], folder)
+    victim = sorted(folder.glob("quadratics/*/seed-1"))[0]
+    with sqlite3.connect(victim / "records.sqlite") as db:
+        rounds = db.execute("SELECT count(*) FROM rounds").fetchone()[0]
+        db.execute("UPDATE rounds SET skipped = 'no update is a number' WHERE round >= ?", (rounds // 2,))
+    found = run_study(bias.STUDY, "smoke", folder, so_far=True, quiet=True)
+    why = f"every round from {rounds // 2} to {rounds - 1} was skipped (no update is a number)"
+    assert [words.split(": ")[1] for words in found.stalled] == [why]
+    assert Findings.from_json(found.to_json()).stalled == tuple(found.stalled)
+    assert why in markdown(found, bias.STUDY.plan("smoke"))
+
+
+def test_seconds_are_those_of_the_runs_that_were_asked_for(smoke: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    shutil.copytree(smoke["participation"], folder)
+    whole = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True)
+    some = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True, only=["SYNTHETIC IID T=1 *"])
+    assert 0 <= some.seconds < whole.seconds
 
 
 def test_what_ran_elsewhere_is_not_read_as_if_it_had_run_here() -> None:

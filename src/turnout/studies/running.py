@@ -23,6 +23,7 @@ from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.result import Run
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
+from turnout.studies.stalled import stalled
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -38,6 +39,7 @@ class Findings:
     failed: Sequence[str] = ()  # runs that could not be finished, and why
     command: str = ""  # what was typed
     machine: str = ""  # and where
+    stalled: Sequence[str] = ()  # runs that did not move in the end, and why
 
     def to_json(self) -> str:
         return json_text(asdict(self) | {"claims": [_claim_row(c) for c in self.claims]}, allow_nan=False)
@@ -55,7 +57,7 @@ class Findings:
 def _later_fields(found: dict[str, Any]) -> dict[str, Any]:
     """What files of earlier versions do not say."""
     said = {name: found[name] for name in ("command", "machine") if name in found}
-    return said | {"failed": tuple(found.get("failed", ()))}
+    return said | {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
 
 
 def _claim_row(claim: Claim) -> dict[str, Any]:
@@ -130,11 +132,11 @@ def run_study(
         rows = [row for row in rows if row.ours != NOT_RUN]
     for name, picture in study.pictures(scale, curves).items():
         write_whole(out / name, picture)
-    ended = ended_folders(out) if so_far or resume else []
+    ended = curves.folders if so_far or resume else []
     seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
     command = as_typed(study, scale, seeds, only) + (" --so-far" if so_far else "")
     where = machines(ended) if so_far else machine()
-    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where)
+    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where, curves.stalled)
     write_whole(out / "study.json", findings.to_json())
     return findings
 
@@ -198,6 +200,8 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
     A run that failed on the way (its training diverged, say) is left out, with its seed where it would be compared.
     """
     failed: list[str] = []
+    still: list[str] = []
+    folders: list[Path] = []
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
     missing = ways.missing(plan.parts) | left_out(plan.parts, only)
@@ -209,13 +213,15 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
         done = ways.play(part, RunPlan(title, planned_runs(variants, seeds), folder))
         failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without the advice
         missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
+        folders += [run.folder for run in done.runs.values()]
         for entry, run in done.runs.items():
+            still += [f"{entry.variant} seed {entry.seed}: {why}"] if (why := stalled(run)) else []
             for metric, curve in read_curves(run, study).items():
                 found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
                 looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
     more = {metric: Curves(found[metric], missing) for metric in study.more}
-    return Curves(found[study.metric], missing, more, looks, tuple(failed))
+    return Curves(found[study.metric], missing, more, looks, tuple(failed), tuple(still), folders)
 
 
 def read_curves(run: Run, study: Study) -> dict[str, Curve]:
@@ -236,6 +242,8 @@ def joined(first: Curves, second: Curves) -> Curves:
         more,
         looks,
         (*first.failed, *second.failed),
+        (*first.stalled, *second.stalled),
+        (*first.folders, *second.folders),
     )
 
 

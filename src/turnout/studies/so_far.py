@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.errors import Mistake
@@ -23,7 +24,7 @@ def refuse_none(ended: list[Path], out: Path) -> None:
         raise Mistake(f"no run has ended in {out}: without --so-far the study goes on")
 
 
-def seconds_at_work(folders: list[Path]) -> float:
+def seconds_at_work(folders: Sequence[Path]) -> float:
     """How long some of these runs were at work: pauses in between, of hours or days, do not count."""
     return covered([(end - _seconds(folder), end) for folder in folders for end in [state_of(folder).when]])
 
@@ -46,7 +47,7 @@ def _seconds(folder: Path) -> float:
         return float(records.column("seconds").sum())
 
 
-def machines(folders: list[Path]) -> str:
+def machines(folders: Sequence[Path]) -> str:
     """What the runs were made on, as they say themselves."""
     said = [read_json(folder / "environment.json", DELETE) for folder in folders]
     return ", ".join(sorted({str(one.get("device_name") or one.get("device")) for one in said}))

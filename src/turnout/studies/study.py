@@ -87,7 +87,8 @@ Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finis
 class Curves:
     """What came out: variant -> seed -> curve, why a variant was not run, and which runs failed on the way.
 
-    `more` has the study's other metrics, `looks` what else it read from its runs.
+    `more` has the study's other metrics, `looks` what else it read from its runs, `stalled` those that did not move in
+    the end, `folders` where they are.
     """
 
     curves: Mapping[str, Mapping[int, Curve]]
@@ -95,6 +96,8 @@ class Curves:
     more: Mapping[str, Curves] = field(default_factory=dict)
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
     failed: Sequence[str] = ()
+    stalled: Sequence[str] = ()
+    folders: Sequence[Path] = ()
 
     def of(self, metric: str) -> Curves:
         """Another of the study's metrics, for the runs that measured it."""

@@ -69,6 +69,8 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
     for words in findings.failed:
         console.print(Text("failed   ", style="red").append(f"  {words}", style="default"), highlight=False)
+    for words in findings.stalled:
+        console.print(Text("stalled  ", style="yellow").append(f"  {words}", style="default"), highlight=False)
     for why, claims in left_out(findings).items():
         console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
@@ -106,6 +108,7 @@ def markdown(findings: Findings, plan: Plan) -> str:
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
     failed = [f"- failed, and left out where it would be compared: {words}" for words in findings.failed]
+    failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
     table = _grid(head, lines)
