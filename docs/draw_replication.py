@@ -23,11 +23,13 @@ CELL = re.compile(rf"{NUMBER}(?: ± {NUMBER})? \({NUMBER}\)")
 PANELS = {  # a table or figure: the page, the columns
     "000, Table 3, SYNTHETIC: points gained": ("participation", ("B over A", "C over B")),
     "000, Table 3, MNIST non-IID: points gained": ("participation-mnist", ("B over A", "C over B")),
+    "000, Table 3, MNIST IID: points gained": ("participation-mnist-iid", ("B over A", "C over B")),
     "000, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ("rounds, fast", "rounds, vanilla")),
     "000, Table 4, MNIST: rounds to recover": ("arrivals-mnist", ("rounds, fast", "rounds, vanilla")),
     "000, Table 4, EMNIST: rounds to recover": ("arrivals-emnist", ("rounds, fast", "rounds, vanilla")),
     "000, Table 5: rounds until they meet": ("departures", ("rounds until they meet",)),
     "001, Table 2, MNIST: percent right": ("bmta", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
+    "001, Table 2, texts: percent right": ("bmta-text", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
     "002, Table 3: percent right": ("labels", ("local", "global")),
     "004, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
 }
