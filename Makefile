@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Many tests start programs, which begin sooner where what is imported was compiled before.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow test-gpu campaign bench docs wheel format clean
 
 demo: $(READY)

@@ -29,9 +29,10 @@ from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, 
 from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
 from turnout.runtimes.border import fault
-from turnout.runtimes.clients import Clients, with_first_values
+from turnout.runtimes.clients import Clients
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
+from turnout.runtimes.whole_model import with_first_values
 from turnout.tracks.building import enrolment_of
 from turnout.tracks.prepare import settled
 from turnout.types import Replies, State, Tensors, Turnout

@@ -10,7 +10,7 @@ import pytest
 
 import turnout as to
 from turnout.recipes import cook
-from turnout.studies import friend_cost, friend_discovery, friends
+from turnout.studies import friend_cases, friend_cost, friend_discovery, friends
 from turnout.studies.running import Findings, run_study
 from turnout.studies.study import Curve, Curves
 
@@ -23,7 +23,7 @@ def made_up(scale: str = "smoke", **level: float) -> Curves:
     """Every case of a scale: each method at a level of its own, a little different from seed to seed."""
     base = {"Full": 0.9, "Dropout": 0.7, "Stale": 0.8, "Stale weights": 0.8, "FDMS": 0.89} | level
     found = {}
-    for setting, alpha in friends.cases(scale):
+    for setting, alpha in friend_cases.cases(scale):
         for method in setting.methods:
             lift = 0.1 * alpha * (method == "FDMS") * (setting.split == "clustered") * (setting.clients / 20)
             found[friends.variant(setting, alpha, method)] = {
@@ -34,7 +34,7 @@ def made_up(scale: str = "smoke", **level: float) -> Curves:
 
 
 def test_accuracy_is_of_the_last_fifth_of_the_rounds() -> None:
-    assert friends.accuracy(curve(*[0.0] * 8, 0.5, 0.7)) == pytest.approx(60.0)
+    assert friend_cases.accuracy(curve(*[0.0] * 8, 0.5, 0.7)) == pytest.approx(60.0)
 
 
 def test_claims_are_one_a_case_and_decided_by_seed() -> None:
@@ -82,9 +82,9 @@ def test_the_paper_s_cases_and_settings() -> None:
 
 def test_paper_scale_follows_the_authors_setting() -> None:
     """SPEC 1.3, FDMS items 8 and 11: the first 80 % of a sorted list, CIFAR normalised by (0.5, 0.5), MNIST dropout."""
-    settings = {setting for setting, _ in friends.cases("paper")}
+    settings = {setting for setting, _ in friend_cases.cases("paper")}
     for setting in settings:
-        data, model, _ = friends.data_of(setting)
+        data, model, _ = friend_cases.data_of(setting)
         assert (data.local_test, data.test_share) == ("last", 0.2)
         if setting.data == "CIFAR-10":
             assert (data.mean, data.std) == ((0.5,), (0.5,))

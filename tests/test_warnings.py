@@ -131,6 +131,28 @@ def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
     assert words in run.report().read_text(encoding="utf-8")
 
 
+def test_what_a_part_warns_of_and_a_run_that_stands_still_are_said(tmp_path: Path, capsys: Capture):
+    """An elastic term that is far too stiff: nobody's second update is a number, and the model stays as it was."""
+    stiff = {"algorithm.terms": (to.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
+    run = to.run(experiment(data(), **stiff), tmp_path / "out")
+    assert [words for words in run.warnings() if words.startswith("η λ max U has become") and "(round 0)" in words]
+    still = "every round from 1 to 5 was skipped (no update of those who count is a number): the model is an old one"
+    assert still in run.warnings()
+    assert still in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "out")]) == 0
+    assert still in capsys.readouterr().err
+
+
+def test_a_last_round_without_anybody_is_nothing_to_warn_of(tmp_path: Path):
+    class AwayAtLast:
+        def fraction(self, client_C: torch.Tensor, t: int, *rest: object) -> torch.Tensor:
+            return torch.full((len(client_C),), float(t < 2), dtype=torch.float64)
+
+    run = to.run(experiment(participation=AwayAtLast()), tmp_path / "out", quiet=True)
+    assert run.frame()["skipped"].iloc[-1] == "nobody answered"
+    assert run.warnings() == []
+
+
 def test_a_run_that_is_fine_is_not_warned_of(tmp_path: Path, capsys: Capture):
     run = to.run(experiment(), tmp_path / "out")
     assert run.warnings() == []

@@ -12,17 +12,18 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turnout.advising.aims import NEARLY, Judge
+from turnout.advising.aims import Judge
 from turnout.advising.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
 from turnout.advising.cases import Case
-from turnout.advising.fleet import FleetFacts, percent
+from turnout.advising.cost import Cost, cost_of
+from turnout.advising.fleet import FleetFacts
 from turnout.advising.plan import Plan
 from turnout.advising.race import BOUND, Race, Scores, mean
 from turnout.advising.trial import Outcome
 from turnout.config.read import to_toml
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
-from turnout.report.units import duration, show, size
+from turnout.report.units import show, size
 from turnout.statistics.comparison import Ranking, compare, words_of
 
 PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
@@ -50,19 +51,6 @@ class Row:
     number: float | None = None
     low: float | None = None
     high: float | None = None
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the recommended method costs: bytes of a run both ways; rounds and bytes until it is nearly as good as plain
-    FedAvg gets (None: it did not get there); seconds of a simulated run on this machine."""
-
-    up: float
-    down: float
-    rounds: int
-    near_rounds: float | None
-    near_bytes: float | None
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -193,49 +181,13 @@ class Advice:
         return found + [f"{what}: not tried" for what in sorted(missing)]
 
     def cost(self) -> Cost | None:
-        """What the recommended method costs in the worlds of the race, a mean over runs."""
-        found = self.outcomes.get(self.recommended, {})
-        if not found:
-            return None
-        reached = [self._near(o, case) for (case, _), o in found.items()]
-        known = [r for r in reached if r is not None]
-        all_there = len(known) == len(reached) and known
-        runs = list(found.values())
-        return Cost(
-            up=_mean([o.up for o in runs]),
-            down=_mean([o.down for o in runs]),
-            rounds=self.plan.rounds,
-            near_rounds=_mean([r for r, _ in known]) if all_there else None,
-            near_bytes=_mean([b for _, b in known]) if all_there else None,
-            seconds=_mean([o.seconds for o in runs]),
-        )
-
-    def _near(self, outcome: Outcome, case: str) -> tuple[float, float] | None:
-        """Rounds and bytes until a run was nearly as good as plain FedAvg ends up in that world."""
-        plain = [o.final(self.judge.metric) for (c, _), o in self.outcomes.get(PLAIN, {}).items() if c == case]
-        if not plain:
-            return None
-        target = _mean(plain) * NEARLY if self.judge.higher else _mean(plain) / NEARLY
-        for t, value, sent in zip(
-            outcome.rounds, outcome.values.get(self.judge.metric, ()), outcome.sent, strict=False
-        ):
-            if value >= target if self.judge.higher else value <= target:
-                return float(t), sent
-        return None
+        """What the recommended method costs in the worlds of the race, a mean over runs; None before any."""
+        plain = self.outcomes.get(PLAIN, {})
+        return cost_of(self.outcomes.get(self.recommended, {}), plain, self.judge, self.plan.rounds)
 
     def cost_sentences(self) -> list[str]:
         cost = self.cost()
-        if cost is None:
-            return []
-        found = [f"{cost.rounds} rounds send {size(cost.up)} up and {size(cost.down)} down, all clients together"]
-        if cost.near_rounds is not None and cost.near_bytes is not None:
-            took = f"{cost.near_rounds:.0f} rounds and {size(cost.near_bytes)}"
-            when = f", {duration(cost.near_rounds * self.facts.every)} at the log's pace" if self.facts.every else ""
-            found.append(f"{percent(NEARLY)} of what plain FedAvg ends up with after {took}{when}")
-        return [
-            *found,
-            f"a simulated run takes {duration(cost.seconds)} here; devices' own time is not known from a log",
-        ]
+        return [] if cost is None else cost.sentences(self.facts.every)
 
     def not_tried(self) -> list[str]:
         """What the advice does not know."""
@@ -308,10 +260,6 @@ def write(advice: Advice) -> None:
     write_whole(advice.folder / RECOMMENDED, heading + to_toml(advice.recommended_experiment()))
     write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
     write_whole(advice.folder / PAGE, page(advice))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _number(value: float) -> float | None:

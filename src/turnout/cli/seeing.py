@@ -120,6 +120,7 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
     from turnout.cli.screen import console
     from turnout.report.text import shown
     from turnout.running.listing import last_run, listed_run
+    from turnout.running.reported import say_warnings
 
     folder = run or last_run()
     screen = console()
@@ -131,3 +132,4 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
     for piece in pieces:
         screen.print(piece)
     say_where(folder, stderr=False)
+    say_warnings(folder)

@@ -1,4 +1,5 @@
-"""What a reader must be told before the numbers: runs that trained nothing, losses that exploded, data that is odd.
+"""What a reader must be told before the numbers: runs that trained nothing or stood still in the end, losses that
+exploded, what parts warn of, data that is odd.
 
 What was known before the first round is kept with the records (tracks/oddities.py); the rest is told from them.
 """
@@ -6,7 +7,7 @@ What was known before the first round is kept with the records (tracks/oddities.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from turnout.report.units import title_of
 
 EXPLODED = 100  # times the loss before training
 NAMED = 3  # runs
+STILL, STILL_ROUNDS = 5, 3  # the last fifth of the rounds, and at least so many: then a run has stood still
 
 
 def warnings_of(run: RunRecords) -> list[str]:
     """The sentences about one run."""
-    return [*run.warned, *_did_nothing(run), *_exploded(run)]
+    return [*run.warned, *_told_by_parts(run), *_did_nothing(run), *_exploded(run)]
 
 
 def warnings_in(runs: Runs) -> list[tuple[str, str]]:
@@ -41,14 +43,38 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
+def _told_by_parts(run: RunRecords) -> Iterator[str]:
+    """What a part warned of in some round (its column ends in _warning), the first time."""
+    for name, column in run.rounds.items():
+        said = [(t, words) for t, words in enumerate(column.tolist()) if name.endswith("_warning") and words]
+        if said and isinstance(said[0][1], str):
+            yield f"{said[0][1]} (round {said[0][0]})"
+
+
 def _did_nothing(run: RunRecords) -> Iterator[str]:
     skipped = [why for why in run.rounds["skipped"].tolist() if isinstance(why, str)]
     rounds = len(run.rounds["round"])
     if rounds and len(skipped) == rounds:
         why = Counter(skipped).most_common(1)[0][0]
         yield f"nobody trained in any of the {rounds} rounds ({why}): the model is the one it began with"
+    elif still := stood_still(run.rounds["skipped"].tolist()):
+        yield f"{still}: the model is an old one"
     elif rounds and run.curves and all(_same(*curve) for curve in run.curves.values()):
         yield "nothing that is measured has changed since before training: look at the learning rates"
+
+
+def stood_still(skipped: Sequence[object]) -> str | None:
+    """In words, that the last rounds were all skipped, and why; None where they were few. A round's reason is a text.
+
+    >>> stood_still([None, None, *["nobody answered"] * 3])
+    'every round from 2 to 4 was skipped (nobody answered)'
+    >>> stood_still([None, *["nobody answered"] * 2])
+    """
+    moved = [t for t, why in enumerate(skipped) if not isinstance(why, str)]
+    since = moved[-1] + 1 if moved else 0
+    if len(skipped) - since < max(STILL_ROUNDS, len(skipped) // STILL):
+        return None
+    return f"every round from {since} to {len(skipped) - 1} was skipped ({skipped[-1]})"
 
 
 def _same(round_T: np.ndarray, value_T: np.ndarray) -> bool:

@@ -21,10 +21,9 @@ from turnout.clients.calibration import Calibration
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
-from turnout.engine.job import plain_sgd
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
-from turnout.engine.train import Trainer, order_bytes
+from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
 from turnout.errors import Mistake
 from turnout.evaluation.activations import blank
@@ -33,19 +32,16 @@ from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
 from turnout.experiment import Algorithm, Experiment
 from turnout.machine.clock import stage
-from turnout.parts.compression.base import Dense
 from turnout.round import client_work
 from turnout.round_log import terms_bytes
+from turnout.runtimes.held_rows import read_by_held
+from turnout.runtimes.needs import bytes_needed, described
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
+from turnout.runtimes.whole_model import whole_model
 from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
-
-COPIES = (
-    8  # of one model: modules to train and to measure, first values, the server's, and those of a step of the server
-)
-LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
 class Clients:
@@ -62,7 +58,7 @@ class Clients:
         self.trainer = _trainer(self, experiment.runtime)
         self.attackers = world_attackers(experiment, self.federation)
         self._pending: tuple[Tensor, Tensors] | None = None
-        self._held = _read_by_held(self.algorithm, self.store.initial)
+        self._held = read_by_held(self.algorithm, self.store.initial)
 
     def _first_rows(self) -> Tensors:
         model = self.model
@@ -252,36 +248,10 @@ class Clients:
     # -- what it takes
 
     def describe(self) -> dict[str, Any]:
-        """The device, and how the work is cut up."""
-        algorithm, trainer = self.algorithm, self.trainer
-        layout, start_P = self.model.layout, self.place.put(self.model.flat_P[: self.model.layout.shared])
-        rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
-        start_cP = start_P.expand(rows, -1)
-        springs = all(term.spring(start_cP, term.down(start_P)) is not None for term in algorithm.terms)
-        optimizer = algorithm.local.optimizer
-        engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
-        return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
+        return described(self)
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        """Bytes by what for, with so many clients in a round and in all rounds together."""
-        algorithm, layout, trainer = self.algorithm, self.model.layout, self.trainer
-        width = 8 if self.place.dtype == torch.float64 else 4
-        matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
-        beside = sum(term.sends for term in algorithm.terms) * layout.shared
-        samples_C, alone = self._most_samples(cohort), self.network.has_batch_statistics()
-        return {
-            "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
-            "model": (COPIES + trainer.threads) * layout.width * width,
-            "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
-            "batches": order_bytes(samples_C, algorithm.local, alone, trainer.threads),
-            "client state": self.store.row_bytes * ever,
-            "data": data_bytes(self.federation),
-        }
-
-    def _most_samples(self, cohort: int) -> Tensor:
-        """The samples of those in a cohort who have the most; where there are very many clients, among some of them."""
-        some = torch.arange(min(self.federation.clients, LOOKED_AT))
-        return self.federation.examples(some).cpu().sort(descending=True).values[:cohort]
+        return bytes_needed(self, cohort, ever)
 
     # -- what is kept on disk
 
@@ -312,49 +282,6 @@ def world_attackers(experiment: Experiment, federation: Federation) -> Attackers
     return attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
 
-def whole_model(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
-    """One model of what the server holds; what is personal and not sent has its first values."""
-    found = central_model(first.layout, shared_P, states)
-    return found if found is not None else with_first_values(first, shared_P, states)
-
-
-def with_first_values(first: Model, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
-    """One model of what is shared; what is personal has its first values."""
-    layout = first.layout
-    flat_P = torch.cat([shared_P, first.flat_P[layout.shared :].to(shared_P)])
-    own = {n: _like(first.states[n], shared_P) for n in layout.personal_states}
-    return flat_P, own | {name: states[name] for name in layout.shared_states}
-
-
-def _like(value: Tensor, other: Tensor) -> Tensor:
-    return value.to(other) if value.is_floating_point() else value.to(other.device)
-
-
-class _Read(dict[str, Tensor]):
-    """Rows that remember which of them were read; who goes through all of them has read all."""
-
-    def __init__(self, rows: Tensors):
-        super().__init__(rows)
-        self.names: set[str] = set()
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.names.add(name)
-        return super().__getitem__(name)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("items", "values", "keys", "get"):
-            self.names.update(dict.keys(self))
-        return super().__getattribute__(name)
-
-
-def _read_by_held(algorithm: Algorithm, initial: Tensors) -> set[str]:
-    """Which rows of the store say what model a client holds: residuals themselves, as large as the model, do not."""
-    mark = "residual/"
-    rows = _Read({n.removeprefix(mark): v[None] for n, v in initial.items() if n.startswith(mark)})
-    algorithm.compression.held(rows)
-    return {mark + name for name in rows.names}
-
-
 def _placed(setup: Setup) -> Model:
     """The model for training: the module on the device, first values in its precision (rows stay beside the CPU)."""
     model, place = setup.model, setup.place
@@ -369,16 +296,6 @@ def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
     x = x.to(clients.place.dtype) if x.is_floating_point() else x
     loss, optimizer = loss_by_hand(clients.task), clients.algorithm.local.optimizer
     return make_trainer(settings.compute, clients.network, loss, x, y, optimizer)
-
-
-def data_bytes(federation: Federation) -> int:
-    """What the samples take that lie in memory, and whose they are; what is shared counts once."""
-    rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
-    named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
-    central = getattr(federation, "central", None)
-    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
-    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _first_with_data(federation: Federation) -> int:

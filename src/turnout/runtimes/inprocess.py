@@ -24,9 +24,10 @@ from turnout.layout import Layout
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import Clients, with_first_values, world_attackers
+from turnout.runtimes.clients import Clients, world_attackers
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
+from turnout.runtimes.whole_model import with_first_values
 from turnout.types import Extra, Replies, Tensors, Turnout
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members

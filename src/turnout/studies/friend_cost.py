@@ -14,7 +14,7 @@ from turnout.report.svg import sheet
 from turnout.statistics.paired import difference
 from turnout.studies.claims import Claim, above, no_worse
 from turnout.studies.drawing import over_rounds
-from turnout.studies.friends import Setting, accuracy, experiment
+from turnout.studies.friend_cases import Setting, accuracy, experiment
 from turnout.studies.study import Curves, Part, Plan, Row, Study, not_run, row
 
 ALPHA = 0.5

@@ -18,7 +18,7 @@ from turnout.report.svg import sheet
 from turnout.running.result import Run
 from turnout.studies.claims import Claim, above, better
 from turnout.studies.drawing import Chart, band, matrix
-from turnout.studies.friends import ALPHAS, METHODS, SIZES, Setting, accuracy, experiment
+from turnout.studies.friend_cases import ALPHAS, METHODS, SIZES, Setting, accuracy, experiment
 from turnout.studies.study import Curves, Look, Part, Plan, Row, Study, not_run, row
 from turnout.types import unflatten
 

@@ -9,37 +9,36 @@ averaged over the rounds as in Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import replace
 
 from turnout.data import Dip
 from turnout.experiment import Experiment
-from turnout.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
-from turnout.report.charts import Series, line_chart
-from turnout.report.svg import sheet
-from turnout.running.result import Run
-from turnout.statistics.paired import BySeed, difference, mean_over
+from turnout.recipes.labels import READINGS, USERS, reading, three_users
+from turnout.statistics.paired import BySeed, difference
 from turnout.studies.claims import Claim, above, better
-from turnout.studies.drawing import band, over_rounds, picture
+from turnout.studies.label_numbers import (
+    DIPS,
+    DISTILLED,
+    GLOBAL,
+    LOCAL,
+    PERMUTED,
+    SIZES,
+    TAUGHT,
+    Size,
+    alone,
+    dip_round,
+    dipped,
+    fall,
+    gain,
+    look,
+    mean_of,
+    over_users,
+    points,
+)
+from turnout.studies.label_pictures import pictures
 from turnout.studies.published import TABLE_3_LABELS, TABLE_4_LABELS
-from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
-
-PERMUTED, DISTILLED = "literal, labels permuted", "distilled"
-DIPS = {"User_2": 10, "User_1": 8}  # Figure 2: the iterations the paper's text speaks of
-LOCAL, GLOBAL, TAUGHT = "local_accuracy", "consensus_accuracy", "distilled_accuracy"
-
-
-@dataclass(frozen=True)
-class Size:
-    animals: bool
-    rounds: int
-    seeds: int
-    other_seeds: int  # of what no claim is about
-
-
-SIZES = {"smoke": Size(False, 3, 2, 1), "small": Size(False, ROUNDS, 5, 2), "paper": Size(True, ROUNDS, 5, 5)}
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 
 
 def plan(scale: str) -> Plan:
@@ -60,19 +59,6 @@ def _experiment(size: Size, name: str, permuted: bool = False, distil: bool = Fa
     return three_users(scores, size.animals, size.rounds, distil)
 
 
-def dipped(user: str) -> str:
-    return f"dip of {user}"
-
-
-def alone(user: str) -> str:
-    return f"{user} alone"
-
-
-def dip_round(scale: str, user: str) -> int:
-    """The paper's iteration as a round, at the same part of a shorter run."""
-    return round((DIPS[user] - 1) * SIZES[scale].rounds / ROUNDS)
-
-
 def notes(scale: str) -> list[str]:
     found = [
         "local: a user's model of the round alone; global: the global scores of its labels after the round's update; "
@@ -88,52 +74,6 @@ def notes(scale: str) -> list[str]:
         return [*found, "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"]
     shrunk = "shrunk: digits 3, 5, 8, 9 instead of cat, dog, sheep, elephant; 60 samples a user and round, 320 public; "
     return [f"{shrunk}Adam with lr 0.01, batches of 2; {SIZES[scale].rounds} rounds", *found]
-
-
-# -- numbers
-
-
-def look(run: Run) -> Look:
-    """Each user's accuracies round by round, and what a round cost."""
-    with run.records() as records:
-        seen, rounds = records.clients(), records.rounds()
-    found = {
-        f"{name} {user}": seen[name][seen["client"] == i].astype(np.float64)
-        for name in (LOCAL, GLOBAL, TAUGHT)
-        for i, user in enumerate(USERS)
-        if name in seen
-    }
-    sent = rounds["bytes_up"] + rounds["bytes_down"]
-    cost = {name: rounds[name] for name in ("weight_bytes", "epoch_seconds", "inference_seconds")}
-    return found | {"bytes": sent.astype(np.float64)} | cost
-
-
-def mean_of(name: str) -> Callable[[Look], float]:
-    return lambda look: float(np.mean(look[name]))
-
-
-def points(curves: Curves, variant: str, name: str, user: str) -> dict[int, float]:
-    """A user's accuracy in percent, mean over the rounds."""
-    return curves.seen(variant, lambda look: 100 * float(np.mean(look[f"{name} {user}"])))
-
-
-def over_users(curves: Curves, variant: str, name: str) -> dict[int, float]:
-    return mean_over([points(curves, variant, name, user) for user in USERS])
-
-
-def gain(curves: Curves, variant: str, user: str) -> dict[int, float]:
-    return difference(points(curves, variant, GLOBAL, user), points(curves, variant, LOCAL, user))
-
-
-def fall(scale: str, curves: Curves, user: str, name: str) -> dict[int, float]:
-    """What a dip costs in its own round, in points: the same round of the same seed without it, less that with it."""
-    t = dip_round(scale, user)
-
-    def there(look: Look) -> float:
-        return 100 * float(look[f"{name} {user}"][t])
-
-    with_dip = curves.seen(dipped(user), there)
-    return difference({seed: v for seed, v in curves.seen("average", there).items() if seed in with_dip}, with_dip)
 
 
 # -- rows
@@ -265,56 +205,6 @@ def _distilled_claim(curves: Curves) -> Claim:
     if not curves.has("average", DISTILLED):
         return Claim(claim, False, curves.why_missing("average", DISTILLED))
     return better(claim, over_users(curves, DISTILLED, TAUGHT), over_users(curves, "average", LOCAL), "points")
-
-
-# -- pictures
-
-
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Figure 2: each user's local and global accuracy; Figure 3: all four labels; the dips; distillation."""
-    if not curves.has("average"):
-        return {}
-    two = [_chart(f"{name}, {user}", _lines(curves, name, user)) for name in ("average", "literal") for user in USERS]
-    three = [("global accuracy over all four labels", "round", over_rounds(curves, {n: n for n in READINGS}))]
-    dips = [_chart(dipped(user), _dip_lines(curves, user)) for user in DIPS]
-    taught = [_chart(f"distilled, {user}", _taught(curves, user)) for user in USERS]
-    return {
-        "figure2.svg": sheet(two),
-        "figure3.svg": picture(three, "percent"),
-        "dips.svg": sheet(dips),
-        "distilled.svg": sheet(taught),
-    }
-
-
-def _chart(title: str, series: list[Series]) -> str:
-    return line_chart(series, title, "round", "percent")
-
-
-def _line(curves: Curves, variant: str, name: str, user: str, label: str, colour: int) -> Series:
-    by_seed = {seed: look[f"{name} {user}"] for seed, look in curves.looks[variant].items()}
-    rounds = range(1, min(map(len, by_seed.values())) + 1)
-    return band(label, list(rounds), [{s: float(v[t - 1]) for s, v in by_seed.items()} for t in rounds], colour)
-
-
-def _lines(curves: Curves, variant: str, user: str, colour: int = 0, word: str = "") -> list[Series]:
-    names = {"local": LOCAL, "global": GLOBAL}
-    return [
-        _line(curves, variant, name, user, f"{label} {word}".strip(), colour + i)
-        for i, (label, name) in enumerate(names.items())
-    ]
-
-
-def _dip_lines(curves: Curves, user: str) -> list[Series]:
-    plain, dip = _lines(curves, "average", user, 0, "without"), _lines(curves, dipped(user), user, 2, "with the dip")
-    return [*plain, *dip]
-
-
-def _taught(curves: Curves, user: str) -> list[Series]:
-    return [
-        _line(curves, "average", LOCAL, user, "model alone", 0),
-        _line(curves, DISTILLED, TAUGHT, user, "model after distillation", 1),
-        _line(curves, DISTILLED, GLOBAL, user, "global scores", 2),
-    ]
 
 
 STUDY = Study(

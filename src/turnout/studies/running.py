@@ -17,13 +17,13 @@ from turnout.experiment import DataSpec
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import json_text, table_of
 from turnout.machine.threads import cores
+from turnout.report.warnings import stood_still
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.result import Run
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
-from turnout.studies.stalled import stalled
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
 
 
@@ -215,7 +215,9 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
         missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
         folders += [run.folder for run in done.runs.values()]
         for entry, run in done.runs.items():
-            still += [f"{entry.variant} seed {entry.seed}: {why}"] if (why := stalled(run)) else []
+            with run.records() as records:
+                stood = stood_still(records.rounds()["skipped"].tolist())
+            still += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
             for metric, curve in read_curves(run, study).items():
                 found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:

@@ -21,8 +21,8 @@ from turnout.exchange import Enrolment, Measure, Measured, Runtime
 from turnout.experiment import Algorithm, Experiment
 from turnout.round import run_round
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.runtimes.clients import whole_model
 from turnout.runtimes.setup import Model
+from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
 from turnout.task import Predictor
 from turnout.tracks.building import described

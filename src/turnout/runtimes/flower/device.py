@@ -21,12 +21,13 @@ from turnout.exchange import Assignment, Download, Limit, Measure, Told
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import turn_out
 from turnout.runtimes import wire
-from turnout.runtimes.clients import Clients, with_first_values
+from turnout.runtimes.clients import Clients
 from turnout.runtimes.flower.answering import Answering, Device, Identity
 from turnout.runtimes.flower.link import Parts
 from turnout.runtimes.flower.messages import COMMON, NEVER, OWN, REPLY, SHARED, Standing, missed_of
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.rows import RowsOnDisk
+from turnout.runtimes.whole_model import with_first_values
 from turnout.types import State, Tensors, Turnout, flatten
 
 HELD = "held"  # among the rows on disk: the shared parameters of the beginning of that round

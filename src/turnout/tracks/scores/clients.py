@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import data_bytes
+from turnout.runtimes.needs import data_bytes
 from turnout.tracks.scores.architectures import Architecture, Architectures, Conditions
 from turnout.tracks.scores.averaging import begin
 from turnout.tracks.scores.client_models import MODEL, ClientModels, states_in
