@@ -316,7 +316,8 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", PAPER_000)
 def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
     found = json.loads(smoke[name].with_suffix(".json").read_text())
-    assert list(found) == ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine", "checksum"]
+    fields = ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine", "stalled", "checksum"]
+    assert list(found) == fields
     assert (found["study"], found["scale"]) == (name, "smoke")
     assert all(list(r) == ["case", "metric", "ours", "spread", "repeats", "published"] for r in found["rows"])
     assert all(list(c) == ["claim", "holds", "outcome", "evidence", "seeds_needed"] for c in found["claims"])
