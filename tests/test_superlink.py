@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from base64 import b64encode
 
 import httpx
+import pytest
+import sqlalchemy
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -14,12 +17,15 @@ from flwr.proto.fleet_pb2 import (
     RegisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import Node
+from flwr.supercore import sql_mixin
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.retry import http_retry
 from flwr.superlink import extensions
 from flwr.superlink.main import create_app
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -86,10 +92,16 @@ def requests(node: Node) -> list[tuple[str, bytes, dict[str, str], int]]:
     ]
 
 
-def test_answers_are_those_of_flowers_own_ways(monkeypatch):
-    """Statuses, headers and bodies: of what is right, and of what a stranger or a broken node sends."""
-    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)  # so that both are put back
+@pytest.fixture
+def put_back(monkeypatch):
+    """What `shorten` changes is as before when a test has ended."""
+    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+
+
+def test_answers_are_those_of_flowers_own_ways(put_back):
+    """Statuses, headers and bodies: of what is right, and of what a stranger or a broken node sends."""
     stock = create_app()
     asked = requests(entered(stock))
     wanted = answers(stock, [request[:3] for request in asked])
@@ -99,3 +111,32 @@ def test_answers_are_those_of_flowers_own_ways(monkeypatch):
     assert {path for path, *_ in again} <= NODES.keys() | SERVERS
     assert answers(short, [request[:3] for request in again]) == wanted
     assert [status for status, _, _ in wanted] == [status for *_, status in asked]
+
+
+def test_a_node_comes_again_where_the_database_is_locked(put_back, monkeypatch, tmp_path):
+    """Flower says that something went wrong inside, and its nodes end; told that it is busy, they ask again."""
+    holder = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/state.db", connect_args={"timeout": 0})
+
+    def write(request, state):
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text("CREATE TABLE task (token)"))
+        return PullObjectResponse(object_found=True)
+
+    monkeypatch.setitem(NODES, "/v1/fleet/pull-object", write)
+    shorten()
+    app = create_app()
+    asked = ("/v1/fleet/pull-object", PullObjectRequest(node=entered(app)).SerializeToString(), PROTOBUF | signed())
+    ((busy, _, _),) = answers(app, [asked])
+    assert busy in http_retry._RETRYABLE_STATUS_CODES
+    holder.rollback()
+    ((then, _, _),) = answers(app, [asked])
+    assert then == 200
+
+
+def test_the_database_is_waited_for(put_back):
+    shorten()
+    store = SqlObjectStore(":memory:")
+    store.initialize()
+    assert store.query("PRAGMA busy_timeout") == [{"timeout": 60000}]

@@ -8,6 +8,9 @@ what it depends on. With many devices, that is nine tenths of a SuperLink's work
     what the server asks (`straight`)             a layer calls the one below, and passes its short answer on
 
 Who may speak to the SuperLink is decided by Flower's own functions as before; everything else goes Flower's way.
+
+Its database is waited for longer than Flower does, as a disk or a whole machine may stall; where that is not enough a
+node is told to come again, which nodes do, and not that something is wrong, after which they end.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from flwr.supercore import sql_mixin
 from flwr.supercore.error.http import http_error_translator
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES, ProtobufTranslationMiddleware
@@ -25,6 +29,7 @@ from flwr.superlink.cli import flower_superlink
 from flwr.superlink.dependencies.linkstate import get_linkstate
 from flwr.superlink.routers.fleet import router as fleet
 from flwr.superlink.routers.fleet.node_auth import authenticate_node
+from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, _CachedRequest
@@ -37,6 +42,8 @@ SERVERS = frozenset(f"/v1/runtime/{what}" for what in (*OFTEN, "get-nodes"))
 NODES: dict[str, Callable[..., Any]] = {
     f"/v1/fleet/{what}": getattr(fleet, f"fleet_{what.replace('-', '_')}") for what in (*OFTEN, "send-node-heartbeat")
 }
+BUSY = ("busy_timeout", "60000")  # milliseconds that the database is waited for
+COME_AGAIN = 503
 _by_tasks = BaseHTTPMiddleware.__call__
 
 
@@ -60,7 +67,12 @@ async def _answered(request: Request) -> Response:
     ProtobufTranslationMiddleware._check_request_media_type(request)
     kind, body = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]], await request.body()
     request.state.protobuf_request = ProtobufTranslationMiddleware._parse_request(body, kind)
-    return await run_in_threadpool(partial(_handled, request))
+    try:
+        return await run_in_threadpool(partial(_handled, request))
+    except OperationalError as error:
+        if "database is locked" not in str(error.orig):
+            raise
+        return Response(status_code=COME_AGAIN)
 
 
 def _handled(request: Request) -> Response:
@@ -97,7 +109,9 @@ def shorten() -> None:
     """Have the SuperLinks of this process take the shorter ways."""
     theirs = extensions.get_middleware
     extensions.get_middleware = lambda: (*theirs(), Middleware(NodesWay))
-    setattr(BaseHTTPMiddleware, "__call__", straight)  # noqa: B010 (a type checker takes it for a mistake)
+    # with `setattr`, as a type checker takes assignments for mistakes
+    setattr(sql_mixin, "SQLITE_PRAGMAS", (*sql_mixin.SQLITE_PRAGMAS, BUSY))  # noqa: B010 (the later one counts)
+    setattr(BaseHTTPMiddleware, "__call__", straight)  # noqa: B010
 
 
 def main() -> None:
