@@ -103,8 +103,8 @@ def notes(scale: str) -> list[str]:
         ]
     return [
         *found,
-        "600 samples a device of MNIST and 250 of EMNIST (the rarest character has 278 in our files), the test set dealt "
-        "to devices by their labels",
+        "600 samples a device of MNIST and 250 of EMNIST (the rarest character has 278 in our files), the test set "
+        "dealt to devices by their labels",
         "EMNIST: the by-class split (62 classes, of which ten are dealt), where the paper has the balanced one; in our "
         "files its official test set, cut into a part to train on and one to test on",
     ]
