@@ -403,7 +403,7 @@ def test_devices_that_send_nothing_have_a_latency(tmp_path):
 
 
 def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
-    """Devices that take 0.05 s a step and more: a simulated round takes what the slowest reply was seen to take."""
+    """Devices that take 0.02 s a step and more: a simulated round takes what the slowest reply was seen to take."""
     flower = Flower(clients=3, start_with=3, round_seconds=20.0, request_seconds=5.0, server_data=True)
     experiment = to.Experiment(
         world=to.World(to.data.Digits(clients=3)),
@@ -414,7 +414,7 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
     )
     devices = flower_grid.devices_of(experiment, "012", tmp_path / "devices")
     for i, device in enumerate(devices):
-        device.slowness = 0.05 * (i + 1)
+        device.step_seconds = 0.02 * (i + 1)
     serve_experiment(GridLink(flower_grid.HereGrid(devices)), experiment, tmp_path / "run")
     assert main(["fleet", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
