@@ -46,9 +46,9 @@ def _listed(names: list[str]) -> str:
 def _told_by_parts(run: RunRecords) -> Iterator[str]:
     """What a part warned of in some round (its column ends in _warning), the first time."""
     for name, column in run.rounds.items():
-        said = [(t, words) for t, words in enumerate(column.tolist()) if name.endswith("_warning") and words]
-        if said and isinstance(said[0][1], str):
-            yield f"{said[0][1]} (round {said[0][0]})"
+        if name.endswith("_warning"):
+            said = [(t, words) for t, words in enumerate(column.tolist()) if isinstance(words, str)]
+            yield from [f"{words} (round {t})" for t, words in said[:1]]
 
 
 def _did_nothing(run: RunRecords) -> Iterator[str]:

@@ -17,11 +17,11 @@ from turnout.experiment import DataSpec
 from turnout.machine.files import write_whole
 from turnout.machine.sealed import json_text, table_of
 from turnout.machine.threads import cores
+from turnout.records.records import Records
 from turnout.report.warnings import stood_still
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
-from turnout.running.result import Run
 from turnout.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
 from turnout.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
@@ -216,9 +216,9 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
         folders += [run.folder for run in done.runs.values()]
         for entry, run in done.runs.items():
             with run.records() as records:
-                stood = stood_still(records.rounds()["skipped"].tolist())
+                stood, curves = stood_still(records.column("skipped").tolist()), read_curves(records, study)
             still += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
-            for metric, curve in read_curves(run, study).items():
+            for metric, curve in curves.items():
                 found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
                 looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
@@ -226,12 +226,11 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
     return Curves(found[study.metric], missing, more, looks, tuple(failed), tuple(still), folders)
 
 
-def read_curves(run: Run, study: Study) -> dict[str, Curve]:
+def read_curves(records: Records, study: Study) -> dict[str, Curve]:
     """The curve of the study's metric, and of those of its other metrics that this run has."""
-    with run.records() as records:
-        known = {*records.metrics(), *records.rounds()}
-        wanted = [study.metric, *(metric for metric in study.more if metric in known)]
-        return {metric: Curve(*records.curve(metric)) for metric in wanted}
+    known = {*records.metrics(), *records.rounds()}
+    wanted = [study.metric, *(metric for metric in study.more if metric in known)]
+    return {metric: Curve(*records.curve(metric)) for metric in wanted}
 
 
 def joined(first: Curves, second: Curves) -> Curves:
