@@ -31,7 +31,7 @@ from turnout.studies.claims import Claim, above, best_elsewhere, better, no_wors
 from turnout.studies.drawing import over_rounds
 from turnout.studies.running import Findings, Ways, planned, run_study
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.studies.tables import cells, left_out, markdown, tally
+from turnout.studies.tables import by_reason, cells, left_out, markdown, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
 
@@ -407,6 +407,25 @@ def test_seconds_are_those_of_the_runs_that_were_asked_for(smoke: dict[str, Path
     whole = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True)
     some = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True, only=["SYNTHETIC IID T=1 *"])
     assert 0 <= some.seconds < whole.seconds
+
+
+def test_a_study_that_is_gone_on_with_names_the_machine_of_its_runs(smoke: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(smoke["bias"], folder)
+    assert run_study(bias.STUDY, "smoke", folder, resume=True, quiet=True).machine.endswith("cores")
+    for file in folder.rglob("environment.json"):
+        said = json.loads(file.read_text())
+        said.pop("checksum")
+        file.write_text(json.dumps(said | {"device": "cuda", "device_name": "NVIDIA H200"}))
+    assert run_study(bias.STUDY, "smoke", folder, resume=True, quiet=True).machine == "NVIDIA H200"
+
+
+def test_runs_that_are_missing_for_one_reason_are_named_together() -> None:
+    failed = [f"FedAvg seed {seed}: it had not begun" for seed in range(16)] + ["EFL seed 2: it is not finite"]
+    assert by_reason(failed) == [
+        "FedAvg seed 0 and 15 others: it had not begun",
+        "EFL seed 2: it is not finite",
+    ]
 
 
 def test_what_ran_elsewhere_is_not_read_as_if_it_had_run_here() -> None:

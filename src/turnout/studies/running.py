@@ -135,7 +135,8 @@ def run_study(
     ended = curves.folders if so_far or resume else []
     seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
     command = as_typed(study, scale, seeds, only) + (" --so-far" if so_far else "")
-    where = machines(ended) if so_far else machine()
+    said = machines(ended)
+    where = said if so_far or said not in ("", "cpu") else machine()  # a resumed run may be of another machine
     findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where, curves.stalled)
     write_whole(out / "study.json", findings.to_json())
     return findings

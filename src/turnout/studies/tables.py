@@ -67,7 +67,7 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         mark = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
         console.print(mark.append(f"  {claim.claim}", style="not bold default"), highlight=False)
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
-    for words in findings.failed:
+    for words in by_reason(findings.failed):
         console.print(Text("failed   ", style="red").append(f"  {words}", style="default"), highlight=False)
     for words in findings.stalled:
         console.print(Text("stalled  ", style="yellow").append(f"  {words}", style="default"), highlight=False)
@@ -82,6 +82,19 @@ def left_out(findings: Findings) -> dict[str, list[str]]:
     for claim in (c for c in findings.claims if not c.ran):
         found.setdefault(claim.evidence.removeprefix(f"{NOT_RUN}: "), []).append(claim.claim)
     return found
+
+
+def by_reason(failed: Sequence[str]) -> list[str]:
+    """Runs that are missing, those with the same reason together; of many the first and how many more.
+
+    >>> by_reason(["FedAvg seed 0: it had not begun", "a seed 1: it is not finite", "FedAvg seed 1: it had not begun"])
+    ['FedAvg seed 0, FedAvg seed 1: it had not begun', 'a seed 1: it is not finite']
+    """
+    names: dict[str, list[str]] = {}
+    for name, _, why in (words.rpartition(": ") for words in failed):
+        names.setdefault(why, []).append(name)
+    return [f"{', '.join(some) if len(some) < 4 else f'{some[0]} and {len(some) - 1} others'}: {why}"
+            for why, some in names.items()]  # fmt: skip
 
 
 def tally(findings: Findings) -> str:
@@ -107,7 +120,7 @@ def markdown(findings: Findings, plan: Plan) -> str:
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- failed, and left out where it would be compared: {words}" for words in findings.failed]
+    failed = [f"- failed, and left out where it would be compared: {words}" for words in by_reason(findings.failed)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
