@@ -31,6 +31,10 @@ PANELS = {  # a table or figure: the page, the columns
     "001, Table 2, MNIST: percent right": ("bmta", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
     "001, Table 2, texts: percent right": ("bmta-text", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
     "002, Table 3: percent right": ("labels", ("local", "global")),
+    "004, Figures 4 to 6: percent right": (
+        "personal",
+        ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
+    ),
     "004, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
 }
 
