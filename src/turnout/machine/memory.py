@@ -30,8 +30,11 @@ def keep_freed_memory(megabytes: int = 256) -> bool:
 def give_back_freed_memory() -> bool:
     """Return to the system what this process has freed so far: reading data takes a few times what is kept of it.
 
-    False where the C library cannot, or has nothing to return.
+    On a GPU too, where other processes would not find it free. False where the C library cannot, or has nothing to
+    return.
     """
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError, TypeError):

@@ -15,7 +15,8 @@ runs.py        `run` one experiment or several, `run_many` variants and seeds
 planned.py     a plan of several: run, gone on with, or read as far as it got
 reported.py    report, picture and warnings of what has ended
 messages.py    runs as streams of messages, in this process
-side_by_side.py  several at a time, in processes that take one after another
+side_by_side.py  several at a time, which share the machine's memory
+worker.py      a process that takes one run after another
 display.py     these messages on the terminal
 notebook.py    the same in a notebook, updated in place
 frames.py      records as tables of pandas
@@ -23,7 +24,7 @@ model_files.py a trained model as a file: weights, TorchScript, torch.export, ON
 prediction.py  what a run's model says of the rows of a table
 observed_times.py  a run's recorded times as devices
 training_speed.py  how many samples a second this machine trains on
-memory.py      whether a run fits this machine
+memory.py      whether a run fits this machine, alone or beside others
 profile.py     seconds by stage of the round
 
 May import tracks, records, report, trackers, config and what is below them; not recipes, studies or the command line.

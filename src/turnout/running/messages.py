@@ -6,7 +6,7 @@ import errno
 import time
 import traceback
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,13 @@ from turnout.errors import Mistake, out_of_memory
 from turnout.experiment import Experiment
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
-from turnout.machine.memory import free_bytes
 from turnout.records.checkpoint import rounds_done
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
 from turnout.running.folder import held, refuse_full
 from turnout.running.loop import begin, rounds_of
-from turnout.running.memory import check_fits
+from turnout.running.memory import GO_ON, Need, check_fits
 from turnout.running.profile import profiled_rounds
 from turnout.running.state import failed_start_kept, state_kept
 from turnout.running.stop_rules import metric_of
@@ -63,8 +62,16 @@ class Place:
     listeners: Listeners = NOBODY
 
 
-def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
-    """Run an experiment, or resume it, and yield messages about it."""
+def at_once(need: Need) -> bool:
+    """A run that is alone waits for nobody: it goes on, and finds out by itself whether it fits."""
+    return GO_ON
+
+
+def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
+    """Run an experiment, or resume it, and yield messages about it.
+
+    ask  called before the first round; may wait for memory, and says whether to go on or to look again at what is free
+    """
     check_trackers(experiment.track)
     if not place.overwrite:
         refuse_full(place.folder, place.resume)
@@ -77,8 +84,10 @@ def messages_of(experiment: Experiment, place: Place) -> Iterator[Message]:
             )  # fmt: skip
         yield from (Note(place.name, str(warning.message)) for warning in caught)
         yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
-        needed = check_fits(prepared.memory(), free_bytes(prepared.device), place.side_by_side)
-        yield from _run(prepared, place, needed)
+        estimate = prepared.memory()
+        while ask(need := Need.seen(estimate, prepared.device)) != GO_ON:
+            pass
+        yield from _run(prepared, place, check_fits(estimate, need.free, place.side_by_side))
 
 
 def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
@@ -155,13 +164,13 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
     return stopped
 
 
-def guarded(experiment: Experiment, place: Place) -> Iterator[Message]:
+def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
     """`messages_of`, with a failure as the last message; the traceback of a failure that is no Mistake is kept."""
     kept, began = place.folder / "error.txt", False
     with suppress(OSError):
         kept.unlink(missing_ok=True)
     try:
-        for message in messages_of(experiment, place):
+        for message in messages_of(experiment, place, ask):
             began = began or isinstance(message, Began)
             yield message
     except Mistake as mistake:
