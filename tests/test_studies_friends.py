@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -152,6 +153,13 @@ def test_discovery_finds_the_clusters(smoke: dict[str, tuple[Findings, Path]]) -
     assert ours[f"{case} FDMS", "stand-ins from the own cluster"] > 0.9
     assert ours[f"{case} Stale", "stand-ins from the own cluster"] == 1.0
     assert ours[f"{case} Dropout", "stand-ins from the own cluster"] < 0.3
+
+
+def test_similarities_that_were_not_kept_are_asked_for(smoke: dict[str, tuple[Findings, Path]], tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    shutil.copytree(smoke["friend-discovery"][1], folder, ignore=shutil.ignore_patterns("checkpoint.safetensors"))
+    with pytest.raises(to.Mistake, match="is missing, and has the similarities: copy it there"):
+        run_study(friend_discovery.STUDY, "smoke", folder, resume=True, quiet=True)
 
 
 def test_costs_are_counted(smoke: dict[str, tuple[Findings, Path]]) -> None:

@@ -19,7 +19,7 @@ import torch
 from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.machine.script import script_left_alone
-from turnout.running.side_by_side import worker_context
+from turnout.running.worker import worker_context
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 

@@ -17,7 +17,7 @@ from turnout.studies.personal import SIZES, Size, experiments
 from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
 
 METHODS = ("MT-FedAdam", "FedAdam")
-INEQUALITIES = {"mean": "the mean's", "variance": "the variance's", "both": "both"}
+INEQUALITIES = {"mean": "the mean's inequality", "variance": "the variance's inequality", "both": "both inequalities"}
 LAYERS = ("norm1", "norm2", "norm3")  # the first is the paper's case; the digits' network has two
 
 
@@ -59,7 +59,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     for layer in LAYERS:
         for method in METHODS:
             for inequality in INEQUALITIES:
-                label, name = f"{method}, {layer}", f"{INEQUALITIES[inequality]} inequality"
+                label, name = f"{method}, {layer}", INEQUALITIES[inequality]
                 if not curves.has(method):
                     found.append(not_run(label, name))
                 elif curves.of(column(inequality, layer)).has(method):
@@ -70,9 +70,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
 def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for inequality, words in INEQUALITIES.items():
-        claim = f"MT-FedAdam: more than half of the neurons satisfy (10) ({words} inequality, first BatchNorm)"
-        if inequality == "both":
-            claim = "MT-FedAdam: more than half of the neurons satisfy (10) (both inequalities, first BatchNorm)"
+        claim = f"MT-FedAdam: more than half of the neurons satisfy (10) ({words}, first BatchNorm)"
         if curves.has(METHODS[0]):
             over_half = {s: v - 50 for s, v in curves.of(column(inequality)).each("MT-FedAdam", share).items()}
             found.append(above(claim, over_half, unit="points above half"))
@@ -89,7 +87,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     charts = []
     for inequality, words in INEQUALITIES.items():
         lines = over_rounds(curves.of(column(inequality)), there, lambda v: 100 * v)
-        charts.append((f"neurons that satisfy {words} inequality of (10), percent", "round", lines))
+        charts.append((f"neurons that satisfy {words} of (10), percent", "round", lines))
     return {"neurons.svg": picture(charts)}
 
 

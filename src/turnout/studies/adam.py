@@ -115,8 +115,9 @@ def plan(scale: str) -> Plan:
     }
     notes = [
         "FedAdam is the paper's name for distributed Adam; its authors' later code calls it FedAvg-Adam",
-        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on {size.tuning} seeds from "
-        f"{TUNING_SEEDS} on, judged on {size.seeds} others; batches of 20 (authors' code)",
+        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on "
+        f"{size.tuning} seed{'s' if size.tuning > 1 else ''} from {TUNING_SEEDS} on, judged on {size.seeds} others; "
+        "batches of 20 (authors' code)",
         f"a run ends at its target ({', '.join(f'{d} {100 * TARGETS[d]:g} %' for d in size.data)} of central accuracy) "
         f"or after {size.rounds} rounds, "
         f"which counts as such: FedAvg may spend the bytes of {size.rounds // 3} of FedAdam's",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.errors import Mistake
 from turnout.experiment import Evaluate
 from turnout.machine.sealed import load_tensors
 from turnout.parts.substitution.friends import similarity
@@ -71,7 +72,12 @@ def look(run: Run) -> Look:
     with run.records() as records:
         columns = {name: records.curve(name)[1] for name in ("substitution_error", "own_cluster")}
     columns["substitution_error"] = columns["substitution_error"][1:]  # nobody is missing in the first round
-    tensors, _ = load_tensors(run.folder / NAME, start_over(run.folder))
+    checkpoint = run.folder / NAME
+    if not checkpoint.is_file():
+        raise Mistake(
+            f"{checkpoint} is missing, and has the similarities: copy it there, or delete {run.folder} and --resume"
+        )
+    tensors, _ = load_tensors(checkpoint, start_over(run.folder))
     state = unflatten({n.removeprefix(PREFIX): v for n, v in tensors.items() if n.startswith(PREFIX)}, {})
     if "pairs" in state:
         columns["similarity"] = similarity(state)[1].double().numpy()

@@ -84,7 +84,7 @@ def left_out(findings: Findings) -> dict[str, list[str]]:
     return found
 
 
-def by_reason(failed: Sequence[str]) -> list[str]:
+def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
     """Runs that are missing, those with the same reason together; of many the first and how many more.
 
     >>> by_reason(["FedAvg seed 0: it had not begun", "a seed 1: it is not finite", "FedAvg seed 1: it had not begun"])
@@ -93,8 +93,9 @@ def by_reason(failed: Sequence[str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, _, why in (words.rpartition(": ") for words in failed):
         names.setdefault(why, []).append(name)
-    return [f"{', '.join(some) if len(some) < 4 else f'{some[0]} and {len(some) - 1} others'}: {why}"
-            for why, some in names.items()]  # fmt: skip
+    few = {why: ", ".join(some) if len(some) <= most else f"{some[0]} and {len(some) - 1} others"
+           for why, some in names.items()}  # fmt: skip
+    return [f"{some}: {why}" for why, some in few.items()]
 
 
 def tally(findings: Findings) -> str:
@@ -120,7 +121,7 @@ def markdown(findings: Findings, plan: Plan) -> str:
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- failed, and left out where it would be compared: {words}" for words in by_reason(findings.failed)]
+    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed, most=99)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
