@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -65,6 +66,24 @@ def test_a_weight_is_that_many_votes():
         lent, said_twice = centre(part, rows, [1.0, 1.0, 2.0, 1.0]), centre(part, twice, [1.0] * 5)
         torch.testing.assert_close(lent, said_twice, msg=str(part))
     assert coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([0.2, 0.2, 0.6])) == 9.0
+
+
+@pytest.mark.parametrize("replies", [1, 2, 7, 100])
+@pytest.mark.parametrize("kind", ["alike", "lent"])
+def test_both_by_column_are_those_of_replies_said_as_often_as_they_weigh(replies: int, kind: str) -> None:
+    """Whole weights are votes; many columns, ties and both signs, so that no fast way around sorting differs."""
+    generator = torch.Generator().manual_seed(replies)
+    update_rP = (torch.randn(replies, 9000, generator=generator) * 4).round() / 4
+    vote_r = torch.randint(1, 4, (replies,), generator=generator) if kind == "lent" else torch.full((replies,), 2)
+    said_nP = update_rP.double().repeat_interleave(vote_r, 0)
+    weight_r = vote_r.double() / vote_r.sum()
+    median_P = torch.from_numpy(np.median(said_nP.numpy(), 0))
+    torch.testing.assert_close(coordinate_median(update_rP, weight_r).double(), median_P, rtol=0, atol=1e-6)
+    count, share = len(said_nP), 0.2
+    place_n = torch.arange(count, dtype=torch.float64)
+    kept_n = ((place_n + 1).clamp(max=(1 - share) * count) - place_n.clamp(min=share * count)).clamp(min=0)
+    mean_P = (kept_n[:, None] * said_nP.sort(0)[0]).sum(0) / kept_n.sum()
+    torch.testing.assert_close(trimmed_mean(update_rP, weight_r, share).double(), mean_P, rtol=1e-6, atol=1e-6)
 
 
 def test_the_trimmed_mean_leaves_out_the_share_at_either_end():

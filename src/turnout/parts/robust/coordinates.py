@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.parts.arrived import Arrived
-from turnout.parts.robust.votes import ROUNDING, by_columns, centred, check_share
+from turnout.parts.robust.votes import ROUNDING, by_rank, centred, check_share
 
 
 def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
@@ -25,14 +25,14 @@ def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
     """
     half = weight_r.sum() / 2
 
-    def of(block_rp: Tensor) -> Tensor:
-        value_rp, order_rp = block_rp.sort(0)
-        reached_rp = weight_r[order_rp].cumsum(0)
-        low = (reached_rp >= half * (1 - ROUNDING)).to(torch.int8).argmax(0, keepdim=True)
-        high = (reached_rp > half * (1 + ROUNDING)).to(torch.int8).argmax(0, keepdim=True)
-        return ((value_rp.gather(0, low) + value_rp.gather(0, high)) / 2).squeeze(0)
+    def middle(value_pr: Tensor, own_pr: Tensor) -> Tensor:
+        reached_pr = own_pr.cumsum(1)
+        low = (reached_pr >= half * (1 - ROUNDING)).to(torch.int8).argmax(1, keepdim=True)
+        high = (reached_pr > half * (1 + ROUNDING)).to(torch.int8).argmax(1, keepdim=True)
+        ends = [value_pr.gather(1, place.expand(len(value_pr), 1)) for place in (low, high)]
+        return ((ends[0] + ends[1]) / 2).squeeze(1)
 
-    return by_columns(update_rP, of)
+    return by_rank(update_rP, weight_r, middle)
 
 
 def trimmed_mean(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
@@ -44,16 +44,14 @@ def trimmed_mean(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
     """
     total = float(weight_r.sum())
 
-    def of(block_rp: Tensor) -> Tensor:
-        value_rp, order_rp = block_rp.sort(0)
-        own_rp = weight_r.double()[order_rp]
-        reached_rp = own_rp.cumsum(0)
-        from_rp = (reached_rp - own_rp).clamp(min=share * total)
-        kept_rp = reached_rp.clamp(max=(1 - share) * total) - from_rp
-        kept_rp = torch.where(kept_rp > ROUNDING * total, kept_rp, 0.0)  # a last bit of 1e30 would be a lot
-        return ((kept_rp * value_rp).sum(0) / kept_rp.sum(0)).to(block_rp.dtype)
+    def kept(value_pr: Tensor, own_pr: Tensor) -> Tensor:
+        reached_pr = own_pr.cumsum(1)
+        from_pr = (reached_pr - own_pr).clamp(min=share * total)
+        kept_pr = reached_pr.clamp(max=(1 - share) * total) - from_pr
+        kept_pr = torch.where(kept_pr > ROUNDING * total, kept_pr, 0.0)  # a last bit of 1e30 would be a lot
+        return ((kept_pr * value_pr).sum(1) / kept_pr.sum(1)).to(value_pr.dtype)
 
-    return by_columns(update_rP, of)
+    return by_rank(update_rP, weight_r.double(), kept)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from turnout.errors import Mistake
 from turnout.parts.arrived import Arrived
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
+SORTED = 1 << 19  # on a CPU: so many fit into its cache
 ROUNDING = 1e-9  # of all weight: less than this is no vote
 
 
@@ -57,10 +59,44 @@ def centred(arrived: Arrived, weight_R: Tensor, centre: Callable[[Votes], Tensor
     return torch.zeros_like(arrived.start_P) if found is None else found.sized(centre(found))
 
 
-def by_columns(update_rP: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function of columns, some columns at a time, one after another."""
-    width = max(1, BLOCK // len(update_rP))
-    return torch.cat([of(block_rp) for block_rp in update_rP.split(width, 1)])
+def by_rank(update_rP: Tensor, weight_r: Tensor, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """A function of each column's values in order and of what each of them weighs, some columns at a time.
+
+    Where all weigh the same the weights are one row for all columns, and nobody need know whose value is where.
+    """
+    alike = bool((weight_r == weight_r[0]).all())
+    numbers = SORTED if update_rP.device.type == "cpu" else BLOCK
+    found = []
+    for block_rp in update_rP.split(max(1, numbers // len(update_rP)), 1):
+        block_pr = block_rp.T.contiguous()
+        if alike:
+            found.append(of(in_order(block_pr), weight_r[None]))
+        else:
+            order_pr = order_of(block_pr)
+            found.append(of(block_pr.gather(1, order_pr), weight_r[order_pr]))
+    return torch.cat(found)
+
+
+def in_order(value_pr: Tensor) -> Tensor:
+    """The values of each row from the smallest on; numpy's sort takes vectors at a time, torch's on a CPU does not.
+
+    >>> in_order(torch.tensor([[3.0, -1.0, 2.0]]))
+    tensor([[-1.,  2.,  3.]])
+    """
+    return torch.from_numpy(np.sort(value_pr.numpy(), 1)) if _for_numpy(value_pr) else value_pr.sort(1)[0]
+
+
+def order_of(value_pr: Tensor) -> Tensor:
+    """Where the values of each row are, from the smallest on.
+
+    >>> order_of(torch.tensor([[3.0, -1.0, 2.0]]))
+    tensor([[1, 2, 0]])
+    """
+    return torch.from_numpy(np.argsort(value_pr.numpy(), 1)) if _for_numpy(value_pr) else value_pr.argsort(1)
+
+
+def _for_numpy(value_pr: Tensor) -> bool:
+    return value_pr.device.type == "cpu" and value_pr.dtype in (torch.float32, torch.float64)
 
 
 def summed_over_columns(update_rP: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
