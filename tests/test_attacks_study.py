@@ -62,8 +62,19 @@ def test_a_step_in_a_round_with_a_hostile_majority_is_set_against_the_others():
 
 def test_runs_that_are_missing_are_said_so():
     nothing = Curves({}, missing={by_share(0.0, 1.0, "mean"): "no data"})
-    assert [claim.outcome for claim in STUDY.claims("smoke", nothing)] == ["not run"]
+    assert [claim.outcome for claim in STUDY.claims("smoke", nothing)] == ["not run", "not run"]
     assert STUDY.pictures("smoke", nothing) == {}
+
+
+def test_claims_by_share_need_only_their_own_runs():
+    """None of attacks by kind, and of the shares none but no attackers and the 40 % that the claims are about."""
+    whole, few = made_up(), {"0 % hostile", "40 % hostile"}
+    kept = {name: curve for name, curve in whole.curves.items() if name.split(",")[0] in few}
+    some = STUDY.claims("smoke", Curves(kept, looks=whole.looks))
+    assert some[-1].outcome == "not run"
+    assert some[:-1] == [
+        claim for claim in STUDY.claims("smoke", whole) if "there" in claim.claim or "3 points below" in claim.claim
+    ]
 
 
 def test_what_is_read_from_a_run(tmp_path: Path):

@@ -29,7 +29,6 @@ from turnout.studies.attack_cases import (
     SIZES,
     UNIFORM,
     VOTING,
-    Size,
     by_kind,
     by_share,
     plan,
@@ -38,6 +37,8 @@ from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.drawing import Chart, band, picture
 from turnout.studies.study import Curve, Curves, Look, Row, Study, not_run, row
 from turnout.world.attacks.base import hostile_clients
+
+WORST = 0.4  # the share of attackers that the claims are about
 
 
 def look(run: Run) -> Look:
@@ -112,34 +113,38 @@ def _reached(curves: Curves, method: str) -> dict[int, float]:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
+    """Each of the two parts is decided where its runs are there."""
     size = SIZES[scale]
-    needed = [by_share(s, q, m) for s in size.shares for q in size.turnouts for m in BY_SHARE]
-    needed += [by_kind(kind, method) for kind in KINDS_OF_ATTACK for method in METHODS]
-    if not curves.has(*needed):
-        return [Claim("hostile clients and robust aggregation", False, curves.why_missing(*needed))]
-    return [*_by_share_claims(size, curves), *_by_kind_claims(curves)]
+    ends = (size.turnouts[0], size.turnouts[-1])
+    shares = [by_share(s, q, m) for s in (0.0, WORST) for q in ends for m in (MEAN, *VOTING)]
+    kinds = [by_kind(kind, method) for kind in KINDS_OF_ATTACK for method in METHODS]
+    found = []
+    for words, needed in (("by share", shares), ("by kind", kinds)):
+        if not curves.has(*needed):
+            found.append(Claim(f"hostile clients and robust aggregation, {words}", False, curves.why_missing(*needed)))
+        else:
+            found += _by_share_claims(*ends, curves) if needed is shares else _by_kind_claims(curves)
+    return found
 
 
-def _by_share_claims(size: Size, curves: Curves) -> list[Claim]:
-    most, least, worst = size.turnouts[0], size.turnouts[-1], 0.4
-
+def _by_share_claims(most: float, least: float, curves: Curves) -> list[Claim]:
     def of(share: float, turnout: float, method: str) -> BySeed:
         return curves.each(by_share(share, turnout, method), accuracy)
 
     def lost(turnout: float, method: str) -> BySeed:
-        return difference(of(0.0, turnout, method), of(worst, turnout, method))
+        return difference(of(0.0, turnout, method), of(WORST, turnout, method))
 
     found = []
     for method in VOTING:
         price = f"without attackers {method} is at most 3 points below the mean"
         found.append(no_worse(price, of(0.0, most, method), of(0.0, most, MEAN), 3.0, "points"))
         claim = f"with 40 % hostile and everybody there {method} beats the mean"
-        found.append(better(claim, of(worst, most, method), of(worst, most, MEAN), "points"))
+        found.append(better(claim, of(WORST, most, method), of(WORST, most, MEAN), "points"))
         claim = f"{method} loses more to 40 % hostile with {100 * least:g} % there than with everybody there"
         found.append(better(claim, lost(least, method), lost(most, method), "points"))
         claim = f"with {100 * least:g} % there {method} gains less in rounds with a hostile majority than in others"
-        found.append(above(claim, step_lost(curves, by_share(worst, least, method)), unit="points"))
-    some = curves.seen(by_share(worst, least, MEAN), majority_rounds)
+        found.append(above(claim, step_lost(curves, by_share(WORST, least, method)), unit="points"))
+    some = curves.seen(by_share(WORST, least, MEAN), majority_rounds)
     claim = f"40 % hostile clients are a majority in some rounds with {100 * least:g} % there"
     return [*found, above(claim, some, unit="% of the rounds")]
 
