@@ -9,6 +9,8 @@ round with a hostile majority is one in which at least half of the weight of tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -118,13 +120,13 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     ends = (size.turnouts[0], size.turnouts[-1])
     shares = [by_share(s, q, m) for s in (0.0, WORST) for q in ends for m in (MEAN, *VOTING)]
     kinds = [by_kind(kind, method) for kind in KINDS_OF_ATTACK for method in METHODS]
-    found = []
-    for words, needed in (("by share", shares), ("by kind", kinds)):
-        if not curves.has(*needed):
-            found.append(Claim(f"hostile clients and robust aggregation, {words}", False, curves.why_missing(*needed)))
-        else:
-            found += _by_share_claims(*ends, curves) if needed is shares else _by_kind_claims(curves)
-    return found
+    by_shares = _by_share_claims(*ends, curves) if curves.has(*shares) else _not_run("share", curves, shares)
+    by_kinds = _by_kind_claims(curves) if curves.has(*kinds) else _not_run("kind", curves, kinds)
+    return by_shares + by_kinds
+
+
+def _not_run(what: str, curves: Curves, needed: Sequence[str]) -> list[Claim]:
+    return [Claim(f"hostile clients and robust aggregation, by {what}", False, curves.why_missing(*needed))]
 
 
 def _by_share_claims(most: float, least: float, curves: Curves) -> list[Claim]:

@@ -20,10 +20,9 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.recipes import compression as recipes
 from turnout.report.charts import line_chart
 from turnout.report.svg import sheet
-from turnout.runtimes.settings import InProcess
 from turnout.statistics.paired import BySeed
 from turnout.studies.claims import Claim, above, better, no_worse
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, not_run, row
 from turnout.studies.traffic import WAYS, by_bytes, megabytes, total
 
 MARGIN = 2.0  # points of accuracy
@@ -67,7 +66,7 @@ def recipe(case: Case) -> dict[str, Experiment]:
     made = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)
     if case.data != "CIFAR-10":
         return made
-    return {name: e.but(runtime=InProcess(precision="tf32")) for name, e in made.items()}
+    return in_tf32(made)
 
 
 def experiments(case: Case) -> dict[str, Experiment]:

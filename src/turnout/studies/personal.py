@@ -14,16 +14,14 @@ import turnout.models as models
 from turnout.data import CIFAR10, Digits
 from turnout.experiment import Experiment
 from turnout.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, with_noise
-from turnout.runtimes.settings import InProcess
 from turnout.statistics.paired import BySeed, difference
 from turnout.studies.claims import Claim, above, better, no_worse
 from turnout.studies.drawing import over_rounds, picture
 from turnout.studies.published import FIGURES_4_TO_6
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, not_run, row
 
 METHODS = ("MT-FedAdam", "FedAdam", "Independent")
 CASES = ((4, False), (4, True), (2, True))  # classes a client, noise
-TF32 = InProcess(precision="tf32")  # as torch's convolutions round where nobody says otherwise
 OVER_INDEPENDENT = {(4, False): 18, (4, True): 16, (2, True): 9}  # percentage points, from the paper's text
 
 
@@ -48,7 +46,7 @@ def experiments(size: Size, classes: int, noisy: bool, places: models.layers.Pla
     data = kind(clients=size.clients, partition=of_classes(classes), local_test=LOCAL_TEST)
     model = models.MLP(32, 32, batch_norm=places) if size.data == "digits" else models.mtfl_cifar_cnn(places)
     made = methods(with_noise(data, 0.2 if noisy else 0.0), model, share=0.5, rounds=size.rounds)
-    return on_cpu(made) if size.data == "digits" else {name: e.but(runtime=TF32) for name, e in made.items()}
+    return on_cpu(made) if size.data == "digits" else in_tf32(made)
 
 
 def places(size: Size) -> dict[str, tuple[int, ...]]:

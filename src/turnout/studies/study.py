@@ -182,6 +182,11 @@ def on_one_core(experiment: Experiment) -> Experiment:
     return experiment.but(runtime=InProcess(device="cpu", threads=1))
 
 
+def in_tf32(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """With products rounded to TF32 where a GPU does that, as torch's convolutions are where nobody says otherwise."""
+    return {name: e.but(runtime=InProcess(precision="tf32")) for name, e in experiments.items()}
+
+
 def check_scale(scale: str) -> None:
     if scale not in SCALES:
         raise Mistake(f"there is no scale {scale!r}: {nearest(scale, SCALES)}")

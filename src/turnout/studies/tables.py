@@ -93,9 +93,11 @@ def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, _, why in (words.rpartition(": ") for words in failed):
         names.setdefault(why, []).append(name)
-    few = {why: ", ".join(some) if len(some) <= most else f"{some[0]} and {len(some) - 1} others"
-           for why, some in names.items()}  # fmt: skip
-    return [f"{some}: {why}" for why, some in few.items()]
+    return [f"{_first(some, most)}: {why}" for why, some in names.items()]
+
+
+def _first(names: Sequence[str], most: int) -> str:
+    return ", ".join(names) if len(names) <= most else f"{names[0]} and {len(names) - 1} others"
 
 
 def tally(findings: Findings) -> str:
