@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -172,3 +173,25 @@ def test_stages_count_only_in_the_thread_and_the_block_of_a_running_stopwatch() 
         raise ValueError
     assert watch.seconds.keys() == {"rest", "failing"}
     assert sum(watch.seconds.values()) <= time.perf_counter() - start - 0.05  # not what went by between the blocks
+
+
+# -- products
+
+ALIGNMENTS = """
+import turnout, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+for batch, m, k, n in [(1, 1, 60, 10), (3, 5, 17, 62), (8, 20, 200, 10)]:
+    x, y = torch.randn(batch, m, k), torch.randn(batch, n, k)
+    def shifted(value, by):
+        return torch.empty(value.numel() + 32)[by : by + value.numel()].copy_(value.flatten()).view(value.shape)
+    products = {torch.bmm(shifted(x, by), shifted(y, by).mT).numpy().tobytes() for by in range(32)}
+    print(len(products))
+"""
+
+
+def test_a_product_does_not_depend_on_where_its_operands_lie_in_memory() -> None:
+    """Without MKL_CBWR these give four results each on an AMD EPYC."""
+    env = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    done = subprocess.run([sys.executable, "-c", ALIGNMENTS], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.split() == ["1", "1", "1"]

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.4.0"
+
+# MKL's small products round by the memory address of their operands unless this is set before the first product: on AMD
+# the same client would then round differently in another process. AUTO costs nothing measurable; COMPATIBLE 2.4 times.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from turnout.public import *  # noqa: F403
