@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import xml.dom.minidom
 from pathlib import Path
 
@@ -135,6 +136,31 @@ def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path) -> None:
     assert turnout("runs", tmp_path) == 2
     assert "holds no runs" in capsys.readouterr().err
     assert last_run().name == "four"
+
+
+def test_runs_outside_of_the_folder_runs_are_listed(
+    capsys: Capture, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`turnout run --out first` lies beside runs/; a file experiment.toml of one's own is not a run."""
+    monkeypatch.chdir(tmp_path)
+    to.run(to.open_run(made / "runs/good").experiment, "first", quiet=True)
+    to.run(to.open_run(made / "runs/good").experiment, "runs/second", quiet=True)
+    Path("experiment.toml").write_text(SMALL)
+    assert turnout("runs") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^ *first +finished +3/3 ", out, re.MULTILINE)
+    assert re.search(r"^ *runs/second +finished +3/3 ", out, re.MULTILINE)
+    assert last_run() == Path("runs/second")
+
+
+def test_runs_made_together_are_running_before_the_first_of_them_has_begun(tmp_path: Path) -> None:
+    shutil.copytree("runs/four", tmp_path / "four")
+    for part in (tmp_path / "four").glob("*/seed-*"):
+        for name in ("records.sqlite", "state.json", "checkpoint.safetensors", "environment.json"):
+            (part / name).unlink()
+    assert listed_runs(tmp_path)[0].state.state == "waiting"
+    with held(tmp_path / "four"):
+        assert listed_runs(tmp_path)[0].state.state == "running (4 waiting)"
 
 
 # -- as text

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from turnout.records.now import end_now, keep_now, read_now
 from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import held
+from turnout.running.state import is_held
 from turnout.running.stopping import interrupt
 from turnout.studies.claims import Claim
 from turnout.studies.running import Findings
@@ -332,6 +334,31 @@ def test_the_command_prints_an_address_with_a_token_and_ends_with_ctrl_c(tmp_pat
             process.kill()
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
+
+
+def test_the_command_shows_runs_outside_of_the_folder_runs_while_they_are_prepared(tmp_path: Path) -> None:
+    """A run with --out lies beside runs/. It has no file but its lock until its data is prepared."""
+    code = "from turnout.running.folder import held\nfrom pathlib import Path\nwith held(Path('mine')): input()"
+    work = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE)
+    command = [sys.executable, "-m", "turnout", "watch", "--port", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: is_held(tmp_path / "mine"))
+        assert process.stdout is not None
+        found = re.search(r"(http://127\.0\.0\.1:\d+/)", process.stdout.readline())
+        assert found is not None
+        with urllib.request.urlopen(found[1]) as answer:
+            page = answer.read().decode()
+        now = page.partition('id="now"')[2].partition("</section>")[0]
+        assert "Nothing is running" not in now
+        assert 'href="/run?name=mine"' in now
+        assert "being prepared" in now
+        with urllib.request.urlopen(found[1] + "run?name=mine") as answer:
+            assert "running" in answer.read().decode()
+    finally:
+        work.communicate(b"\n", timeout=30)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
 
 
 def test_a_port_that_is_taken_is_a_sentence() -> None:

@@ -63,7 +63,7 @@ Examples:
   turnout init my.toml                           write an experiment file to start from
   turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5
   turnout list                                   recipes, and every part an experiment can have
-  turnout runs                                   the runs under runs/, and how they are doing
+  turnout runs                                   the runs in this folder, and how they are doing
   turnout show                                   the last of them, with its curves
   turnout compare runs/mine --target 80%         which variant is better, and how sure that is
   turnout watch                                  all of them in the browser, as they go on

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 STATES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "waiting": "dim"}
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to look.", show_default="runs")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to look.", show_default="this folder")]
 Each = Annotated[bool, typer.Option("--all", help="Every seed and variant of runs that were made together.")]
 Shown = Annotated[
     Path | None,
-    typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs.", show_default="the last under runs/"),
+    typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs.", show_default="the last one here"),
 ]
 Metrics = Annotated[
     list[str] | None,
@@ -31,7 +31,7 @@ Several = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of r
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The picture: .svg, .png or .pdf.")]
 
 
-def runs(folder: Folder = Path("runs"), each: Each = False) -> None:
+def runs(folder: Folder = Path("."), each: Each = False) -> None:
     """List runs and how they are doing.
 
     Rounds done, the main metric, when. A run is running, finished, interrupted (it can be resumed), failed or waiting

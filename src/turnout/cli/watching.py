@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of runs to watch.", show_default="runs")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of runs to watch.", show_default="this folder")]
 Host = Annotated[str, typer.Option(help="The address to listen on; others than loopback need the token to look, too.")]
 Port = Annotated[int | None, typer.Option(help="The port. [default: 8811, or the next that is free]", min=0, max=65535)]
 Browser = Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")]
 
 
-def watch(folder: Folder = Path("runs"), host: Host = "127.0.0.1", port: Port = None, browser: Browser = False) -> None:
+def watch(folder: Folder = Path("."), host: Host = "127.0.0.1", port: Port = None, browser: Browser = False) -> None:
     """Watch runs in the browser, as they go on.
 
     Running and finished runs, pictures that follow the rounds, who is training now, every client's history, runs
@@ -36,7 +36,7 @@ def watch(folder: Folder = Path("runs"), host: Host = "127.0.0.1", port: Port = 
     from turnout.watch.serving import serve
 
     def show(address: str) -> None:
-        say(f"{folder} is on {address}", stderr=False)
+        say(f"{folder.absolute()} is on {address}", stderr=False)
         if browser:
             import webbrowser
 

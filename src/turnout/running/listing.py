@@ -10,9 +10,11 @@ from turnout.errors import Mistake
 from turnout.records.glossary import Glossary
 from turnout.records.records import Records
 from turnout.records.run_list import read_run_list
-from turnout.running.state import RECORDS, RunState, state_of
+from turnout.running.folder import LOCK_FILE
+from turnout.running.state import RECORDS, RunState, is_held, state_of
 
 DEEPEST = 4  # folders below the one that is listed
+HERE = Path(".")  # where runs are looked for if no folder is named: runs/ is in it, and so is what --out names
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
         raise Mistake(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
     found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
     if not found:
-        raise Mistake(f"{folder} holds no runs: turnout run makes one")
+        raise Mistake(f"{folder.absolute()} holds no runs: turnout run makes one")
     return sorted(found, key=lambda run: -run.when)
 
 
@@ -43,19 +45,29 @@ def listed_run(folder: Path) -> ListedRun:
     return _listed(folder, each=False)[0]
 
 
-def last_run(folder: Path = Path("runs")) -> Path:
+def last_run(folder: Path = HERE) -> Path:
     """The folder of the run, or of the runs, that changed last."""
     return listed_runs(folder)[0].path
 
 
 def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Folders that are a run or list runs; nothing inside them is looked at."""
-    if any((folder / name).is_file() for name in ("runs.json", "experiment.toml", RECORDS)):
+    if _is_run(folder):
         yield folder
     elif depth < DEEPEST:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
                 yield from run_folders(path, depth + 1)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run or lists runs; one that is being prepared has only its lock.
+
+    An experiment.toml alone is a file that a person wrote: a run has a lock file beside it.
+    """
+    if any((folder / name).is_file() for name in ("runs.json", RECORDS)):
+        return True
+    return (folder / LOCK_FILE).is_file() and ((folder / "experiment.toml").is_file() or is_held(folder))
 
 
 def _listed(path: Path, each: bool) -> list[ListedRun]:
@@ -76,7 +88,10 @@ def _together(path: Path, parts: tuple[tuple[str, RunState], ...], first: Path) 
     counts: dict[str, int] = {}
     for _, part in parts:
         counts[part.state] = counts.get(part.state, 0) + 1
-    state = next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
+    words = ", ".join(f"{n} {name}" for name, n in counts.items())
+    state = next(iter(counts)) if len(counts) == 1 else words
+    if "running" not in counts and is_held(path):  # processes start, or data is prepared
+        state = f"running ({words})"
     why = next((part.why for _, part in parts if part.state == "failed"), None)
     done, rounds = sum(p.done for _, p in parts), sum(p.rounds or 0 for _, p in parts)
     best = _best(parts, first)

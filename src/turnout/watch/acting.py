@@ -53,6 +53,8 @@ class Actions:
         if seeds and not re.fullmatch(r"[1-9]\d{0,3}", seeds):
             raise Mistake(f"seeds {seeds!r}: how many, as a number")
         name = file_name(name or f"{Path(source).stem or 'participation'}-{time.strftime('%Y%m%d-%H%M%S')}")
+        if self.watched.folder.resolve() == Path.cwd():
+            name = f"runs/{name}"  # where `turnout run` makes them
         if contents(self.watched.folder / name):
             raise Mistake(f"{name} is there already: choose another name")
         options = [word for setting in settings for word in ("--set", setting)] + (["--seeds", seeds] if seeds else [])

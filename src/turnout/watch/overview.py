@@ -37,7 +37,7 @@ class RunRow:
     worst: str  # of the states of several runs, the one to look at
     why: str
     done: int
-    rounds: int
+    rounds: int  # 0 while the run is prepared
     result: str
     when: str
     curve: Markup
@@ -60,7 +60,7 @@ def overview(watched: Watched) -> dict[str, Any]:
     """Everything that the first page shows."""
     rows = [run_row(name, run, watched) for name, run in watched.runs().items()]
     return {
-        "folder": str(watched.folder),
+        "folder": str(watched.folder.absolute()),
         "running": [row for row in rows if row.running],
         "rows": rows,
         "studies": [row for name, path in watched.studies().items() if (row := _study_row(name, path))],
@@ -82,7 +82,7 @@ def run_row(name: str, run: ListedRun, watched: Watched) -> RunRow:
         worst=next((word for word in WORST if word in state.state), state.state),
         why=state.why or "",
         done=state.done,
-        rounds=max(state.rounds or state.done, 1),
+        rounds=state.rounds or state.done,
         result=result,
         when=time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else "",
         curve=_curve(run),
