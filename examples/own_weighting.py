@@ -29,4 +29,4 @@ if __name__ == "__main__":
         rounds=20,
     )
     run = to.run(experiment)
-    print(f"accuracy {run.final('global_accuracy'):.3f}, report: {run.report()}")
+    print(f"global_accuracy {run.final('global_accuracy'):.3f}, report: {run.report()}")

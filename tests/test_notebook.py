@@ -70,7 +70,7 @@ def test_a_run_shows_its_numbers_and_curves(run):
     assert "a <b> & c" in words
     assert "3 rounds" in words
     assert "6 clients" in words
-    assert re.search(r"global accuracy \d+\.\d %", words)
+    assert re.search(r"global_accuracy \d+\.\d %", words)
     assert len(page.findall(".//{http://www.w3.org/2000/svg}path")) >= 2  # curves
     assert len(text) < 30_000
     assert "script" not in text

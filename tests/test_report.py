@@ -162,7 +162,7 @@ def test_names_of_every_kind_are_escaped_wherever_they_are_shown(tmp_path: Path)
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert not any("onclick" in attributes or attributes.get("id") == "z" for _, attributes in page.tags)
     shown = "".join(page.words)
-    assert all(f"{before}{nasty}" in shown for before in ("Global ", "global ", "4 × ", " in "))
+    assert all(f"{before}{nasty}" in shown for before in ("Global ", "global_", "4 × ", " in "))
     assert page.words.count(nasty) >= 8  # title twice; row, chart, event twice and settings twice
     picture = ElementTree.parse(write_picture(tmp_path)).getroot()
     assert f"Global {nasty}" in [e.text for e in picture.iter() if e.get("class") == "title"]
@@ -208,9 +208,9 @@ def test_results_are_means_over_seeds(tmp_path: Path) -> None:
     found = results(find_runs(make_study(tmp_path / "study")))
     cells = [dict(zip(found.header, row, strict=True)) for row in found.rows]
     assert found.leading is None  # two seeds that differ by 28 points from each other
-    assert cells[0]["global accuracy"] == "80.0 ± 14.1 %"
+    assert cells[0]["global_accuracy"] == "80.0 ± 14.1 %"
     assert cells[0]["best"] == "80.0 ± 14.1 %"
-    assert cells[1]["global accuracy"] == "40.0 ± 0.0 %"
+    assert cells[1]["global_accuracy"] == "40.0 ± 0.0 %"
     assert cells[1]["best"] == "45.0 ± 7.1 %"
     assert cells[0]["rounds to 50 %"] == "2 ± 0"
     assert cells[1]["rounds to 50 %"] == "2 (1 of 2)"
@@ -283,7 +283,7 @@ def test_the_tasks_main_metric_leads_the_way_the_task_says(tmp_path: Path) -> No
                 each = {"client_surprise": (ids, ids / 100)}
                 records.add_round(RoundRecord(round=t), Evaluation(t, measured, each))
     found = results(find_runs(tmp_path), target=0.2)
-    assert found.header[1:6] == ["global surprise", "difference", "best", "global loss", "global accuracy"]
+    assert found.header[1:6] == ["global_surprise", "difference", "best", "global_loss", "global_accuracy"]
     assert found.leading is None  # one seed
     assert [row[1:4] for row in found.rows] == [["20.0 %", "–", "10.0 %"], ["40.0 %", "+20.0 (one seed)", "40.0 %"]]
     assert [row[found.header.index("rounds to 20 %")] for row in found.rows] == ["2", "not reached"]
@@ -577,4 +577,4 @@ def test_equal_curves_are_one_line_and_kinds_are_said_once(tmp_path: Path) -> No
 def test_variants_that_cannot_be_ranked_have_no_number_in_front(tmp_path: Path) -> None:
     make_run(tmp_path / "x" / "seed-0", [0.1, 0.5])
     make_run(tmp_path / "y" / "seed-0", [math.nan, math.nan])
-    assert "<span>global accuracy" not in write_report(tmp_path).read_text()
+    assert "<span>global_accuracy" not in write_report(tmp_path).read_text()

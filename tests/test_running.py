@@ -353,7 +353,7 @@ def test_progress_on_no_terminal_is_plain_lines(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("8 clients, 610 shared parameters, by-hand engine on cpu")
     assert "of memory" in lines[0]
-    assert lines[1].startswith("round 1/3, accuracy ")
+    assert lines[1].startswith("round 1/3, global_accuracy ")
     assert "turnout 8/8" in lines[1] or "turnout 7/8" in lines[1]
     assert "clients/s" in lines[1]
     assert "left" in lines[1]

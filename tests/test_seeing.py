@@ -103,10 +103,10 @@ def test_a_start_that_failed_among_others_says_why(tmp_path: Path) -> None:
 def test_runs_lists_them_with_their_state(capsys: Capture) -> None:
     assert turnout("runs") == 0
     out = capsys.readouterr().out
-    assert re.search(r"good +finished +3/3 +accuracy \d+\.\d %", out)
+    assert re.search(r"good +finished +3/3 +global_accuracy \d+\.\d %", out)
     assert re.search(r"cut +interrupted +2/50 ", out)
     assert re.search(r"bad +failed +0/3 ", out)
-    assert re.search(r"four \(4 runs\) +finished +12/12 +(weighting=[AC]): accuracy", out)
+    assert re.search(r"four \(4 runs\) +finished +12/12 +(weighting=[AC]): global_accuracy", out)
     assert "runs/bad: the update of client" in out
 
 
@@ -167,14 +167,27 @@ def test_runs_made_together_are_running_before_the_first_of_them_has_begun(tmp_p
 
 
 def test_show_has_results_and_curves(capsys: Capture) -> None:
-    assert turnout("show", "runs/good", "--metric", "accuracy", "--metric", "bytes_up") == 0
+    assert turnout("show", "runs/good", "--metric", "global_accuracy", "--metric", "bytes_up") == 0
     out = capsys.readouterr().out
     assert "data synthetic" in out
     assert "Global accuracy over rounds trained\n" in out
     assert "Bytes up over rounds\n" in out
-    assert "client accuracy of 6 clients" in out
+    assert "client_accuracy of 6 clients" in out
     assert any("⠀" < letter < "⣿" for letter in out), "dots"
     assert max(map(len, out.splitlines())) <= 120
+
+
+def test_a_metric_has_one_name_from_the_progress_to_the_picture(capsys: Capture, tmp_path: Path) -> None:
+    """The name that `run.final` takes: in the progress, the table, the list, the comparison; and no shorter one."""
+    assert turnout("run", "small.toml", "--out", tmp_path / "run") == 0
+    said = capsys.readouterr()
+    assert re.search(r"3 rounds in .*, global_accuracy \d+\.\d %", said.err)
+    assert "global_accuracy" in said.out
+    assert turnout("compare", "runs/four") == 0
+    assert "global_accuracy" in capsys.readouterr().out
+    for arguments in (["show", "runs/good"], ["plot", "runs/good", "--out", "x.svg"], ["compare", "runs/four"]):
+        assert turnout(*arguments, "--metric", "accuracy") == 2
+        assert "did you mean 'global_accuracy'" in capsys.readouterr().err
 
 
 def test_show_without_a_name_shows_the_last(capsys: Capture) -> None:
@@ -212,9 +225,10 @@ def test_a_plot_has_its_size_and_its_ends(width: int, count: int) -> None:
 def test_a_picture_of_several_folders(capsys: Capture, tmp_path: Path) -> None:
     out = tmp_path / "both.svg"
     assert (
-        turnout("plot", "runs/good", "runs/four", "--metric", "accuracy", "--metric", "train_loss", "--out", out) == 0
+        turnout("plot", "runs/good", "runs/four", "--metric", "global_accuracy", "--metric", "train_loss", "--out", out)
+        == 0
     )
-    assert "both.svg: global accuracy, train loss" in capsys.readouterr().out
+    assert "both.svg: global_accuracy, train_loss" in capsys.readouterr().out
     picture = xml.dom.minidom.parse(str(out))
     words = [text.firstChild.data for text in picture.getElementsByTagName("text") if text.firstChild]  # type: ignore[union-attr]
     assert {"Global accuracy", "Train loss", "good", "four weighting=A", "four weighting=C"} <= set(words)

@@ -125,7 +125,7 @@ def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
     run = to.run(hot, tmp_path / "out")
     loss, first = run.final("global_loss"), run.curve("global_loss")[1][0]
     assert loss > 1e20
-    words = f"global loss is {loss:.3g}, and was {first:.3g} before training: training has diverged"
+    words = f"global_loss is {loss:.3g}, and was {first:.3g} before training: training has diverged"
     assert any(words in said for said in run.warnings())
     assert words in capsys.readouterr().err
     assert words in run.report().read_text(encoding="utf-8")

@@ -104,7 +104,7 @@ def test_every_page_is_there_and_nothing_in_it_comes_from_outside(browser: Brows
 
 def test_pages_say_what_the_records_say(browser: Browser) -> None:
     first = browser.get("/").text
-    assert "accuracy 30.0 %" in first
+    assert "global_accuracy 30.0 %" in first
     assert re.search(r'value="3" aria-label="rounds of first"', first)
     assert "interrupted" in first  # 3 of 5 rounds, and no process
     assert re.search(r"<td>smoke</td><td>1</td><td>1</td><td>0</td>", first)

@@ -145,7 +145,7 @@ class Advice:
 
     def table(self) -> Table:
         """The ranking for a terminal."""
-        aim = "bytes to target" if self.judge.aim.name == "bytes" else self.judge.metric.replace("_", " ")
+        aim = "bytes to target" if self.judge.aim.name == "bytes" else self.judge.metric
         table = Table(title=Text(f"{self.judge.aim.name}: {self.judge.aim.about}"), title_justify="left")
         for name, side in (
             ("candidate", "left"),

@@ -87,7 +87,7 @@ def _ranking(advice: Advice) -> Markup:
     note += "paired by seed, with the intervals by which the race decides."
     said = {c.name: c.about for c in advice.candidates.values()}
     rows = [[*row, advice.settings[row[0]], said[row[0]]] for row in _rows(advice)]
-    header = ["candidate", title_of(advice.judge.metric).lower(), "seeds", "difference", "", "tuned to", "what it does"]
+    header = ["candidate", advice.judge.metric, "seeds", "difference", "", "tuned to", "what it does"]
     chart = interval_chart(advice.rows(), "Difference, with its interval", advice.judge.shown)
     return _section("Ranking", note, header=header, rows=rows, best=advice.best, words=True, charts=trusted([chart]))
 

@@ -24,7 +24,9 @@ Shown = Annotated[
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", metavar="NAME", help="What to draw, such as accuracy or bytes_up; may be given again."),
+    typer.Option(
+        "--metric", metavar="NAME", help="What to draw, such as global_accuracy or bytes_up; may be given again."
+    ),
 ]
 
 Several = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -75,13 +77,12 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
 
 
 def _result(run: ListedRun) -> str:
-    from turnout.report.units import show, title_of
+    from turnout.report.units import show
 
     state = run.state
     if state.metric is None or state.value is None:
         return ""
-    variant, colon, metric = state.metric.rpartition(": ")
-    return f"{variant}{colon}{title_of(metric.removeprefix('global_')).lower()} {show(state.value, state.unit)}"
+    return f"{state.metric} {show(state.value, state.unit)}"
 
 
 def plot(runs: Several, out: Out, metric: Metrics = None) -> None:
@@ -92,7 +93,7 @@ def plot(runs: Several, out: Out, metric: Metrics = None) -> None:
 
     \b
     turnout plot runs/mine --out accuracy.svg
-    turnout plot runs/fedavg runs/scaffold --metric accuracy --metric bytes_up --out both.pdf
+    turnout plot runs/fedavg runs/scaffold --metric global_accuracy --metric bytes_up --out both.pdf
     """
     from turnout.cli.screen import say
     from turnout.report.figure import check_form, write_figure
@@ -112,7 +113,7 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
     \b
     turnout show
     turnout show runs/mine
-    turnout show runs/mine --metric loss --metric bytes_up
+    turnout show runs/mine --metric global_loss --metric bytes_up
     """
     from rich.text import Text
 

@@ -157,7 +157,7 @@ def show(out: Path, say: Say) -> None:
     say("\nwork of each device, in tenths (* all of it, . asked and absent)")
     for i in range(DEVICES):
         say(f"  device {i}  " + " ".join(_mark(work.get((i, t))) for t in range(last + 1)))
-    say(f"test accuracy {accuracy[0]:.3f} -> {accuracy[-1]:.3f}; the report is {out / 'report.html'}")
+    say(f"global_accuracy {accuracy[0]:.3f} -> {accuracy[-1]:.3f}; the report is {out / 'report.html'}")
 
 
 def _mark(part: float | None) -> str:

@@ -20,7 +20,7 @@ from turnout.report.finding import find_runs
 from turnout.report.lines import metric_named
 from turnout.report.runs import SPENT, RunRecords, Runs
 from turnout.report.templates import render
-from turnout.report.units import Unit, show, spread, title_of
+from turnout.report.units import Unit, show, spread
 from turnout.statistics.comparison import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
 from turnout.statistics.comparison import compare as ranked
 
@@ -53,7 +53,7 @@ class Comparison:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The table as text: header and rows, the best mean first."""
         spent, goal = self.to_target or {}, show(self.target or 0, self.unit).replace(".0 ", " ")
-        header = ["variant", title_of(self.metric).lower(), "difference", "verdict", *(f"{w} to {goal}" for w in spent)]
+        header = ["variant", self.metric, "difference", "verdict", *(f"{w} to {goal}" for w in spent)]
         rows = []
         for i, s in enumerate(self.ranking.standings):
             row = [s.name, spread(list(s.value.values()), self.unit), gap_text(s, self.unit, mark=False), s.verdict]

@@ -15,7 +15,6 @@ from turnout.report.finding import find_runs
 from turnout.report.lines import metric_chart, metric_named
 from turnout.report.runs import Runs
 from turnout.report.svg import sheet
-from turnout.report.units import title_of
 
 FORMS = (".svg", ".png", ".pdf")
 SHARPNESS = 2.0  # dots of a PNG for each of the SVG's
@@ -26,7 +25,7 @@ def write_figure(folders: Sequence[Path], metrics: Sequence[str], path: Path) ->
     check_form(path)
     runs = together([find_runs(folder) for folder in folders], folders)
     named = [metric_named(runs, said) for said in metrics] or runs.metrics[:1]
-    charts = {title_of(metric).lower(): metric_chart(runs, metric) for metric in named}
+    charts = {metric: metric_chart(runs, metric) for metric in named}
     if not any(charts.values()):
         raise Mistake(f"nothing was measured yet in {', '.join(map(str, folders))}: there is no curve to draw")
     picture = sheet(list(charts.values()))

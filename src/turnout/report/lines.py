@@ -52,13 +52,12 @@ def series_of(runs: Runs, metric: str) -> list[Series]:
 
 
 def metric_named(runs: Runs, said: str) -> str:
-    """A metric or a column of the rounds by name; what was measured may be named without "global_"."""
+    """A metric or a column of the rounds by its name; an unknown one is a mistake with the names there are."""
     columns = [item for run in runs.runs for item in run.rounds.items() if item[1].dtype != object]
     known = [*runs.metrics, *sorted({name for name, column in columns if np.isfinite(column).any()} - {"round"})]
-    for name in (said, f"global_{said}", f"personal_{said}", f"consensus_{said}"):
-        if name in known:
-            return name
-    raise Mistake(f"nothing called {said!r} was measured here: {nearest(said, known)}")
+    if said not in known:
+        raise Mistake(f"nothing called {said!r} was measured here: {nearest(said, known)}")
+    return said
 
 
 def column_chart(

@@ -20,7 +20,7 @@ from turnout.report.maps import friends_section, turnout_section
 from turnout.report.results import results
 from turnout.report.runs import Runs
 from turnout.report.svg import sample, sheet
-from turnout.report.units import show, size, spread, title_of
+from turnout.report.units import show, size, spread
 from turnout.report.warnings import warnings_in
 from turnout.report.whole_page import whole_page
 
@@ -116,7 +116,7 @@ def _best_final(runs: Runs) -> list[tuple[str, str]]:
         return []
     main, variant = runs.metrics[0], list(runs.variants)[leading or 0]
     value = spread([run.final(main) for run in runs.variants[variant]], runs.glossary.unit(main))
-    return [(title_of(main).lower() + (f", {variant}" if leading is not None else ""), value)]
+    return [(main + (f", {variant}" if leading is not None else ""), value)]
 
 
 def _skipped(runs: Runs) -> str:

@@ -21,7 +21,7 @@ from turnout.report.clock import has_clock, time_to
 from turnout.report.comparison import comparison, gap_text
 from turnout.report.finding import find_runs
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import Unit, duration, show, sparkline, spread, title_of
+from turnout.report.units import Unit, duration, show, sparkline, spread
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
@@ -47,8 +47,8 @@ def results(runs: Runs, target: float | None = None) -> Results:
     header = ["variant", *(["seeds"] if several else [])]
     found = comparison(runs, target) if main and len(runs.variants) > 1 else None
     if main:
-        header += [_name(main), *(["difference"] if found else []), "best"]
-    header += [_name(m) for m in runs.metrics[1:]]
+        header += [main, *(["difference"] if found else []), "best"]
+    header += runs.metrics[1:]
     if target is not None and main:
         goal = show(target, runs.glossary.unit(main)).replace(".0 ", " ")
         header += [f"rounds to {goal}", *([f"time to {goal}"] if has_clock(runs) else [])]
@@ -118,10 +118,6 @@ def seeds_of(runs: Runs) -> str:
     """How many seeds the rows average over, where all have as many: "5 seeds", or just "seeds"."""
     counts = {len(found) for found in runs.variants.values()}
     return f"{counts.pop()} seeds" if len(counts) == 1 else "seeds"
-
-
-def _name(metric: str) -> str:
-    return title_of(metric).lower()
 
 
 Total = tuple[Callable[[RunRecords], float], Unit]

@@ -60,7 +60,7 @@ def happened(first: RunRecords) -> Iterator[Text]:
         known = np.sort(values[np.isfinite(values)])
         if len(known) and name.endswith(("_accuracy", "_loss", "_mse")):
             words = ", ".join(f"{w} {show(float(np.quantile(known, q)), first.glossary.unit(name))}" for w, q in SPREAD)
-            yield _line(f"{title_of(name).lower()} of {len(known):,} clients", sparkline(known, 40), words)
+            yield _line(f"{name} of {len(known):,} clients", sparkline(known, 40), words)
     kinds: dict[str, int] = {}
     for event in first.events:
         kinds[event[2]] = kinds.get(event[2], 0) + 1

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from turnout.report.runs import RunRecords, Runs
-from turnout.report.units import title_of
 
 EXPLODED = 100  # times the loss before training
 NAMED = 3  # runs
@@ -88,6 +87,5 @@ def _exploded(run: RunRecords) -> Iterator[str]:
             continue
         first, last = float(value_T[0]), float(value_T[-1])
         if last > EXPLODED * abs(first):
-            what = title_of(name).lower()
-            yield (f"{what} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
+            yield (f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
                    "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from turnout.machine.terminal import Terminal
-from turnout.report.units import Unit, duration, fitting, shortened, show, size, title_of
+from turnout.report.units import Unit, duration, fitting, shortened, show, size
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.notebook import NotebookOutput
 
@@ -74,7 +74,7 @@ class Line:
     def measured(self) -> str:
         if self.value is None:
             return ""
-        return f"{title_of(self.metric.removeprefix('global_')).lower()} {show(self.value, self.unit)}"
+        return f"{self.metric} {show(self.value, self.unit)}"
 
     @property
     def turnout(self) -> str:

@@ -15,7 +15,7 @@ from turnout.records.now import read_now
 from turnout.records.records import Records
 from turnout.report.charts import spark
 from turnout.report.finding import runs_in
-from turnout.report.units import show, title_of
+from turnout.report.units import show
 from turnout.running.listing import ListedRun
 from turnout.running.state import RECORDS
 from turnout.studies.running import Findings
@@ -73,8 +73,7 @@ def run_row(name: str, run: ListedRun, watched: Watched) -> RunRow:
     running = "running" in state.state
     result = ""
     if state.metric is not None and state.value is not None:
-        variant, colon, metric = state.metric.rpartition(": ")
-        result = f"{variant}{colon}{title_of(metric.removeprefix('global_')).lower()} {show(state.value, state.unit)}"
+        result = f"{state.metric} {show(state.value, state.unit)}"
     return RunRow(
         name=name,
         shown=watched.folder.absolute().name if name == "." else name,

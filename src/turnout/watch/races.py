@@ -54,7 +54,7 @@ def _going_on(name: str, trials: list[dict[str, Any]]) -> Race:
         diverged = sum(bool(o.get("diverged")) for o in outcomes)
         shown = [show(mean, Glossary().unit(metric)) for metric, mean in zip(metrics, means, strict=True)]
         rows.append([candidate, str(len(outcomes)), *shown, str(diverged) if diverged else ""])
-    header = ["candidate", "runs", *(m.replace("_", " ") for m in metrics), "diverged"]
+    header = ["candidate", "runs", *metrics, "diverged"]
     ended = "1 run has" if len(trials) == 1 else f"{len(trials):,} runs have"
     return Race(name, f"the race goes on: {ended} ended", header, rows)
 

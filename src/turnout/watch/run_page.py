@@ -23,7 +23,7 @@ from turnout.report.maps import turnout_charts, turnout_map
 from turnout.report.page import common_kinds, facts, notes, variants_of
 from turnout.report.runs import RunRecords, Runs
 from turnout.report.templates import render, trusted
-from turnout.report.units import Unit, show, title_of
+from turnout.report.units import Unit, show
 from turnout.report.warnings import warnings_in
 from turnout.running.state import RECORDS
 from turnout.watch.devices import devices_of, is_deployment
@@ -146,7 +146,7 @@ def clients_page(watched: Watched, name: str, page: int, order: str, number: int
     page = min(max(page, 1), pages)
     unit = runs.glossary.unit(main) if main else None
     shown = [(row.client, row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
-    header = ["asked", "answered", "mean work", "last there", *([title_of(main).lower()] if main else [])]
+    header = ["asked", "answered", "mean work", "last there", *([main] if main else [])]
     where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
     choices = [Choice(_named(other), where[i], i == number) for i, other in enumerate(runs.runs)]
     return {
