@@ -106,6 +106,15 @@ def test_nothing_is_bold_on_noise(tmp_path: Path) -> None:
     assert results(find_runs(make_runs(tmp_path / "one", 1, {"A": 0.1, "B": 0.2}))).leading is None
 
 
+def test_a_comparison_is_printed_as_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_runs(tmp_path / "runs", 3, {"A": 0.1, "B": 0.2})
+    found = to.compare(folder)
+    assert main(["compare", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "B is best" in out
+    assert str(found) == repr(found) == out.rstrip("\n")
+
+
 def test_compare_says_what_reaching_a_target_took(tmp_path: Path) -> None:
     folder = make_runs(tmp_path / "runs", 8, {"A": 0.01, "B": 0.1}, wobble=0.001)
     found = to.compare(folder, target=0.15)

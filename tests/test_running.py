@@ -317,7 +317,7 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
     with pytest.raises(to.Mistake, match="holds several runs"):
         run_planned(RunPlan("one", planned_runs({"a": small()}, [0]), tmp_path / "two"), resume=True)
     with pytest.raises(to.Mistake, match="holds several runs: name one"):
-        to.open_run(tmp_path / "two")
+        to.load_model(tmp_path / "two")
     (tmp_path / "file").write_text("")
     with pytest.raises(to.Mistake, match="is a file"):
         to.run(small(), tmp_path / "file", quiet=True)

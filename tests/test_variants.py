@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from turnout.cli import main
 from turnout.cli.planning import make_plan
 from turnout.config.read import load
 from turnout.config.variants import variants_in
+from turnout.running.result import RunName
 
 SMALL = """
 title = "small"
@@ -157,6 +159,56 @@ def test_a_list_is_named_by_titles_else_by_number(tmp_path: Path) -> None:
     assert list(group.variants) == ["one", "experiment 2"]
     assert (tmp_path / "out" / "one" / "seed-3" / "records.sqlite").exists()
     assert (tmp_path / "out" / "experiment_2" / "seed-3").is_dir()
+
+
+def test_experiments_times_seeds_end_as_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table with its verdict and the report's path; on stderr, as what a script prints is its own."""
+    given = {"a": small(rounds=2), "b": small(rounds=1)}
+    to.run(given, tmp_path / "out", seeds=2, jobs=1)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert main(["report", str(tmp_path / "out")]) == 0
+    table, _, rest = capsys.readouterr().out.partition("report: ")
+    assert "global_accuracy" in table
+    assert table in said.err
+    assert f"report: {rest}" in said.err
+    to.run(given, tmp_path / "quiet", seeds=2, jobs=1, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_group_is_printed_as_a_short_table(tmp_path: Path) -> None:
+    group = to.run({"a": small(rounds=2), "b": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
+    head, titles, *rows = str(group).splitlines()
+    assert head == f"4 runs in {tmp_path / 'out'}"
+    assert titles.split() == ["name", "seed", "rounds", "global_accuracy", "folder"]
+    for row, ((variant, seed), run) in zip(rows, group.runs.items(), strict=True):
+        value = f"{100 * run.final('global_accuracy'):.1f}"
+        assert row.split() == [variant, str(seed), str(run.rounds()), value, "%", f"{variant}/seed-{seed}"]
+    assert repr(group) == str(group)
+    one = group["b"][0]
+    value = f"{100 * one.final('global_accuracy'):.1f} %"
+    assert str(one) == f"Run in {tmp_path / 'out/b/seed-3'}: finished, 1/1 rounds, global_accuracy {value}"
+
+
+def test_a_group_of_many_runs_is_cut_when_printed(tmp_path: Path) -> None:
+    run = to.run(small(rounds=1), tmp_path / "run", quiet=True)
+    group = to.RunGroup(tmp_path, {RunName("a", seed): run for seed in range(100)})
+    lines = str(group).splitlines()
+    assert len(lines) < 30
+    assert lines[-1] == "... and 80 more"
+
+
+def test_a_group_is_opened_from_its_folder(tmp_path: Path) -> None:
+    made = to.run({"a": small(rounds=2), "b": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
+    opened = to.open_run(tmp_path / "out")
+    assert list(opened.runs) == list(made.runs)
+    assert opened.final("global_accuracy") == made.final("global_accuracy")
+    assert [run.experiment.rounds for run in opened] == [2, 1, 2, 1]
+    assert len(opened["b"][1].model().state_dict()) > 0
+    seeds = to.open_run(tmp_path / "out" / "a")
+    assert seeds.final("global_accuracy") == {"a": made.final("global_accuracy")["a"]}
+    with pytest.raises(to.Mistake, match="holds several runs"):
+        to.open_run(tmp_path / "out", experiment=small())
 
 
 def test_one_experiment_with_several_seeds(tmp_path: Path) -> None:

@@ -56,17 +56,16 @@ def report(
     turnout report runs/mine
     turnout report runs/mine --target 0.9
     """
-    from turnout.cli.outcome import say_where
     from turnout.cli.screen import console
     from turnout.report import results_table, write_picture, write_report
-    from turnout.running.reported import say_warnings
+    from turnout.running.reported import say_warnings, say_where
 
     screen = console()
     table = results_table(folder, target, screen.width)
     write_report(folder, target)
     write_picture(folder)
     screen.print(table)
-    say_where(folder, stderr=False)
+    say_where(folder)
     say_warnings(folder)
 
 

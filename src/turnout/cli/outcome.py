@@ -14,7 +14,7 @@ import numpy as np
 from turnout.cli.screen import console, say
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
-from turnout.report import find_runs, results_table, warnings_of
+from turnout.report import find_runs, warnings_of
 from turnout.report.clock import fastest
 from turnout.report.runs import Runs
 from turnout.running.display import Failed
@@ -24,24 +24,8 @@ from turnout.running.profile import Profile, profile_table, read_profile
 from turnout.running.result import Run
 
 
-def say_where(out: Path, stderr: bool) -> None:
-    for name, path in (("report", out / "report.html"), ("picture", out / "curves.svg")):
-        if path.exists():
-            say(f"{name}: {path}", stderr=stderr)
-
-
 def say_failures(failed: Sequence[Failed], runs: int) -> None:
     say(explained(failed, runs), "red")
-
-
-def show(out: Path) -> None:
-    """Print the results table on stdout, if any run has records."""
-    found = console()
-    try:
-        table = results_table(out, width=found.width)
-    except Mistake:
-        return
-    found.print(table)
 
 
 def say_fastest(out: Path) -> None:

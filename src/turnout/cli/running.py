@@ -108,7 +108,7 @@ def run(
     from turnout.cli import outcome, planning, ranks
     from turnout.cli.screen import say
     from turnout.running.planned import run_planned
-    from turnout.running.reported import say_warnings
+    from turnout.running.reported import say_warnings, say_where, show_results
 
     start = time.monotonic()
     if ranks.follows():
@@ -136,15 +136,15 @@ def run(
         outcome.write_json(plan, failed, time.monotonic() - start, json_to)
     if len(plan.runs) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
-            outcome.say_where(plan.out, stderr=True)
+            say_where(plan.out, stderr=True)
         raise Mistake(failed[0].why)
     if json_to != "-":
-        outcome.show(plan.out)
+        show_results(plan.out)
         if deadline is not None:
             outcome.say_fastest(plan.out)
         if profile:
             outcome.show_profile(plan)
-        outcome.say_where(plan.out, stderr=False)
+        say_where(plan.out)
     say_warnings(plan.out)
     if failed:
         outcome.say_failures(failed, len(plan.runs))

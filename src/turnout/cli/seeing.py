@@ -117,11 +117,10 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
     """
     from rich.text import Text
 
-    from turnout.cli.outcome import say_where
     from turnout.cli.screen import console
     from turnout.report.text import shown
     from turnout.running.listing import last_run, listed_run
-    from turnout.running.reported import say_warnings
+    from turnout.running.reported import say_warnings, say_where
 
     folder = run or last_run()
     screen = console()
@@ -132,5 +131,5 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
         screen.print(Text(one.state.why, style="red"), soft_wrap=True)
     for piece in pieces:
         screen.print(piece)
-    say_where(folder, stderr=False)
+    say_where(folder)
     say_warnings(folder)

@@ -25,7 +25,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.weighting import ByWork
 from turnout.records.records import Records
-from turnout.running.result import open_run
+from turnout.running.result import open_one
 from turnout.running.runs import run
 from turnout.runtimes.flower.settings import Flower
 
@@ -169,7 +169,7 @@ def _mark(part: float | None) -> str:
 def compare(out: Path, say: Say) -> None:
     """Replay in one process what was seen: the model must be the same."""
     again = run(load(out / "replay.toml"), out.with_name("replay"), quiet=True)
-    seen, replayed = (found.model().state_dict() for found in (open_run(out), again))
+    seen, replayed = (found.model().state_dict() for found in (open_one(out), again))
     same = all(torch.equal(seen[name], replayed[name]) for name in seen)
     found = "the same model, to the bit" if same else "ANOTHER MODEL"
     say(f"the replay in one process ({out / 'replay.toml'}) gives {found}")

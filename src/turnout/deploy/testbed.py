@@ -28,7 +28,7 @@ from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
 from turnout.running.plan import PlannedRun, RunPlan
 from turnout.running.planned import Outcome
-from turnout.running.result import Run, RunName, open_run
+from turnout.running.result import Run, RunName, open_one
 from turnout.running.runs import run
 from turnout.runtimes.flower.settings import Flower
 
@@ -125,7 +125,7 @@ def replay(place: Path) -> Run:
     """The run in one process, measured after every round; another model than the devices' is a mistake."""
     again = load(place / "run" / "replay.toml").but(evaluate=Evaluate(personal=True))
     done = run(again, place / "replay", resume=True, quiet=True)
-    seen, replayed = (found.model().state_dict() for found in (open_run(place / "run"), done))
+    seen, replayed = (found.model().state_dict() for found in (open_one(place / "run"), done))
     if not all(torch.equal(seen[name], replayed[name]) for name in seen):
         raise Mistake(f"the replay of {place / 'run'} gives another model: its rounds are not those of the devices")
     return done

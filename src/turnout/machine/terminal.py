@@ -7,6 +7,7 @@ as a replacement character.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,7 @@ from rich.segment import Segment
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SHOWN = "\N{REPLACEMENT CHARACTER}"
+PLAIN_WIDTH = 120  # columns where the output is no terminal
 
 
 class Terminal(Console):
@@ -30,6 +32,19 @@ class Terminal(Console):
                 yield segment
             else:
                 yield Segment(harmless(segment.text), segment.style)
+
+
+def console(stderr: bool = False, width: int = PLAIN_WIDTH) -> Terminal:
+    """A console for stdout or stderr: as wide as the terminal, or of a fixed width where there is none."""
+    found = Terminal(stderr=stderr)
+    return found if found.is_terminal else Terminal(stderr=stderr, width=width)
+
+
+def as_printed(renderable: RenderableType) -> str:
+    """What `console` would print of a table, as a text without colours."""
+    page = Terminal(file=io.StringIO(), width=console().width, color_system=None, force_jupyter=False)
+    page.print(renderable)
+    return page.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 
 
 def harmless(text: str) -> str:

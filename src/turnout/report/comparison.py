@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.errors import Mistake, nearest
+from turnout.machine.terminal import as_printed
 from turnout.report.finding import find_runs
 from turnout.report.lines import metric_named
 from turnout.report.runs import SPENT, RunRecords, Runs
@@ -34,7 +35,7 @@ class HasFolder(Protocol):
     def folder(self) -> Path: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """How variants stand by one metric; `to_target` is what each took to reach a target: rounds, bytes, seconds."""
 
@@ -102,6 +103,10 @@ class Comparison:
             **said,
             "variants": rows,
         }
+
+    def __repr__(self) -> str:
+        """The table as `turnout compare` prints it."""
+        return as_printed(self.table())
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -71,7 +71,8 @@ def _found(folder: Path) -> RunList:
     entries = []
     for path in paths:
         number = re.fullmatch(r"seed-(\d+)", path.name)
-        variant = str(path.parent) if number and len(path.parts) > 1 else str(path)
+        variant = str(path.parent) if number else str(path)
+        variant = folder.absolute().name if variant == "." else variant  # the seeds of one variant
         entries.append(ListedRun(variant, int(number[1]) if number else 0, str(path)))
     return RunList(folder.absolute().name, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
 

@@ -1,4 +1,4 @@
-"""What is written and said of runs when they end: report and picture, and what is odd about them."""
+"""What is written and printed of runs when they end: report and picture, the table, and what is odd about them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,24 @@ from rich.text import Text
 
 from turnout.errors import Mistake
 from turnout.machine.lock import locked
-from turnout.machine.terminal import Terminal
+from turnout.machine.terminal import Terminal, console
 from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
+
+
+def show_results(folder: Path, stderr: bool = False) -> None:
+    """Print the table of results, if any run has records."""
+    from turnout.report import results_table
+
+    screen = console(stderr)
+    with suppress(Mistake):  # no records
+        screen.print(results_table(folder, width=screen.width))
+
+
+def say_where(folder: Path, stderr: bool = False) -> None:
+    """Print where the report and the picture are."""
+    for name, path in (("report", folder / "report.html"), ("picture", folder / "curves.svg")):
+        if path.exists():
+            console(stderr).print(Text(f"{name}: {path}"), soft_wrap=True)
 
 
 def say_warnings(folder: Path) -> None:

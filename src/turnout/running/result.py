@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +15,37 @@ from turnout.data.description import Description, read_description
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
 from turnout.machine.optional import optional
+from turnout.machine.terminal import harmless
 from turnout.records.records import Records
+from turnout.report.finding import runs_in
+from turnout.report.units import show
 from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.loop import read_state
+from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.runtimes.settings import IN_FOLDER
 from turnout.tracks.prepare import prepare
 from turnout.tracks.rebuild import needed_of, rebuild
 
+PRINTED = 20  # runs of a group that are printed
 NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished (or interrupted) run."""
 
     folder: Path
     experiment: Experiment
     data_dir: Path | None = None
+
+    def __repr__(self) -> str:
+        """How it is doing, in a line."""
+        state = state_of(self.folder)
+        measured = f", {state.metric} {show(state.value, state.unit)}" if state.value is not None else ""
+        return harmless(
+            f"Run in {self.folder}: {state.state}, {state.done:,}/{self.experiment.rounds:,} rounds{measured}"
+        )
 
     def records(self) -> Records:
         """The records, open for reading."""
@@ -138,7 +152,7 @@ def load_model(folder: str | Path, client: int | str | None = None, data_dir: st
     """
     opened = open_model(folder, data_dir)
     if not kept_here(opened.experiment, client):
-        opened = open_run(folder, data_dir)
+        opened = open_one(folder, data_dir)
     return opened.model(client)
 
 
@@ -147,7 +161,7 @@ def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
     path = Path(folder)
     check_run_folder(path)
     if read_description(path) is None:
-        return open_run(path, data_dir)
+        return open_one(path, data_dir)
     return Run(path, needed_of(read_file(path / "experiment.toml")), Path(data_dir) if data_dir else None)
 
 
@@ -165,12 +179,26 @@ class RunName(NamedTuple):
     seed: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunGroup:
     """Several runs in one folder: experiments times seeds. It counts and lists runs; `group[name]` are those of one."""
 
     folder: Path
     runs: Mapping[RunName, Run]
+
+    def __repr__(self) -> str:
+        """A table: name, seed, rounds, the main metric at its last evaluation, folder; of many runs the first."""
+        states = {name: state_of(run.folder) for name, run in list(self.runs.items())[:PRINTED]}
+        main = next((state.metric for state in states.values() if state.metric), None)
+        rows = [["name", "seed", "rounds", main or "", "folder"]]
+        for name, state in states.items():
+            value = "" if state.value is None else show(state.value, state.unit)
+            folder = os.path.relpath(self.runs[name].folder, self.folder)
+            rows.append([name.variant, str(name.seed), f"{state.done:,}", value, folder])
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in rows]
+        more = [f"... and {len(self) - PRINTED:,} more"] if len(self) > PRINTED else []
+        return harmless("\n".join([f"{len(self):,} runs in {self.folder}", *lines, *more]))
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -220,16 +248,41 @@ class RunGroup:
         return runs_html(self.folder)
 
 
-def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
-    """A run from its folder; if its file cannot name all of its objects, give the experiment as well."""
+@overload
+def open_run(folder: str | Path, data_dir: str | Path | None = None, *, experiment: Experiment) -> Run: ...
+@overload
+def open_run(
+    folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None
+) -> Run | RunGroup: ...
+def open_run(
+    folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None
+) -> Run | RunGroup:
+    """A run from its folder, or the group of a folder that holds several.
+
+    If the file of a run cannot name all of its objects, give the experiment as well.
+    """
+    path = Path(folder)
+    if experiment is not None or not holds_several(path):
+        return open_one(path, data_dir, experiment)
+    found = {RunName(run.variant, run.seed or 0): open_one(run.path, data_dir) for run in runs_in(path).runs}
+    return RunGroup(path, found)
+
+
+def open_one(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
+    """As `open_run`, but a folder of several runs is refused."""
     path = Path(folder)
     check_run_folder(path)
     return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
 
 
+def holds_several(path: Path) -> bool:
+    """Whether a folder holds runs that were made together, or the seeds of one of their variants."""
+    return (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml"))
+
+
 def check_run_folder(path: Path) -> None:
     """Refuse what is not the folder of one run."""
-    if (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml")):
+    if holds_several(path):
         raise Mistake(f"{path} holds several runs: name one of the folders in it")
     if not (path / "experiment.toml").is_file():
         raise Mistake(f"{path} is not a run folder: it has no experiment.toml")

@@ -15,7 +15,7 @@ from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracke
 from turnout.running.messages import Place, messages_of
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import explained, run_planned, those_that_ended
-from turnout.running.reported import reported, say_warnings
+from turnout.running.reported import reported, say_warnings, say_where, show_results
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracking import Listeners, OnRound
 from turnout.running.used import refuse_used
@@ -93,6 +93,8 @@ def run(
         listeners=listeners, other_engine=other_engine,
     )  # fmt: skip
     if not quiet:
+        show_results(plan.out, stderr=True)
+        say_where(plan.out, stderr=True)
         say_warnings(plan.out)
     return RunGroup(plan.out, _finished(plan, failed, where))
 
