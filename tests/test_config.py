@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +150,52 @@ def test_one_setting(setting: str, path: str, value: object) -> None:
     for name in path.split("."):
         found = getattr(found, name)
     assert found == value
+
+
+@pytest.mark.parametrize("written", ["proximal", "fedprox", {"kind": "proximal"}, [{"kind": "proximal"}]])
+def test_one_part_needs_no_list(written: object) -> None:
+    assert from_table({"algorithm": {"terms": written}}).algorithm.terms == (to.Proximal(),)
+    assert to.Algorithm(terms=to.Proximal()) == to.Algorithm(terms=[to.Proximal()])
+
+
+def test_one_event_and_one_attack_need_no_list() -> None:
+    world = {"events": {"kind": "join", "client": 3, "round": 2}, "attack": "sign-flip", "attackers": 0.2}
+    found = from_table({"world": world}).world
+    assert found.events == (to.Join(client=3, round=2),)
+    assert found.attack == (to.attacks.SignFlip(),)
+    with pytest.raises(to.Mistake, match=r"algorithm\.terms is the text 'proximal': in Python"):
+        to.Algorithm(terms="proximal")
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [
+        ("algorithm.weighting=fedprox", 'it is a kind of term, algorithm.terms = "fedprox"'),
+        ("algorithm.weighting=Scaffold", 'it is a kind of term, algorithm.terms = "scaffold"'),
+        ("algorithm.terms=fedavg", 'it is a kind of weighting, algorithm.weighting = "fedavg"'),
+        ("algorithm.server=adam", 'it is a kind of optimizer, algorithm.local.optimizer = "adam"'),
+        ("world.participation=classes", 'it is a kind of partition, world.data.partition = "classes"'),
+        (
+            "algorithm.selection=join",
+            'it is a kind of event, world.events = { kind = "join", client = ..., round = ... }',
+        ),
+    ],
+)
+def test_a_name_known_in_another_role_is_suggested_with_its_place(setting: str, place: str) -> None:
+    with pytest.raises(to.Mistake) as caught:
+        with_setting(to.Experiment(), setting)
+    assert place in str(caught.value)
+
+
+def test_the_place_that_is_suggested_is_one(tmp_path: Path) -> None:
+    """Of every kind of every role: what the sentence proposes is a setting of an experiment."""
+    for role, kinds_of in KINDS.items():
+        for kind in kinds_of:
+            with pytest.raises(to.Mistake, match=f"kind of {ROLE_NAMES[role]}, ") as caught:
+                build(next(other for other in KINDS if kind not in KINDS[other]), kind, "here")
+            place = re.findall(rf"kind of {ROLE_NAMES[role]}, ([\w.]+) = ", str(caught.value))[0]
+            *above, last = place.split(".")
+            assert place == "world.data.partition" or last in dir(functools.reduce(getattr, above, to.Experiment()))
 
 
 def test_a_setting_inside_a_list() -> None:

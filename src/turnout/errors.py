@@ -56,15 +56,16 @@ def near(name: str, known: Iterable[str]) -> list[str]:
     >>> near("weighing", ["weighting", "weights", "seed"]), near("learning_rate", ["lr", "momentum"])
     (['weighting'], ['lr'])
     """
-    names, wanted = list(known), _plain(name)
+    names, wanted = list(known), plain(name)
     if SYNONYMS.get(wanted) in names:
         return [SYNONYMS[wanted]]
-    alike = {other: difflib.SequenceMatcher(None, wanted, _plain(other)).ratio() for other in names}
+    alike = {other: difflib.SequenceMatcher(None, wanted, plain(other)).ratio() for other in names}
     best = max(alike.values(), default=0.0)
     return sorted((n for n in names if alike[n] >= max(NEAR, best - AS_NEAR)), key=lambda n: (-alike[n], n))[:2]
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name as it is compared with others: without capitals, and with one sign between words."""
     return name.casefold().replace("-", "_").replace(" ", "_")
 
 

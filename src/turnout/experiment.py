@@ -174,11 +174,10 @@ def check_parts(algorithm: Algorithm) -> None:
     """Every part of an algorithm plays the role it is given."""
     for name, (role, example) in ALGORITHM_PARTS.items():
         check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
-    if not isinstance(algorithm.terms, list | tuple):
-        raise Mistake(f"algorithm.terms is a list, not {algorithm.terms!r}: write terms=[{algorithm.terms!r}]")
-    for term in algorithm.terms:
+    terms = tuple(algorithm.terms) if isinstance(algorithm.terms, list | tuple) else (algorithm.terms,)
+    for term in terms:
         check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
-    object.__setattr__(algorithm, "terms", tuple(algorithm.terms))
+    object.__setattr__(algorithm, "terms", terms)
     if algorithm.personal is not None and not callable(algorithm.personal):
         raise Mistake(
             f"algorithm.personal = {algorithm.personal!r} is no rule for what stays home: give personal.batch_norm, "

@@ -122,7 +122,10 @@ def find(role: Any, kind: str, path: str) -> Any:
         return part_named(kind, role, ROLE_NAMES[role], path)
     table = KINDS[role]
     if kind not in table:
-        raise Mistake(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {nearest(kind, table)}")
+        from turnout.config.misplaced import elsewhere
+
+        known = "; ".join([*elsewhere(kind), nearest(kind, table)])
+        raise Mistake(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {known}")
     return table[kind]
 
 

@@ -1,13 +1,16 @@
-"""What somebody meant by a setting that is not where it was written: near names here, or the same name further in."""
+"""What is meant by a name that is not known where it was written: near names here, or the place where it is known."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
-from turnout.config.hints import settable
-from turnout.errors import SYNONYMS, Mistake, near, nearest
+from turnout.config.hints import Shape, parsed, required, role_in, settable
+from turnout.config.kinds import KINDS, ROLE_NAMES
+from turnout.errors import SYNONYMS, Mistake, near, nearest, plain
+from turnout.experiment import Experiment
 
 
 def meant(name: str, part: Any, path: str = "") -> str:
@@ -27,6 +30,36 @@ def meant(name: str, part: Any, path: str = "") -> str:
         alike = near(name, set(below.values()))
         places = [place for place, known in below.items() if known in alike[:1]]
     return f"did you mean {' or '.join(places[:2])}?" if places else nearest(name, here)
+
+
+def elsewhere(kind: str) -> Iterator[str]:
+    """The roles that have a kind of this name, each with the setting that takes it.
+
+    >>> list(elsewhere("FedProx"))
+    ['it is a kind of term, algorithm.terms = "fedprox"']
+    """
+    for role, place in _places().items():
+        for name, maker in KINDS[role].items():
+            if plain(name) == plain(kind):
+                settings = "".join(f", {setting} = ..." for setting in required(maker) if isinstance(maker, type))
+                written = f'{{ kind = "{name}"{settings} }}' if settings else f'"{name}"'
+                yield f"it is a kind of {ROLE_NAMES[role]}, {place} = {written}"
+
+
+@functools.cache
+def _places() -> dict[Any, str]:
+    """The setting of an experiment that takes each role; the shortest path where several do."""
+    found: dict[Any, str] = {}
+    makers: list[tuple[str, Any]] = [("", Experiment)]
+    for path, maker in makers:  # it grows
+        for name, hint in settable(maker).items():
+            here, role = f"{path}.{name}".lstrip("."), role_in(hint)
+            if role is not None and role not in found:
+                found[role] = here
+                makers += [(here, kind) for kind in KINDS[role].values()]
+            elif parsed(hint).shape is Shape.SETTINGS:
+                makers.append((here, hint))
+    return found
 
 
 def _below(part: Any, path: str) -> Iterator[tuple[str, str]]:

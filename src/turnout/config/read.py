@@ -80,6 +80,8 @@ def build(hint: Any, value: Any, path: str) -> Any:
             return _build_choice(hint, value, path)
         case Shape.LIST if isinstance(value, list | tuple):
             return tuple(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
+        case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # a single part needs no list
+            return (build(found.inside[0], value, path),)
         case Shape.TABLE if isinstance(value, dict):
             return {name: build(found.inside[0], item, f"{path}.{name}") for name, item in value.items()}
         case Shape.SET if isinstance(value, list | tuple | set | frozenset):

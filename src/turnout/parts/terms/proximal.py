@@ -38,4 +38,4 @@ class Proximal(Stateless):
         return (torch.full_like(start_cP[0], self.mu), self.mu * start_cP[0]) if len(start_cP) == 1 else None
 
 
-KINDS = {"proximal": Proximal}
+KINDS = {"proximal": Proximal, "fedprox": Proximal}
