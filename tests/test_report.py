@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 import zlib
 from html.parser import HTMLParser
@@ -22,6 +23,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 from rich.console import Console
 
+import turnout as to
 from turnout.errors import Mistake
 from turnout.records.records import Records
 from turnout.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
@@ -423,6 +425,49 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
     assert cells.value_RK[0].mean() > 0.4
     assert cells.value_RK[-1].mean() == 0.0
     assert len(png(indices(cells.value_RK), palette())) < 700_000  # 1 MB as base64
+
+
+NAMES = ("ada", "bob <&>", "cyd", "dee", "eve", "fay")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose clients have names: friends stand in, one client joins, one leaves."""
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    data = to.data.Own(x, (x[:, 0] > 0).long(), owner=[NAMES[i % 6] for i in range(120)])
+    events = [to.Join(client=5, round=2), to.Leave(client=3, round=4)]
+    world = to.World(data, to.participation.Dropout(0.4), events, devices=to.devices.Tiers())
+    algorithm = to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10), substitution=to.Friends(min_common=1))
+    experiment = to.Experiment(world, algorithm=algorithm, rounds=8, evaluate=to.Evaluate(per_client=True))
+    return to.run(experiment, tmp_path_factory.mktemp("named") / "run", quiet=True).folder
+
+
+def test_clients_are_called_by_their_names_in_every_part_of_a_report(named: Path) -> None:
+    path = write_report(named)
+    page = Page(path)
+    maps = [a for tag, a in page.tags if "data-rows" in a]
+    turnout, friends = [json.loads(a["data-rows"]) for a in maps]
+    assert turnout == list(NAMES)
+    assert set(friends) <= {*NAMES}
+    assert set(json.loads(maps[1]["data-columns"])) <= {*NAMES}
+    shown = "".join(page.words)
+    assert "client bob <&>" in shown, "bars of each client, and bars in time"
+    assert "round 2: client fay joined" in path.read_text()
+    assert "<td>4</td><td>dee</td><td>leave</td>" in path.read_text()
+    (history,) = [json.loads(a["data-history"]) for _, a in page.tags if "data-history" in a]
+    assert history["runs"][0]["names"] == {str(i): name for i, name in enumerate(NAMES)}
+    assert [q["client"] for q in history["quantities"]].count(True) == 1, "the friend is a client too"
+    assert not re.search(r"client \d", shown)
+
+
+def test_clients_without_names_and_of_older_runs_are_numbered(named: Path, tmp_path: Path) -> None:
+    shutil.copytree(named, tmp_path / "old")
+    (tmp_path / "old" / "data.json").unlink()
+    page = Page(write_report(tmp_path / "old"))
+    assert next(json.loads(a["data-rows"]) for _, a in page.tags if "data-rows" in a) == [*"012345"]
+    assert "client 5" in "".join(page.words)
+    (tmp_path / "old" / "data.json").write_text('{"names": 5}')
+    assert "client 5" in "".join(Page(write_report(tmp_path / "old")).words)
 
 
 def test_variants_with_the_same_turnout_share_a_map(tmp_path: Path) -> None:

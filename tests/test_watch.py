@@ -88,6 +88,18 @@ ADDRESSES = [
 ]  # fmt: skip
 
 
+def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "data.json").write_text(json.dumps({"names": ["ada", "bob", "cyd", "dee"]}))
+    with held(run), Records.open(run / "records.sqlite") as records:
+        keep_now(records, 3, [1, 3])
+        browser = client_of(make_app(tmp_path, HERE))
+        assert "round 3: 2 asked: bob, dee" in browser.get("/").text
+    assert ">cyd</a>" in browser.get("/clients?name=run").text
+    assert "Client dee of run" in browser.get("/client?name=run&client=3").text
+    assert "&#34;ada&#34;" in browser.get("/run?name=run").text, "the turnout map"
+
+
 @pytest.mark.parametrize("where", ADDRESSES)
 def test_every_page_is_there_and_nothing_in_it_comes_from_outside(browser: Browser, where: str) -> None:
     answer = browser.get(where)

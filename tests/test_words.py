@@ -267,5 +267,5 @@ def test_at_80_columns_the_bar_and_the_table_stay_readable():
         assert len(re.findall("[━╸╺]", line)) >= 8, line
         assert re.search(r"(\d+:\d\d|-:--)$", line), line
     assert any("accuracy" in line for line in bars)
-    assert any(line.startswith("the bar leaves out clients/s at this width") for line in lines)
+    assert any(line.startswith("the bar leaves out turnout and clients/s at this width") for line in lines)
     assert any(line.startswith("not shown at this width: ") for line in lines)

@@ -58,7 +58,8 @@ def _section(runs: Runs, title: str, spreads: list[Spread]) -> list[Markup]:
 def _spread(runs: Runs, label: str, variant: str, metric: str) -> Spread:
     found = [(run, *run.client_values[metric]) for run in runs.variants[variant] if metric in run.client_values]
     several = len(found) > 1
-    names = [f"client {c}{f', seed {run.seed}' if several else ''}" for run, ids, _ in found for c in ids.tolist()]
+    seeds = [f", seed {run.seed}" if several else "" for run, _, _ in found]
+    names = [f"client {run.client(c)}{s}" for (run, ids, _), s in zip(found, seeds, strict=True) for c in ids.tolist()]
     values = np.concatenate([np.asarray(v, np.float64) for v in [[], *(v for _, _, v in found)]])
     order = np.argsort(values if runs.glossary.higher_is_better(metric) else -values, kind="stable")
     order = order[np.isfinite(values[order])]

@@ -15,11 +15,12 @@ from turnout.report.charts import Series, line_chart
 from turnout.report.runs import FILE, RunRecords, Runs
 from turnout.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
 from turnout.report.templates import render, trusted
-from turnout.report.units import duration, show, title_of
+from turnout.report.units import duration, shortened, show, title_of
 
 PARTS = (("download", "s5"), ("train", "s2"), ("upload", "s1"))
 SHOWN_ROUNDS, SHOWN_CLIENTS = 3, 12
 TOP = 46
+NAME_LETTERS = 7  # of a client beside its bars
 
 
 def has_clock(runs: Runs) -> bool:
@@ -137,8 +138,10 @@ def gantt(run: RunRecords, first: int = 0, rounds: int = SHOWN_ROUNDS, clients: 
     body = grid(x, y, "simulated seconds") + _key()
     for place, client in enumerate(shown):
         at = TOP + place * row
-        body += f'<text class="tick" x="{LEFT - 7}" y="{at + row / 2 + 4:.1f}" text-anchor="end">{client}</text>'
-        body += "".join(_bar(bar, x, at, row) for bar in bars if bar.client == client)
+        name = run.client(client)
+        body += (f'<text class="tick" x="{LEFT - 7}" y="{at + row / 2 + 4:.1f}" text-anchor="end">'
+                 f'{text(shortened(name, NAME_LETTERS))}</text>')  # fmt: skip
+        body += "".join(_bar(bar, name, x, at, row) for bar in bars if bar.client == client)
     for closes in closings:
         end = float(x.place(closes))
         body += f'<line class="mean" x1="{end:.1f}" x2="{end:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
@@ -176,7 +179,7 @@ def chosen(bars: list[Bar], count: int) -> list[int]:
     return [order[i] for i in places]
 
 
-def _bar(bar: Bar, x: Axis, top: float, row: float) -> str:
+def _bar(bar: Bar, client: str, x: Axis, top: float, row: float) -> str:
     """Three boxes, one after another; what is not finite goes on to the edge of the picture."""
     boxes, at = "", bar.begin
     pale = ' opacity="0.4"' if bar.late else ""
@@ -184,7 +187,7 @@ def _bar(bar: Bar, x: Axis, top: float, row: float) -> str:
         end = min(at + (seconds if np.isfinite(seconds) else x.high), x.high)
         left, right = float(x.place(max(at, x.low))), float(x.place(end))
         box = f'x="{left:.1f}" y="{top + 1:.1f}" width="{max(right - left, 0.3):.1f}" height="{max(row - 2, 1):.1f}"'
-        words = text(f"client {bar.client}{', late' if bar.late else ''}: {name} {duration(max(end - at, 0.0))}")
+        words = text(f"client {client}{', late' if bar.late else ''}: {name} {duration(max(end - at, 0.0))}")
         boxes += f'<rect class="dot {colour}" {box}{pale}><title>{words}</title></rect>'
         at = end
     return boxes

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import Mistake
+from turnout.machine.sealed import read_json
 from turnout.records.records import Records
 from turnout.records.run_list import NAME, ListedRun, RunList, read_run_list
 from turnout.report.runs import FILE, RunRecords, Runs
@@ -92,4 +93,14 @@ def read_run(path: Path, variant: str, seed: int | None) -> RunRecords:
             has_friends=friends.fetchone() is not None,
             glossary=records.glossary(),
             warned=tuple(records.warnings()),
+            names=client_names(path),
         )
+
+
+def client_names(path: Path) -> tuple[str, ...]:
+    """The clients' names as the run's folder has them; none where the file is older or damaged: a report needs none."""
+    try:
+        names = read_json(path / "data.json", "").get("names")
+    except (OSError, Mistake):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()

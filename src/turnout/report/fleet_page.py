@@ -78,7 +78,8 @@ def _map(fleet: Fleet, groups: Groups) -> HeatMap:
         rank_M[client_N],
         np.concatenate([fleet.work_N, np.zeros(len(absent_A))]),
     )
-    return turnout_map(turnout, "Work done, by group and then by turnout", ids=np.argsort(rank_M))
+    client_M = np.argsort(rank_M)
+    return turnout_map(turnout, "Work done, by group and then by turnout", lambda rank: fleet.names[client_M[rank]])
 
 
 def _turnout_charts(found: Diagnosis) -> list[str]:

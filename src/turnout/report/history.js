@@ -12,6 +12,10 @@ function inWords(value, unit) {
   return +value.toPrecision(3) + " " + names[i];
 }
 
+function nameOf(run, client) {
+  return run.names[client] ?? "" + client;
+}
+
 async function levelsOf(run, quantities) {
   const bytes = await inflated(run.data), half = bytes.length / 2;
   const count = run.clients.length * run.x.length;
@@ -22,14 +26,15 @@ async function levelsOf(run, quantities) {
 }
 
 function drawQuantity(svg, quantity, run, level, client) {
-  const own = svg.querySelector(".own"), row = { n: "client " + run.clients[client], c: run.style, x: [], y: [], t: [], l: [] };
+  const own = svg.querySelector(".own"), row = { n: "client " + nameOf(run, run.clients[client]), c: run.style, x: [], y: [], t: [], l: [] };
   for (let k = 0; k < run.x.length; k++) {
     const found = level(client, k);
     if (!found) continue;
     const part = (found - 1) / HIGHEST;
     row.x.push(run.x[k]);
     row.y.push(Math.round(10 * (quantity.from + part * (quantity.to - quantity.from))) / 10);
-    row.t.push(inWords(quantity.low + part * (quantity.high - quantity.low), quantity.unit));
+    const value = quantity.low + part * (quantity.high - quantity.low);
+    row.t.push(quantity.client ? nameOf(run, Math.round(value)) : inWords(value, quantity.unit));
     row.l.push(run.rounds[k]);
   }
   const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
@@ -57,7 +62,7 @@ for (const part of document.querySelectorAll("[data-history]")) {
   const listSeeds = () => offer(seeds, about.runs.filter(run => run.variant === variants.value).map(run => [run.seed, run.seed]));
   const listClients = () => {
     const run = chosen();
-    offer(clients, run.clients.map((c, i) => [c, c + (run.said[i] ? " (" + run.said[i] + ")" : "")]));
+    offer(clients, run.clients.map((c, i) => [c, nameOf(run, c) + (run.said[i] ? " (" + run.said[i] + ")" : "")]));
   };
   const draw = async () => {
     const run = chosen();

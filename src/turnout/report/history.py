@@ -142,7 +142,7 @@ def _about(runs: Runs, name: str, axis: Axis) -> dict[str, object]:
     """What the script must know of a quantity: its range in values and in pixels, and whether points are joined."""
     places = [round(float(axis.place(v)), 2) for v in (axis.low, axis.high)]
     return {"unit": unit_of(runs, name), "low": axis.low, "high": axis.high, "from": places[0], "to": places[1],
-            "joined": is_joined(name)}  # fmt: skip
+            "joined": is_joined(name), "client": name == "friend"}  # fmt: skip
 
 
 def _packed(history: History, names: Sequence[str], axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:
@@ -155,11 +155,19 @@ def _packed(history: History, names: Sequence[str], axes: dict[str, Axis], x: Ax
         "seed": "" if run.seed is None else str(run.seed),
         "style": style(list(runs.variants).index(run.variant)),
         "clients": history.client_C.tolist(),
+        "names": _names(history),
         "said": _said(run, history.client_C, runs),
         "x": [round(float(v), 1) for v in x.place(history.round_K)],
         "rounds": [f"{v:.0f}" for v in history.round_K],
         "data": base64.b64encode(zlib.compress(split.tobytes(), 9)).decode(),
     }
+
+
+def _names(history: History) -> dict[str, str]:
+    """The names of the clients that are shown, and of their friends, by number; none where the data has none."""
+    friend_CK = history.values["friend"]
+    known = np.union1d(history.client_C, friend_CK[np.isfinite(friend_CK)]).astype(np.int64).tolist()
+    return {str(c): history.run.client(c) for c in known} if history.run.names else {}
 
 
 def _levels(values: Floats, axis: Axis) -> NDArray[np.int64]:

@@ -23,11 +23,11 @@ def marks_of(runs: Runs, beside: float) -> list[Mark]:
 
 def members_moved(runs: Runs) -> dict[int, tuple[str, str]]:
     """By round: "join", "leave" or "both", and who it was."""
-    found: dict[int, dict[str, dict[int, None]]] = {}
+    found: dict[int, dict[str, dict[str, None]]] = {}
     for run in runs.runs:
         for t, client, kind, _ in run.events:
             if kind in VERBS:
-                found.setdefault(t, {}).setdefault(kind, {})[client] = None
+                found.setdefault(t, {}).setdefault(kind, {})[run.client(client)] = None
     return {
         t: (_way(set(kinds)), "; ".join(_who(kind, list(clients)) for kind, clients in kinds.items()))
         for t, kinds in sorted(found.items())
@@ -38,15 +38,15 @@ def _way(kinds: set[str]) -> str:
     return "join" if kinds == {"join"} else "both" if "join" in kinds else "leave"
 
 
-def _who(kind: str, clients: list[int]) -> str:
+def _who(kind: str, clients: list[str]) -> str:
     """Some clients and what they did.
 
-    >>> _who("join", [3]), _who("leave", [1, 2, 3, 4, 5, 6])
-    ('client 3 joined', '6 clients left: 1, 2, 3, 4, …')
+    >>> _who("join", ["3"]), _who("leave", ["ada", "bob", "cyd", "dee", "eve", "fay"])
+    ('client 3 joined', '6 clients left: ada, bob, cyd, dee, …')
     """
     if len(clients) == 1:
         return f"client {clients[0]} {VERBS[kind]}"
-    listed = ", ".join(map(str, clients[:NAMED])) + (", …" if len(clients) > NAMED else "")
+    listed = ", ".join(clients[:NAMED]) + (", …" if len(clients) > NAMED else "")
     return f"{len(clients)} clients {VERBS[kind]}: {listed}"
 
 

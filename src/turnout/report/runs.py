@@ -31,6 +31,7 @@ class RunRecords:
     events         (round, client, kind, detail)
     glossary       which way each metric is better, and its unit
     warned         what was odd before the first round
+    names          of the clients, where the data has names
     """
 
     variant: str
@@ -43,6 +44,11 @@ class RunRecords:
     has_friends: bool = False
     glossary: Glossary = field(default_factory=Glossary)
     warned: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def client(self, number: int) -> str:
+        """What a client is called: its name, or its number where it has none."""
+        return self.names[number] if 0 <= number < len(self.names) else str(number)
 
     def final(self, metric: str) -> float:
         """The last value measured; NaN if none."""

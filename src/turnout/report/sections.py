@@ -23,7 +23,7 @@ from turnout.round_log import RoundRecord
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 _MOST_EVENTS = 200  # of one list
 
-Event = tuple[int, int, str, str]  # round, client, kind, detail
+Event = tuple[int, str, str, str]  # round, client, kind, detail
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def events_section(runs: Runs) -> list[Markup]:
     found: dict[tuple[Event, ...], list[RunRecords]] = {}
     for run in runs.runs:
         if run.events:
-            found.setdefault(tuple(run.events), []).append(run)
+            listed = tuple((t, run.client(client), *rest) for t, client, *rest in run.events)
+            found.setdefault(listed, []).append(run)
     lists = [EventList(_names(users, runs), len(e), e[:_MOST_EVENTS]) for e, users in found.items()]
     return [render("events.html", title="Joined and left", note="", lists=lists)] if lists else []
 

@@ -14,7 +14,7 @@ from turnout.errors import Mistake
 from turnout.records.now import read_now
 from turnout.records.records import Records
 from turnout.report.charts import spark
-from turnout.report.finding import runs_in
+from turnout.report.finding import client_names, runs_in
 from turnout.report.units import show
 from turnout.running.listing import ListedRun
 from turnout.running.state import RECORDS
@@ -115,7 +115,8 @@ def at_work(path: Path) -> str:
         with suppress(Mistake), Records.read(found.path / RECORDS) as records:  # one may be just beginning
             now = read_now(records)
         if now is not None:
-            listed = ", ".join(map(str, now.clients[:NAMED]))
+            called = dict(enumerate(client_names(found.path)))
+            listed = ", ".join(called.get(client, str(client)) for client in now.clients[:NAMED])
             more = f" and {now.asked - NAMED:,} more" if now.asked > NAMED else ""
             which = "" if found.seed is None else f"{found.variant} seed {found.seed}, "
             return f"{which}round {now.round}: {now.asked:,} asked: {listed}{more}"

@@ -80,7 +80,7 @@ def _recent_turnout(runs: Runs) -> list[Markup]:
     if not len(turnout[0]):
         return []
     title = "Work done" if len(runs.runs) == 1 else f"{run.variant}, seed {run.seed}"
-    maps = [turnout_map(turnout, title)]
+    maps = [turnout_map(turnout, title, run.client)]
     charts = trusted(turnout_charts(runs))
     note = f"From round {since + 1} on." if since >= 0 else ""
     return [render("wide_maps.html", title="Who turns up", note=note, maps=maps, charts=charts)]
@@ -145,7 +145,7 @@ def clients_page(watched: Watched, name: str, page: int, order: str, number: int
     pages = max(1, -(-len(rows) // PAGE))
     page = min(max(page, 1), pages)
     unit = runs.glossary.unit(main) if main else None
-    shown = [(row.client, row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
+    shown = [(row.client, run.client(row.client), row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
     header = ["asked", "answered", "mean work", "last there", *([main] if main else [])]
     where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
     choices = [Choice(_named(other), where[i], i == number) for i, other in enumerate(runs.runs)]
@@ -196,7 +196,7 @@ def client_page(watched: Watched, name: str, client: int, seed: int | None = Non
     return {
         "name": name,
         "client": client,
-        "title": f"Client {client} of {runs.title}",
+        "title": f"Client {chosen[0].client(client)} of {runs.title}",
         "charts": trusted(charts),
         "events": sorted(events),
         "choices": [Choice(str(s), to, s == seed) for s, to in zip(seeds, where, strict=True)],
