@@ -120,7 +120,7 @@ def events_section(runs: Runs) -> list[Markup]:
     found: dict[tuple[Event, ...], list[RunRecords]] = {}
     for run in runs.runs:
         if run.events:
-            listed = tuple((t, run.client(client), *rest) for t, client, *rest in run.events)
+            listed = tuple((t, run.client(client), kind, detail) for t, client, kind, detail in run.events)
             found.setdefault(listed, []).append(run)
     lists = [EventList(_names(users, runs), len(e), e[:_MOST_EVENTS]) for e, users in found.items()]
     return [render("events.html", title="Joined and left", note="", lists=lists)] if lists else []
