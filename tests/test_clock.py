@@ -242,8 +242,9 @@ def test_the_buffer_steps_after_every_reply_and_discounts_old_ones(devices):
 
 def test_a_seat_that_is_free_is_taken_at_once():
     # Two at work, four replies: 0 (3 s), then 2 begins; 1 (5 s), then 3; 2 (3 + 3 = 6 s), then 4; 3 at 5 + 2 = 7 s.
-    begin, closes = buffered([], [(0, 3.0), (1, 5.0), (2, 3.0), (3, 2.0), (4, 9.0)], seats=2, size=4)
+    begin, arrived, closes = buffered([], [(0, 3.0), (1, 5.0), (2, 3.0), (3, 2.0), (4, 9.0)], seats=2, size=4)
     assert begin == {0: 0.0, 1: 0.0, 2: 3.0, 3: 5.0, 4: 6.0}
+    assert arrived == [0, 1, 2, 3]
     assert closes == 7.0
 
 

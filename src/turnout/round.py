@@ -123,10 +123,10 @@ def download_for(
 
 def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
     """What a simulation of time needs to know of the server."""
-    clock, closing = server.clock, algorithm.closing
-    seats = (getattr(closing, "concurrency", None) or cohort.drawn) - len(clock.under_way.client_L)
+    clock, under_way = server.clock, server.clock.under_way
     owed = partial(owed_bytes, server, algorithm, download, sending)
-    return Moment(clock.now, closing.limit(clock.closing), clock.under_way.arrival_L, seats, owed)
+    limit = algorithm.closing.limit(clock.closing)
+    return Moment(clock.now, limit, under_way.client_L, under_way.arrival_L, cohort.seats, cohort.drawn, owed)
 
 
 def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:

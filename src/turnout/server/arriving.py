@@ -14,6 +14,7 @@ from torch import Tensor
 from turnout.exchange import Runtime
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
+from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort
 from turnout.server.state import Server
@@ -54,7 +55,7 @@ def landed(
 
     fresh, kept = _apart(turnout, replies, server, algorithm, sending, now)
     old = clock.under_way.to(server.shared_P)
-    due_L = old.arrival_L <= now + times.closes + 1e-9
+    due_L = _due(old, now, turnout, closing)
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
     seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)
     server = replace(server, clock=replace(began, now=now + seconds, under_way=waiting))
@@ -63,6 +64,18 @@ def landed(
     asked_C = torch.isin(turnout.client_C, torch.cat([cohort.asked, arrived.client_L]))
     cohort = Cohort.made_of(turnout.client_C, asked_C, server, algorithm, runtime)
     return Landed(server, cohort, turnout, _together(fresh, arrived, sending.t), kept.client_L, seconds)
+
+
+def _due(old: UnderWay, now: float, turnout: Turnout, closing: Closing) -> Tensor:
+    """Which replies in flight arrive in this round: those that are there when it is closed; of an asynchronous step as
+    many as it still needs, in order of arrival, equal ones by client."""
+    times, arrival_L = _times(turnout), old.arrival_L - now
+    if closing.buffer is None:
+        return arrival_L <= times.closes + ROUNDING
+    wanted = closing.buffer - int((turnout.present_C & ~times.late_C).sum())
+    by_client_L = old.client_L.argsort()
+    order_L = by_client_L[arrival_L[by_client_L].argsort(stable=True)]
+    return torch.zeros_like(arrival_L, dtype=torch.bool).index_fill(0, order_L[:wanted], True)
 
 
 def _times(turnout: Turnout) -> Times:

@@ -146,7 +146,8 @@ class Weights(OnRuntime):
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared
         first = (self.server.members, 0, self.experiment.seed, self.server.selection)
-        cohort = len(algorithm.selection.choose(*first))
+        at_once = (getattr(algorithm.closing, "concurrency", None) or 0) + (algorithm.closing.buffer or 1) - 1
+        cohort = min(self.clients, max(at_once, len(algorithm.selection.choose(*first))))
         ever = min(self.clients, cohort * self.experiment.rounds)
         return self.runtime.memory(cohort, ever) | {
             "records": record_bytes(cohort),

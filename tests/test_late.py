@@ -1,0 +1,151 @@
+"""Who is in time, who is late, and what is in flight: ties, seats, caps, late replies, clients that leave meanwhile."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+import turnout as to
+from turnout.parts.closing import close
+from turnout.runtimes.timing import buffered
+from worlds import play, ready, walk, world
+
+# The devices of test_clock.py: 72 bytes down in 2 s, 32 samples in 2 s, 72 bytes up in 4 s, latency 0.5 s: 9 s in all.
+MBIT = 8e-6
+LOCAL = to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4)
+EQUAL = to.devices.Alike(samples_per_second=16.0, down_mbps=36 * MBIT, up_mbps=18 * MBIT, latency=0.5)
+
+
+def equal_clients(count: int, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
+    """Clients with the same samples and the same devices: every reply takes 9 s."""
+    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    return world([8] * count, *fractions, **parts).but(**{"world.devices": EQUAL})
+
+
+def trained(prepared, client: int, t: int, start_P: Tensor) -> Tensor:
+    return walk(prepared, client, t, start_P)[0] - start_P
+
+
+def replied(record) -> list[int]:
+    return record.clients["client"][record.clients["work"] > 0].tolist()
+
+
+def column(record, name: str) -> list[float]:
+    return [round(value, 9) for value in record.clients[name].tolist()]
+
+
+# -- ties
+
+
+def test_exactly_count_of_equal_replies_close_a_round():
+    prepared = ready(equal_clients(12, to.FirstReplies(count=3)))
+    begin = prepared.begin().shared_P
+    state, (record,) = play(prepared)
+    assert record.counted == 3
+    assert replied(record) == [0, 1, 2]
+    assert column(record, "late") == [0] * 3 + [1] * 9
+    assert record.extra["simulated_seconds"] == 9.0
+    expected = begin + sum(trained(prepared, client, 0, begin) for client in range(3)) / 3
+    torch.testing.assert_close(state.shared_P, expected)
+
+
+def test_who_loses_a_tie_is_late_and_arrives_in_the_next_round():
+    _, (first, second) = play(ready(equal_clients(4, to.FirstReplies(count=3, late="use"))), 2)
+    assert replied(first) == [0, 1, 2]
+    # Round 1 asks clients 0, 1 and 2 again, and closes with the third of them; client 3's reply is there at once.
+    assert replied(second) == [0, 1, 2, 3]
+    assert column(second, "age") == [0, 0, 0, 1]
+    assert second.extra["simulated_time"] == 18.0
+
+
+def test_a_buffer_of_one_steps_once_for_every_equal_reply():
+    prepared = ready(equal_clients(12, to.Buffered(size=1, concurrency=12)))
+    at = [prepared.begin().shared_P]
+    state, records = play(prepared, 13)
+    assert [replied(record) for record in records] == [[k] for k in range(12)] + [[0]]
+    assert [record.counted for record in records] == [1] * 13
+    assert [column(record, "age") for record in records] == [[k] for k in range(12)] + [[11]]
+    assert [record.extra["simulated_time"] for record in records] == [9.0] * 12 + [18.0]
+    for k in range(12):  # all began with the first model
+        at.append(at[k] + trained(prepared, k, 0, at[0]) / math.sqrt(1 + k))
+    at.append(at[12] + trained(prepared, 0, 1, at[1]) / math.sqrt(12))  # began again in step 1
+    torch.testing.assert_close(state.shared_P, at[13])
+
+
+def test_equal_arrivals_are_taken_by_client_whether_they_began_before_or_now():
+    # Client 4 is in flight until 3 s; 2 and 7 need 3 s, too. Of the three, 2 and 4 make the step.
+    begin, arrived, closes = buffered([(4, 3.0)], [(7, 3.0), (2, 3.0)], seats=2, size=2)
+    assert begin == {7: 0.0, 2: 0.0}
+    assert arrived == [2, 4]
+    assert closes == 3.0
+
+
+def test_a_reply_at_the_deadline_is_in_time():
+    closes, in_time_C = close(torch.tensor([9.0, 9.0, 10.0]), limit=9.0, enough=3)
+    assert (closes, in_time_C.tolist()) == (9.0, [True, True, False])
+    _, (record,) = play(ready(equal_clients(2, to.Deadline(seconds=9.0, partial=False))))
+    assert record.counted == 2
+
+
+# -- seats of an asynchronous server
+
+
+def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
+    """Count(4) draws half of the 8 clients that are to be at work: the selection draws again among those free."""
+    experiment = equal_clients(20, to.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
+    prepared = ready(experiment)
+    state = prepared.begin()
+    ages = []
+    for t in range(6):
+        state, record = prepared.round(state, t)
+        assert record.counted == 4
+        assert len(state.clock.under_way.client_L.unique()) == 7  # the eighth has just replied
+        ages.append(column(record, "age"))
+    assert ages[:2] == [[0] * 4, [1] * 4]
+
+
+def device_file(path, speeds: list[float]) -> to.devices.DeviceFile:
+    """Samples a second of each client: a round takes 7 s and 32 samples."""
+    rows = "".join(f"{c},{speed},{36 * MBIT},{18 * MBIT},0.5\n" for c, speed in enumerate(speeds))
+    path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n" + rows)
+    return to.devices.DeviceFile(str(path))
+
+
+def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
+    """Of the three that are drawn one needs 9 s and two need 71 s: others begin at 9 s and at 18 s."""
+    selection = to.selection.Count(3)
+    experiment = equal_clients(12, to.Buffered(size=3), selection=selection)
+    drawn = selection.choose(ready(experiment).begin().members, 0, 0).tolist()
+    speeds = [0.5 if client in drawn[1:] else 16.0 for client in range(12)]
+    prepared = ready(experiment.but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)}))
+    state, (record,) = play(prepared)
+    assert record.extra["simulated_seconds"] == 27.0
+    assert sorted(column(record, "begin_time")) == [0.0, 9.0, 18.0]
+    assert drawn[0] in replied(record)
+    assert sorted(state.clock.under_way.client_L.tolist()) == drawn[1:]
+
+
+def test_a_client_at_work_is_not_asked_again():
+    """Of four equal clients two make a step; the two in flight are not asked, though the selection draws them."""
+    prepared = ready(equal_clients(4, to.Buffered(size=2)))
+    state, _ = play(prepared)
+    assert state.clock.under_way.client_L.tolist() == [2, 3]
+    for closing in (to.Buffered(size=2), to.FirstReplies(count=2, late="use")):
+        asked: list[list[int]] = []
+        prepared = ready(equal_clients(4, closing))
+        ask = prepared.runtime.ask
+        prepared.runtime.ask = lambda client_C, download, ask=ask, asked=asked: (
+            asked.append(client_C.tolist()) or ask(client_C, download)
+        )
+        play(prepared, 2)
+        assert asked == [[0, 1, 2, 3], [0, 1]]
+
+
+def test_seats_are_those_that_replies_in_flight_leave():
+    """Three of six at work, steps of one: in step 1 two are in flight, so one client begins, not three."""
+    state, _ = play(ready(equal_clients(6, to.Buffered(size=1, concurrency=3))), 2)
+    under_way = state.clock.under_way
+    assert len(under_way.client_L) == 2
+    assert sorted(under_way.round_L.tolist()) == [0, 1]
