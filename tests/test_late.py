@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
 
 import turnout as to
 from turnout.parts.closing import close
+from turnout.parts.robust.coordinates import coordinate_median
 from turnout.runtimes.timing import buffered
-from worlds import play, ready, walk, world
+from worlds import local_updates, play, ready, walk, world
 
 # The devices of test_clock.py: 72 bytes down in 2 s, 32 samples in 2 s, 72 bytes up in 4 s, latency 0.5 s: 9 s in all.
 MBIT = 8e-6
@@ -149,3 +151,67 @@ def test_seats_are_those_that_replies_in_flight_leave():
     under_way = state.clock.under_way
     assert len(under_way.client_L) == 2
     assert sorted(under_way.round_L.tolist()) == [0, 1]
+
+
+# -- the cap of a coefficient
+
+COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)  # one absent, one partial client
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+@pytest.mark.parametrize("cap", [0.2, 0.5])
+def test_the_cap_is_of_share_and_scale_together(scale_at: str, cap: float):
+    """Scheme C: a_k = min(cap, p_k E/s_k), wherever E/s is applied; 0.6 of the partial client is above both caps."""
+    experiment = world(COUNTS, *FRACTIONS, max_weight=cap, scale_at=scale_at)
+    prepared = ready(experiment)
+    own_CP = local_updates(prepared)
+    state, (record,) = play(prepared)
+    coefficient = torch.tensor([min(cap, 8 / 40), min(cap, 2 * 12 / 40), 0.0, min(cap, 16 / 40)]).double()
+    torch.testing.assert_close(state.shared_P - prepared.begin().shared_P, coefficient @ own_CP)
+    scale = torch.tensor([1.0, 2.0 if scale_at == "client" else 1.0, 1.0, 1.0]).double()
+    torch.testing.assert_close(record.clients["weight"] * scale, coefficient)
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_the_cap_of_fednova_is_of_the_coefficient_of_an_update(scale_at: str):
+    """p_k τ_eff / a_k on D_k, shares over those who replied: a = 8, 6, 16 steps of 8, 12, 16 samples."""
+    prepared = ready(world(COUNTS, *FRACTIONS, weighting=to.FedNova(), max_weight=0.4, scale_at=scale_at))
+    p, a = torch.tensor([8.0, 12.0, 16.0]).double() / 36, torch.tensor([8.0, 6.0, 16.0]).double()
+    coefficient = (p * (p * a).sum() / a).clamp(max=0.4)
+    assert coefficient.tolist().count(0.4) == 1
+    state, _ = play(prepared)
+    moved_P = state.shared_P - prepared.begin().shared_P
+    torch.testing.assert_close(moved_P, coefficient @ local_updates(prepared)[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_the_cap_is_of_a_median_too(scale_at: str):
+    """Votes are what is left of the weights: min(cap / (E/s), p) on updates that are scaled by E/s."""
+    aggregation = to.CoordinateMedian()
+    prepared = ready(world(COUNTS, *FRACTIONS, max_weight=0.3, scale_at=scale_at, aggregation=aggregation))
+    scale = torch.tensor([1.0, 2.0, 1.0]).double()
+    weight = torch.minimum(torch.tensor([8.0, 12.0, 16.0]).double() / 40, 0.3 / scale)
+    sent_RP = local_updates(prepared)[[0, 1, 3]] * scale[:, None]
+    state, _ = play(prepared)
+    moved_P = state.shared_P - prepared.begin().shared_P
+    torch.testing.assert_close(moved_P, weight.sum() * coordinate_median(sent_RP, weight))
+
+
+def test_the_cap_is_of_a_late_reply_after_its_discount(tmp_path):
+    """Client 1 needs 23 s, rounds 15 s: in round 1 it counts min(cap, 1/2 / sqrt(2)), not min(cap, 1/2) / sqrt(2)."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    experiment = equal_clients(3, closing, 1.0, 1.0, 0.0, max_weight=0.4).but(**{"world.devices": devices})
+    _, (_, second) = play(ready(experiment), 2)
+    torch.testing.assert_close(second.clients["weight"][:2], torch.tensor([0.4, 0.5 / math.sqrt(2)]).double())
+
+
+def test_the_cap_is_of_boost_and_borrowed_shares_too():
+    """Client 3 joins in round 1: boost 3 on 16 / 40, and its part of what client 2 lends."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread(), max_weight=0.5)
+    experiment = experiment.but(**{"world.events": (to.Join(3, 1),)})
+    _, (first, second) = play(ready(experiment), 2)
+    torch.testing.assert_close(first.clients["weight"], torch.tensor([0.4, 0.5, 0.0]).double())
+    lent = 4 / 40 * torch.tensor([8.0, 12.0, 0.0, 16.0]).double() / 36
+    own = torch.tensor([8.0, 12.0, 0.0, 3 * 16.0]).double() / 40
+    torch.testing.assert_close(second.clients["weight"], (own + lent).clamp(max=0.5))

@@ -94,7 +94,8 @@ class AlgorithmSpec(Protocol):
 class Algorithm:
     """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
 
-    max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
+    max_weight  caps what one update is multiplied by in all: share, boost, borrowed shares, N/K, E/s wherever it is
+                applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
     mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)

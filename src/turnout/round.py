@@ -183,12 +183,14 @@ def server_work(
     with stage("substitution"):
         lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
     weight_C, old_P = weighed(server, algorithm, cohort, arrived, counts_C, lent)
+    weight_R = weight_C[position_R]
     if AGE in replies.report:
-        weight_C = weight_C.index_copy(
-            0, position_R, weight_C[position_R] * algorithm.closing.discount(replies.report[AGE])
-        )
+        weight_R = weight_R * algorithm.closing.discount(replies.report[AGE])
+    if algorithm.max_weight is not None:  # with what the client has multiplied its update by
+        weight_R = weight_R.minimum(algorithm.max_weight / arrived.scaled_R)
+    weight_C = weight_C.index_copy(0, position_R, weight_R)
     with stage("aggregate"):
-        combined = combined_of(algorithm.aggregation.combine(arrived, weight_C[position_R]))
+        combined = combined_of(algorithm.aggregation.combine(arrived, weight_R))
         total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
     if combined.used_R is not None:
         arrived, replies, counts_C, weight_C = only_used(combined.used_R, arrived, replies, counts_C, weight_C)
@@ -278,8 +280,7 @@ def weighed(
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
     own_C = torch.where(counts_C, cohort.share_C, 0.0)
     boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
-    weight_C = (boost_C * own_C + lent.borrowed_C) * factor_C
-    return weight_C.clamp(max=algorithm.max_weight) if algorithm.max_weight else weight_C, old_P
+    return (boost_C * own_C + lent.borrowed_C) * factor_C, old_P
 
 
 def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:
