@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -215,3 +216,120 @@ def test_the_cap_is_of_boost_and_borrowed_shares_too():
     lent = 4 / 40 * torch.tensor([8.0, 12.0, 0.0, 16.0]).double() / 36
     own = torch.tensor([8.0, 12.0, 0.0, 3 * 16.0]).double() / 40
     torch.testing.assert_close(second.clients["weight"], (own + lent).clamp(max=0.5))
+
+
+# -- late replies
+
+
+@pytest.mark.parametrize("closing", [to.Deadline, to.Percentile])
+def test_late_replies_that_cannot_be_are_refused(closing: type):
+    """With partial work all send what they have by the deadline: no late reply would ever be used."""
+    with pytest.raises(to.Mistake, match="set partial = false"):
+        closing(late="use")
+    assert closing(late="use", partial=False).uses_late
+    assert not closing().uses_late
+
+
+def test_a_percentile_knows_of_discarded_replies_only_that_they_are_late(tmp_path):
+    """9, 23 and 41 s, then 9, 23 and late, then 9 and two late ones that were discarded."""
+    closing = to.Percentile(percent=50.0, partial=False)
+    speeds = [16.0, 2.0, 32 / 34]
+    experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
+    state, records = play(ready(experiment), 2)
+    assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0]
+    assert [record.extra["late"] for record in records] == [0, 1]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
+    # With slack 0.5 round 1 is closed at 11.5 s: what 1 and 2 would have taken is not known.
+    state, records = play(ready(experiment.but(**{"algorithm.closing.slack": 0.5})), 2)
+    assert [record.extra["simulated_seconds"] for record in records] == [41.0, 11.5]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
+
+
+def test_a_percentile_learns_late_replies_that_are_used_when_they_arrive(tmp_path):
+    """Round 0 takes 41 s, round 1 is closed at 23 s, and client 2's reply of round 1 arrives 18 s later, in round 2."""
+    closing = to.Percentile(percent=50.0, partial=False, late="use")
+    speeds = [16.0, 2.0, 32 / 34]
+    experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
+    prepared = ready(experiment)
+    state, _ = play(prepared, 2)
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
+    state, record = prepared.round(state, 2)
+    assert replied(record) == [0, 1, 2]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
+
+
+def seen(*seconds: float) -> dict[str, Tensor]:
+    return {"seen": torch.tensor(seconds, dtype=torch.float64)}
+
+
+def test_a_percentile_among_late_replies_is_not_known_so_the_round_waits_for_all():
+    closing = to.Percentile(percent=75.0, partial=False)
+    late = math.inf
+    assert closing.limit(closing.begin()) == math.inf
+    assert closing.limit(seen(4.0, 1.0, 2.0)) == 3.0  # halfway from 2 to 4
+    assert closing.limit(seen(4.0, 1.0, 2.0, late, 3.0)) == 4.0  # place 3 of 0 to 4
+    assert closing.limit(seen(1.0, 2.0, late)) == 2.0  # place 1.5: the slowest that was seen
+    assert closing.limit(seen(1.0, late, late)) == math.inf
+
+
+def test_a_percentile_has_its_slack_and_its_window():
+    closing = to.Percentile(percent=50.0, window=3, slack=1.5)
+    state = closing.observe(closing.observe(closing.begin(), torch.tensor([1.0, 2.0])), torch.tensor([10.0, 4.0]))
+    assert state["seen"].tolist() == [2.0, 10.0, 4.0]  # the last three
+    assert closing.limit(state) == 1.5 * 4.0
+
+
+def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    experiment = equal_clients(3, closing)
+    hostile = replace(experiment.world, devices=devices, attack=(NotFinite(),), attackers=(1,))
+    experiment = replace(experiment, world=hostile)
+    with pytest.raises(to.Mistake, match="client 1 in round 0 is not finite"):
+        play(ready(experiment))
+    state, records = play(ready(experiment.but(**{"algorithm.nonfinite": "absent"})), 3)
+    assert [replied(record) for record in records] == [[0, 2]] * 3
+    assert len(state.clock.under_way.client_L) == 0
+    assert bool(torch.isfinite(state.shared_P).all())
+    assert records[0].extra["wasted_device_seconds"] == 15.0
+
+
+class NotFinite(to.attacks.Attack):
+    def update(self, scene):
+        return torch.full_like(scene.own_hP, torch.nan)
+
+
+# -- clients that leave while their reply is in flight
+
+
+@pytest.mark.parametrize("leave", ["exclude", "include"])
+def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flight(tmp_path, leave: str):
+    """Client 1 leaves in round 1, its reply would arrive at 23 s, in that round. Included, its share stays unused."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    parts = {"weighting": to.ByShare(), "membership": to.Membership(leave=leave)}
+    experiment = equal_clients(3, closing, 1.0, 1.0, 1.0, **parts)
+    prepared = ready(experiment.but(**{"world.devices": devices, "world.events": (to.Leave(1, 1),)}))
+    state, _ = play(prepared)
+    assert state.clock.under_way.client_L.tolist() == [1]
+    after, record = prepared.round(state, 1)
+    assert replied(record) == [0, 2]
+    assert len(after.clock.under_way.client_L) == 0
+    share = 1 / 2 if leave == "exclude" else 1 / 3
+    expected = state.shared_P + share * sum(trained(prepared, client, 1, state.shared_P) for client in (0, 2))
+    torch.testing.assert_close(after.shared_P, expected)
+
+
+def test_replies_in_flight_lose_those_of_clients_that_left_and_keep_their_rounds():
+    """Buffers of 1: one reply of round 0 and one of round 1 are in flight, each with its own round."""
+    prepared = ready(equal_clients(3, to.Buffered(size=1, concurrency=3)))
+    state, _ = play(prepared, 2)
+    under_way = state.clock.under_way
+    assert dict(zip(under_way.client_L.tolist(), under_way.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    left = under_way.without(torch.tensor([2]))
+    assert (left.client_L.tolist(), left.round_L.tolist()) == ([0], [1])
+    assert (left.arrival_L.tolist(), left.turnout.client_C.tolist()) == ([18.0], [0])
+    assert under_way.without(torch.tensor([0, 2])).replies is None
+    again = left.plus(under_way.without(torch.tensor([0])))
+    assert dict(zip(again.client_L.tolist(), again.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    assert dict(zip(again.client_L.tolist(), again.arrival_L.tolist(), strict=True)) == {2: 9.0, 0: 18.0}

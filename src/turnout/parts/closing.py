@@ -55,7 +55,8 @@ class Closing(Protocol):
         ...
 
     def observe(self, state: State, full_C: Tensor) -> State:
-        """What it remembers after a round: seconds that complete work would take those who were on."""
+        """What it remembers after a round: seconds of complete work of those whose replies arrived in it; inf for a
+        client that was at work and whose reply is discarded, of which the server knows only that it takes longer."""
         ...
 
     def discount(self, age_R: Tensor) -> Tensor:
@@ -131,6 +132,11 @@ class Aged(WaitForAll):
             raise Mistake(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
         if not self.power >= 0:
             raise Mistake(f"algorithm.closing.power is 0 or more, not {self.power}")
+        if self.uses_late and self.partial:
+            raise Mistake(
+                f"algorithm.closing = {type(self).__name__}(late='use') has no effect with partial work: all send what "
+                "they have finished by the deadline, so no reply is late; set partial = false, or leave late out"
+            )
 
     @property
     def uses_late(self) -> bool:
@@ -207,6 +213,10 @@ class Percentile(Aged):
     window   how many of the last ones seen; before any are, the first round waits for all
     partial  as for `Deadline`; those cut short say how far they came, so what is seen is not only the fast
     and the settings of `Aged`
+
+    A late reply that is discarded counts as slower than all that arrived: how slow is not known. Where the percentile
+    is among those, the next round waits for all, as the first one does. A late reply that is used is seen when it
+    arrives.
     """
 
     percent: float = 80.0
@@ -231,8 +241,12 @@ class Percentile(Aged):
         >>> Percentile(percent=50).limit(last)
         2.0
         """
-        seen = state["seen"]
-        return self.slack * float(torch.quantile(seen, self.percent / 100)) if len(seen) else math.inf
+        seen, part = state["seen"], self.percent / 100
+        if not len(seen):
+            return math.inf
+        below = float(torch.quantile(seen, part, interpolation="lower"))
+        between = float(torch.quantile(seen, part)) if math.isfinite(below) else math.inf
+        return self.slack * (between if math.isfinite(between) else below)
 
     def observe(self, state: State, full_C: Tensor) -> State:
         return {"seen": torch.cat([state["seen"], full_C.double()])[-self.window :]}

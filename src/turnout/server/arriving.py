@@ -17,8 +17,9 @@ from turnout.machine.clock import stage
 from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort
+from turnout.server.finite import without_bad_numbers
 from turnout.server.state import Server
-from turnout.server.under_way import DECODED, UnderWay
+from turnout.server.under_way import DECODED, ServerClock, UnderWay
 from turnout.types import Message, Replies, Times, Turnout
 
 AGE = "age"  # of a report: rounds since the reply was begun
@@ -46,11 +47,10 @@ def landed(
         return Landed(server, cohort, turnout, replies, nobody)
     turnout = with_sent_bytes(turnout, replies)
     times, clock, closing = _times(turnout), server.clock, algorithm.closing
-    full_C = times.full_C[torch.isfinite(times.full_C)]
-    began, now = replace(clock, closing=closing.observe(clock.closing, full_C)), clock.now
+    now = clock.now
     if not closing.uses_late:
-        seconds = ended(times, turnout)
-        server = replace(server, clock=replace(began, now=now + seconds))
+        seconds, observed = ended(times, turnout), closing.observe(clock.closing, _seen(times))
+        server = replace(server, clock=replace(clock, now=now + seconds, closing=observed))
         return Landed(server, cohort, without_late(turnout, seconds), replies, nobody, seconds)
 
     fresh, kept = _apart(turnout, replies, server, algorithm, sending, now)
@@ -58,12 +58,22 @@ def landed(
     due_L = _due(old, now, turnout, closing)
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
     seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)
-    server = replace(server, clock=replace(began, now=now + seconds, under_way=waiting))
+    here = (~torch.isin(turnout.client_C, kept.client_L)).nonzero().squeeze(1)
+    full_L = times.full_C[:0] if arrived.turnout is None else _times(arrived.turnout).full_C
+    observed = closing.observe(clock.closing, torch.cat([_seen(times.take(here)), full_L]))
+    server = replace(server, clock=ServerClock(now + seconds, observed, waiting))
     turnout = without_late(turnout, seconds, kept.client_L)
     turnout = _with_old(turnout, arrived, now, only_arrived=closing.buffer is not None)
     asked_C = torch.isin(turnout.client_C, torch.cat([cohort.asked, arrived.client_L]))
     cohort = Cohort.made_of(turnout.client_C, asked_C, server, algorithm, runtime)
     return Landed(server, cohort, turnout, _together(fresh, arrived, sending.t), kept.client_L, seconds)
+
+
+def _seen(times: Times) -> Tensor:
+    """Seconds of complete work of the clients that were at work; inf for a late one, whose reply the server never has:
+    it knows only that the round was over before."""
+    full_C = torch.where(times.late_C, torch.inf, times.full_C)
+    return full_C[~torch.isnan(times.full_C)]
 
 
 def _due(old: UnderWay, now: float, turnout: Turnout, closing: Closing) -> Tensor:
@@ -140,12 +150,12 @@ def _apart(
     message = Message({DECODED: update_RP}, replies.message.bytes_C)
     replies = replace(replies, message=message, report=report)
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-    late_R = times.late_C[position_R] & replies.report["finite"]
-    in_time = replies.take((~times.late_C[position_R]).nonzero().squeeze(1))
-    rows = late_R.nonzero().squeeze(1)
-    if not len(rows):
+    late_R = times.late_C[position_R]
+    in_time = replies.take((~late_R).nonzero().squeeze(1))
+    late = without_bad_numbers(replies.take(late_R.nonzero().squeeze(1)), algorithm.nonfinite, sending.t)
+    if not len(late.client_C):
         return in_time if len(in_time.client_C) else None, UnderWay()
-    late, where = replies.take(rows), position_R[rows]
+    where = torch.searchsorted(turnout.client_C, late.client_C)
     copied = Message({DECODED: late.message.tensors[DECODED].clone()}, late.message.bytes_C)
     kept = UnderWay(
         replace(late, message=copied, hints={}, sums={}),
