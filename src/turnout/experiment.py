@@ -6,6 +6,7 @@ TOML in config/.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -193,7 +194,8 @@ class Stop:
 
     target    value of `metric` (the task's main global metric where none is named)
     patience  evaluations without a new best
-    seconds   of this computer's time; `simulated_hours` of the time of `world.devices`
+    seconds   of this computer's time, counted after each round; so are `bytes`
+    simulated_hours  of the time of `world.devices`: a round that would end later is cut, and nothing of it counts
     """
 
     target: float | None = None
@@ -208,6 +210,11 @@ class Stop:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
+
+    @property
+    def simulated_seconds(self) -> float:
+        """`simulated_hours` in seconds; inf without."""
+        return math.inf if self.simulated_hours is None else self.simulated_hours * 3600
 
 
 @dataclass(frozen=True)

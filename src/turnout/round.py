@@ -24,7 +24,7 @@ from torch import Tensor
 from turnout.clients.state import ClientState, central_model, sent_down
 from turnout.engine.train import Trainer
 from turnout.evaluation.probes import Watch
-from turnout.exchange import Assignment, Download, Moment, Runtime
+from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
 from turnout.machine import at_work
@@ -35,9 +35,9 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
 from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
-from turnout.server.arriving import AGE, landed
+from turnout.server.arriving import AGE, landed, moment_of
 from turnout.server.cohort import Cohort
-from turnout.server.downloads import fetched, owed_bytes
+from turnout.server.downloads import fetched
 from turnout.server.finite import without_bad_numbers
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
@@ -55,12 +55,15 @@ class Hindsight(Protocol):
 
 
 def run_round(
-    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
-) -> tuple[Server, RoundRecord]:
+    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None,
+    until: float = float("inf"),
+) -> tuple[Server, RoundRecord]:  # fmt: skip
     """One round: the next server and the record of what happened.
 
-    A round without anybody changes nothing, except that rules about absences remember who was asked in vain.
+    A round without anybody changes nothing, except that rules about absences remember who was asked in vain. Nor does
+    one that would end after `until` simulated seconds: the run ends there.
     """
+    before = server
     with stage("membership"):
         server, opening = open_round(server, t, seed, algorithm, runtime)
     clock = t - server.origin
@@ -79,6 +82,9 @@ def run_round(
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
     arrival = landed(server, algorithm, runtime, cohort, turnout, replies, sending)
+    if turnout.times is not None and arrival.server.clock.now > until:
+        runtime.commit(t, turnout.client_C[:0])
+        return before, log.cut(turnout.times, before.clock.now, until)
     server, cohort, turnout, replies = arrival.server, arrival.cohort, arrival.turnout, arrival.replies
     log.attended(turnout, cohort)
     log.took(arrival)
@@ -119,14 +125,6 @@ def download_for(
     states = sent_down(server.states, algorithm)
     missed = partial(algorithm.compression.missed, server.compression, slots=slots)
     return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
-
-
-def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
-    """What a simulation of time needs to know of the server."""
-    clock, under_way = server.clock, server.clock.under_way
-    owed = partial(owed_bytes, server, algorithm, download, sending)
-    limit = algorithm.closing.limit(clock.closing)
-    return Moment(clock.now, limit, under_way.client_L, under_way.arrival_L, cohort.seats, cohort.drawn, owed)
 
 
 def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:

@@ -1,4 +1,5 @@
-"""What arrives before a round is closed: who of the cohort is late, which old replies come in, what time it is then.
+"""What arrives before a round is closed: who of the cohort is late, which old replies come in, what time it is then;
+and what a simulation has to know of the server to tell.
 
 Shape letters: C clients of the cohort, R replies, L replies under way, P shared parameters.
 """
@@ -6,23 +7,33 @@ Shape letters: C clients of the cohort, R replies, L replies under way, P shared
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.exchange import Runtime
+from turnout.exchange import Download, Moment, Runtime
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort
+from turnout.server.downloads import owed_bytes
 from turnout.server.finite import without_bad_numbers
 from turnout.server.state import Server
 from turnout.server.under_way import DECODED, ServerClock, UnderWay
 from turnout.types import Message, Replies, Times, Turnout
 
 AGE = "age"  # of a report: rounds since the reply was begun
+
+
+def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
+    """What a simulation of time needs to know of the server."""
+    clock, under_way = server.clock, server.clock.under_way
+    owed = partial(owed_bytes, server, algorithm, download, sending)
+    limit = algorithm.closing.limit(clock.closing)
+    return Moment(clock.now, limit, under_way.client_L, under_way.arrival_L, cohort.seats, cohort.drawn, owed)
 
 
 @dataclass(frozen=True)

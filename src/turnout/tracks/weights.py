@@ -58,7 +58,8 @@ class Weights(OnRuntime):
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, self.hindsight())
+        seed, until = self.experiment.seed, self.experiment.stop.simulated_seconds
+        after, record = run_round(state, t, seed, self.algorithm, self.runtime, self.hindsight(), until)
         shift, noted = self.shift(state.objective, after.objective), self.runtime.noted()
         return after, replace(record, extra={**record.extra, **shift, **noted})
 
