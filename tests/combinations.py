@@ -356,10 +356,10 @@ class Draws:
         together = self.substitution().func.lends or self.mixing().personal or sends_beside(self.terms())
         late = "discard" if together and not self.rarely("late together") else self.one("late", "use", "discard")
         closings = (
-            to.Deadline(seconds=2.0, late=late),
+            to.Deadline(seconds=2.0),
             to.Deadline(seconds=2.0, partial=False, late=late),
             to.FirstReplies(share=0.6, late=late),
-            to.Percentile(percent=50.0, window=9, late=late),
+            to.Percentile(percent=50.0, window=9, partial=late == "discard", late=late),
         )
         buffered = (to.Buffered(size=2), to.Buffered(size=1, concurrency=3)) if late == "use" else ()
         return self.one("closing", to.WaitForAll(), to.WaitForAll(), *closings, *buffered)

@@ -19,6 +19,7 @@ from turnout.deploy.server import serve_experiment
 from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.records.records import Records
+from turnout.records.same import same
 from turnout.report import find_runs, write_report
 from turnout.report.clock import gantt_rows, time_to, times_of
 from turnout.round_log import RoundRecord
@@ -242,8 +243,9 @@ def test_the_buffer_steps_after_every_reply_and_discounts_old_ones(devices):
 
 def test_a_seat_that_is_free_is_taken_at_once():
     # Two at work, four replies: 0 (3 s), then 2 begins; 1 (5 s), then 3; 2 (3 + 3 = 6 s), then 4; 3 at 5 + 2 = 7 s.
-    begin, closes = buffered([], [(0, 3.0), (1, 5.0), (2, 3.0), (3, 2.0), (4, 9.0)], seats=2, size=4)
+    begin, arrived, closes = buffered([], [(0, 3.0), (1, 5.0), (2, 3.0), (3, 2.0), (4, 9.0)], seats=2, size=4)
     assert begin == {0: 0.0, 1: 0.0, 2: 3.0, 3: 5.0, 4: 6.0}
+    assert arrived == [0, 1, 2, 3]
     assert closes == 7.0
 
 
@@ -276,7 +278,7 @@ def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
 
 
 def test_what_makes_no_sense_with_late_replies_is_refused():
-    late = to.Deadline(seconds=9.0, late="use")
+    late = to.Deadline(seconds=9.0, partial=False, late="use")
     with pytest.raises(to.Mistake, match="nobody is missing, only under way"):
         to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
     with pytest.raises(to.Mistake, match="stand in for themselves"):
@@ -351,12 +353,55 @@ def test_a_file_of_devices_that_cannot_be_right_is_refused(tmp_path):
 # -- stop rules
 
 
+def hours(seconds: float) -> to.Stop:
+    return to.Stop(simulated_hours=seconds / 3600)
+
+
 def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
-    experiment = timed(devices, to.WaitForAll()).but(rounds=50, stop=to.Stop(simulated_hours=100 / 3600))
+    """Rounds end at 41, 82 and 123 s. At 100 s the third is cut: nothing of it is in the model."""
+    experiment = timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(100), **{"evaluate.every": 5})
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
     with run.records() as records:
-        assert records.column("simulated_time").tolist() == [41.0, 82.0, 123.0]
+        assert records.column("simulated_time").tolist() == [41.0, 82.0, 100.0]
+        assert records.column("simulated_seconds").tolist() == [41.0, 41.0, 18.0]
+        assert records.column("skipped").tolist() == [None, None, "the simulated hours ended before the round did"]
+        assert records.column("counted").tolist() == [3, 3, 0]
+        assert records.column("wasted_device_seconds").tolist() == [0.0, 0.0, 9.0 + 18.0 + 18.0]
+        assert set(records.clients()["round"].tolist()) == {0, 1}
     assert run.stopped() == "the budget of 0.0277778 simulated hours is spent"
+    two = to.run(experiment.but(rounds=2), out=tmp_path / "two", quiet=True)
+    assert torch.equal(run.model().output.weight, two.model().output.weight)
+    assert run.final("global_loss") == two.final("global_loss")
+    assert "Simulated time" in run.report().read_text()
+
+
+def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
+    run = to.run(timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(82)), out=tmp_path / "run", quiet=True)
+    with run.records() as records:
+        assert records.column("simulated_time").tolist() == [41.0, 82.0]
+        assert records.column("counted").tolist() == [3, 3]
+    assert run.stopped() is not None
+
+
+def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_first(devices, tmp_path):
+    """Clients keep momentum, and replies are in flight: nothing of the round that was cut is left."""
+    local = to.Local(to.SGD(lr=0.1, momentum=0.9), epochs=4, batch_size=4)
+    experiment = timed(devices, to.Buffered(size=2, concurrency=3), local=local).but(rounds=50, stop=hours(100))
+    for first in (30, 5):  # in the second round, and in the first
+        out = tmp_path / str(first)
+        to.run(experiment.but(stop=hours(first)), out=out, quiet=True)
+        to.run(experiment, out=out, quiet=True, resume=True)
+        to.run(experiment, out=tmp_path / f"{first} at once", quiet=True)
+        assert same(out / "records.sqlite", tmp_path / f"{first} at once" / "records.sqlite") == []
+
+
+@pytest.mark.parametrize("closing", [to.WaitForAll(), to.Percentile(percent=50.0), to.Buffered(size=2, concurrency=3)])
+def test_a_run_in_simulated_time_hands_out_its_model(devices, tmp_path, closing):
+    experiment = timed(devices, closing).but(rounds=3, stop=to.Stop(simulated_hours=1.0))
+    run = to.run(experiment, out=tmp_path / "run", quiet=True)
+    state, _ = play(ready(experiment), 3)
+    weights = torch.cat([value.flatten() for value in run.model().state_dict().values()])
+    torch.testing.assert_close(weights.double(), state.shared_P)
 
 
 # -- from observed times back to devices

@@ -354,7 +354,9 @@ def check_weights(found: Combination, happened: Round) -> None:
         total = float(share_C.sum())
         assert total <= 1 + 1e-12 if len(gone_L) else total == pytest.approx(1)
     if algorithm.max_weight is not None:
-        assert (weight_C <= algorithm.max_weight).all()
+        scaled = algorithm.weighting.client_scale(turnout)[counts_C]  # where the server scales, the weight has it
+        scaled = torch.ones_like(scaled) if algorithm.scale_at == "server" and algorithm.aggregation.linear else scaled
+        assert (weight_C[counts_C] * scaled <= algorithm.max_weight * (1 + 1e-12)).all()
         return
     if len(gone_L) and not isinstance(algorithm.selection, to.selection.Everyone):
         return  # the record does not say which of those who are gone were drawn

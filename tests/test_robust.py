@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 import turnout as to
@@ -312,3 +313,57 @@ def test_ternary_messages_can_be_judged_whole():
     change_P, _, record = moved(aggregation=to.MultiKrum(), compression=to.SparseTernary(0.3))
     assert bool(change_P.any())
     assert record.extra["left_out"] == 1
+
+
+# -- the geometric median, against another minimiser
+
+
+def sum_of_distances(z, rows: Tensor, weight: Tensor) -> float:
+    return float((weight * (rows - torch.as_tensor(z)).norm(dim=1)).sum())
+
+
+def least_sum(rows: Tensor, weight: Tensor) -> float:
+    """The least Σ α_c ‖z − D_c‖: at a reply, or where a general minimiser ends from several beginnings."""
+    at_replies = [sum_of_distances(row, rows, weight) for row in rows]
+    starts = [*rows.numpy(), (weight / weight.sum() @ rows).numpy()]
+    found = [minimize(sum_of_distances, z, (rows, weight), "Nelder-Mead", options=PRECISE) for z in starts]
+    return min(at_replies + [float(end.fun) for end in found])
+
+
+PRECISE = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000}
+
+
+def cloud(seed: int, replies: int, columns: int = 3) -> Tensor:
+    return torch.randn(replies, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+CASES = {
+    "sparse and zero": (torch.tensor([[1.0, 0, 0], [1.0, 0, 0.1], [0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]]), [1.0] * 5),
+    "pulled off a reply": (torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 0.2, 0], [-0.1, 1, 0], [-0.1, -1, 0]]), [1.0] * 5),
+    "weights": (cloud(1, 6), [0.1, 0.4, 0.1, 0.2, 0.1, 0.1]),
+    "most weight at one": (cloud(2, 5), [0.1, 0.6, 0.1, 0.1, 0.1]),
+    "said twice": (torch.cat([cloud(3, 4), cloud(3, 4)[1:3]]), [0.2, 0.1, 0.1, 0.2, 0.2, 0.2]),
+    "said twice, the majority": (torch.cat([cloud(4, 3), cloud(4, 3)[:1].expand(2, 3)]), [0.2] * 5),
+    "all the same": (torch.ones(4, 3), [0.1, 0.2, 0.3, 0.4]),
+    "on a line": (torch.tensor([[0.0, 0, 0], [1, 1, 1], [2, 2, 2], [5, 5, 5]]), [1.0] * 4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_geometric_median_has_the_least_sum_of_distances(case: str):
+    rows, weight = CASES[case][0].double(), torch.tensor(CASES[case][1], dtype=torch.float64)
+    least = least_sum(rows, weight)
+    assert sum_of_distances(geometric_median(rows, weight, steps=2000), rows, weight) <= least * (1 + 1e-6) + 1e-12
+    assert sum_of_distances(geometric_median(rows, weight), rows, weight) <= least * (1 + 2e-3) + 1e-12
+
+
+def test_the_geometric_median_leaves_a_reply_that_it_begins_at():
+    """Four sparse updates and a zero one: the coordinate median is the zero one, the geometric median is not."""
+    rows = torch.zeros(5, 4, dtype=torch.float64)
+    rows[:4] = torch.tensor([[9.0, 0, 0, 0], [0, 9, 0, 0], [0, 0, 9, 0], [0, 0, 0, 9]])
+    z = geometric_median(rows, torch.ones(5), steps=500)
+    # On the diagonal z = (x, x, x, x): 2 |x| + 4 sqrt((9 - x)² + 3 x²): its derivative is 0.
+    slope = 2 + 4 * (4 * z[0] - 9) / math.sqrt(float((9 - z[0]) ** 2 + 3 * z[0] ** 2))
+    assert float(z[0]) > 0.5
+    assert float(z.max() - z.min()) < 1e-9
+    assert abs(float(slope)) < 1e-2

@@ -82,15 +82,19 @@ class Moment:
 
     now        simulated seconds since the run began
     limit      seconds the round may take; inf: any
-    arrival_F  when replies still under way arrive, in seconds since the run began
-    seats      asynchronous: how many more clients may be at work
+    client_F   whose replies are still under way, and
+    arrival_F  when each arrives, in seconds since the run began
+    seats      asynchronous: how many more clients may be at work, and
+    drawn      who is asked before the others; None: all in one order
     owed       bytes that bring clients up to date, given what they hold: of the model and states, without terms
     """
 
     now: float = 0.0
     limit: float = float("inf")
+    client_F: Tensor = field(default_factory=_nobody)
     arrival_F: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     seats: int = 0
+    drawn: Tensor | None = None
     owed: Callable[[Tensor, Tensors], Tensor] = lambda client_I, held: torch.zeros(len(client_I))
 
 

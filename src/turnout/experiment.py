@@ -6,6 +6,7 @@ TOML in config/.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -94,7 +95,8 @@ class AlgorithmSpec(Protocol):
 class Algorithm:
     """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
 
-    max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
+    max_weight  caps what one update is multiplied by in all: share, boost, borrowed shares, N/K, E/s wherever it is
+                applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
     nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
     mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
@@ -191,7 +193,8 @@ class Stop:
 
     target    value of `metric` (the task's main global metric where none is named)
     patience  evaluations without a new best
-    seconds   of this computer's time; `simulated_hours` of the time of `world.devices`
+    seconds   of this computer's time, counted after each round; so are `bytes`
+    simulated_hours  of the time of `world.devices`: a round that would end later is cut, and nothing of it counts
     """
 
     target: float | None = None
@@ -206,6 +209,11 @@ class Stop:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
+
+    @property
+    def simulated_seconds(self) -> float:
+        """`simulated_hours` in seconds; inf without."""
+        return math.inf if self.simulated_hours is None else self.simulated_hours * 3600
 
 
 @dataclass(frozen=True)

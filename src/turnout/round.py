@@ -24,7 +24,7 @@ from torch import Tensor
 from turnout.clients.state import ClientState, central_model, sent_down
 from turnout.engine.train import Trainer
 from turnout.evaluation.probes import Watch
-from turnout.exchange import Assignment, Download, Moment, Runtime
+from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
 from turnout.machine import at_work
@@ -35,9 +35,9 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
 from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
-from turnout.server.arriving import AGE, landed
+from turnout.server.arriving import AGE, landed, moment_of
 from turnout.server.cohort import Cohort
-from turnout.server.downloads import fetched, owed_bytes
+from turnout.server.downloads import fetched
 from turnout.server.finite import without_bad_numbers
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
@@ -55,12 +55,15 @@ class Hindsight(Protocol):
 
 
 def run_round(
-    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None
-) -> tuple[Server, RoundRecord]:
+    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None,
+    until: float = float("inf"),
+) -> tuple[Server, RoundRecord]:  # fmt: skip
     """One round: the next server and the record of what happened.
 
-    A round without anybody changes nothing, except that rules about absences remember who was asked in vain.
+    A round without anybody changes nothing, except that rules about absences remember who was asked in vain. Nor does
+    one that would end after `until` simulated seconds: the run ends there.
     """
+    before = server
     with stage("membership"):
         server, opening = open_round(server, t, seed, algorithm, runtime)
     clock = t - server.origin
@@ -79,6 +82,9 @@ def run_round(
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
     arrival = landed(server, algorithm, runtime, cohort, turnout, replies, sending)
+    if turnout.times is not None and arrival.server.clock.now > until:
+        runtime.commit(t, turnout.client_C[:0])
+        return before, log.cut(turnout.times, before.clock.now, until)
     server, cohort, turnout, replies = arrival.server, arrival.cohort, arrival.turnout, arrival.replies
     log.attended(turnout, cohort)
     log.took(arrival)
@@ -119,14 +125,6 @@ def download_for(
     states = sent_down(server.states, algorithm)
     missed = partial(algorithm.compression.missed, server.compression, slots=slots)
     return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
-
-
-def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
-    """What a simulation of time needs to know of the server."""
-    clock, closing = server.clock, algorithm.closing
-    seats = (getattr(closing, "concurrency", None) or cohort.drawn) - len(clock.under_way.client_L)
-    owed = partial(owed_bytes, server, algorithm, download, sending)
-    return Moment(clock.now, closing.limit(clock.closing), clock.under_way.arrival_L, seats, owed)
 
 
 def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
@@ -183,12 +181,14 @@ def server_work(
     with stage("substitution"):
         lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
     weight_C, old_P = weighed(server, algorithm, cohort, arrived, counts_C, lent)
+    weight_R = weight_C[position_R]
     if AGE in replies.report:
-        weight_C = weight_C.index_copy(
-            0, position_R, weight_C[position_R] * algorithm.closing.discount(replies.report[AGE])
-        )
+        weight_R = weight_R * algorithm.closing.discount(replies.report[AGE])
+    if algorithm.max_weight is not None:  # with what the client has multiplied its update by
+        weight_R = weight_R.minimum(algorithm.max_weight / arrived.scaled_R)
+    weight_C = weight_C.index_copy(0, position_R, weight_R)
     with stage("aggregate"):
-        combined = combined_of(algorithm.aggregation.combine(arrived, weight_C[position_R]))
+        combined = combined_of(algorithm.aggregation.combine(arrived, weight_R))
         total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
     if combined.used_R is not None:
         arrived, replies, counts_C, weight_C = only_used(combined.used_R, arrived, replies, counts_C, weight_C)
@@ -278,8 +278,7 @@ def weighed(
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
     own_C = torch.where(counts_C, cohort.share_C, 0.0)
     boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
-    weight_C = (boost_C * own_C + lent.borrowed_C) * factor_C
-    return weight_C.clamp(max=algorithm.max_weight) if algorithm.max_weight else weight_C, old_P
+    return (boost_C * own_C + lent.borrowed_C) * factor_C, old_P
 
 
 def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:

@@ -20,7 +20,7 @@ from turnout.server.arriving import Landed
 from turnout.server.cohort import Cohort
 from turnout.server.opening import Opening
 from turnout.server.state import Served
-from turnout.types import Extra, Happened, Replies, Tensors, Turnout, wire_bytes
+from turnout.types import Extra, Happened, Replies, Tensors, Times, Turnout, wire_bytes
 
 COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # of a report: what has columns of its own
 
@@ -56,6 +56,9 @@ class RoundRecord:
     extra: Mapping[str, float | str] = field(default_factory=dict)
     clients: Mapping[str, Tensor] = field(default_factory=dict)
     events: Sequence[Happened] = ()
+
+
+CUT = "the simulated hours ended before the round did"  # why a round is skipped that would end after the run does
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,8 @@ class RoundLog:
             return
         client_C = arrival.turnout.client_C
         used_C = torch.isin(client_C, client_C[:0] if replies is None else replies.client_C)
-        parts = {name: getattr(times, f"{name}_C") for name in ("download", "train", "upload")}
-        spent_C = torch.stack(list(parts.values())).nan_to_num(nan=0.0, posinf=0.0).sum(0)
-        self.columns |= {f"{name}_time": value for name, value in parts.items()}
+        spent_C = times.spent_C
+        self.columns |= {f"{name}_time": getattr(times, f"{name}_C") for name in ("download", "train", "upload")}
         self.columns |= {"begin_time": times.begin_C, "late": times.late_C.long(), "tier": times.tier_C}
         self.extra |= {
             "simulated_seconds": arrival.seconds,
@@ -126,6 +128,13 @@ class RoundLog:
         if self.t == 0:
             self.extra["tiers"] = " ".join(times.tiers)
         self.fetched(times.bytes_down_C)
+
+    def cut(self, times: Times, began: float, until: float) -> RoundRecord:
+        """The row of a round that would end after the run does: what its devices spent until then is wasted."""
+        stopped = times.cut(until - began, torch.ones_like(times.late_C))
+        spent: Extra = dict.fromkeys(("device_seconds", "wasted_device_seconds"), float(stopped.spent_C.sum()))
+        spent |= {"simulated_seconds": until - began, "simulated_time": until, "late": 0.0}
+        return RoundRecord(self.t, CUT, self.clock, self.lr, self.members, extra=spent)
 
     def reported(self, numbers: Tensors, position_R: Tensor) -> None:
         """Numbers of those who replied, by name: each becomes a column over the cohort."""

@@ -47,6 +47,12 @@ class Times:
         """When each reply arrives, after the beginning of the round; NaN: never."""
         return self.begin_C + self.download_C + self.train_C + self.upload_C
 
+    @property
+    def spent_C(self) -> Tensor:
+        """What each was busy in all; 0 for who was not there, and no upload for a reply that never comes."""
+        parts = torch.stack([self.download_C, self.train_C, self.upload_C])
+        return parts.nan_to_num(nan=0.0, posinf=0.0).sum(0)
+
     def cut(self, seconds: float, cut_C: Tensor) -> Times:
         """Some of them stopped so many seconds after the beginning: what each part took until then."""
         left_C = (seconds - self.begin_C).clamp(min=0)

@@ -1,8 +1,8 @@
 """When the server closes a round: after the last reply, at a deadline, after enough replies, or without rounds at all.
 
 Time is simulated (`world.devices`); seconds are counted from the beginning of the round. A closing answers: what limit
-clients are told, when the round is closed given when replies would arrive, what becomes of late ones, and how much a
-reply counts that is some rounds old.
+clients are told, how many replies are enough, what becomes of late ones, and how much a reply counts that is some
+rounds old. Replies are taken in order of arrival, equal ones by client, so that exactly as many are used as are enough.
 
 Shape letters: C clients asked, R replies.
 """
@@ -21,6 +21,7 @@ from turnout.types import State
 
 IDLE = 60.0  # seconds after which the server asks again where nobody turned up and it had no deadline
 LATE = ("discard", "use")
+ROUNDING = 1e-9  # seconds: a reply that was planned to arrive at the limit does
 
 
 class Closing(Protocol):
@@ -49,12 +50,13 @@ class Closing(Protocol):
         """Seconds that a round may take; inf: any."""
         ...
 
-    def closes(self, arrival_C: Tensor, limit: float) -> float:
-        """When the round is closed, given when each reply would arrive (inf: never)."""
+    def enough(self, asked: int) -> int:
+        """How many replies close a round before its limit, where so many clients are asked."""
         ...
 
     def observe(self, state: State, full_C: Tensor) -> State:
-        """What it remembers after a round: seconds that complete work would take those who were on."""
+        """What it remembers after a round: seconds of complete work of those whose replies arrived in it; inf for a
+        client that was at work and whose reply is discarded, of which the server knows only that it takes longer."""
         ...
 
     def discount(self, age_R: Tensor) -> Tensor:
@@ -84,13 +86,8 @@ class WaitForAll:
     def limit(self, state: State) -> float:
         return math.inf
 
-    def closes(self, arrival_C: Tensor, limit: float) -> float:
-        """The last arrival, or the limit where somebody is missing.
-
-        >>> WaitForAll().closes(torch.tensor([3.0, torch.inf, 5.0]), torch.inf)
-        5.0
-        """
-        return last_or_limit(arrival_C, limit)
+    def enough(self, asked: int) -> int:
+        return asked
 
     def observe(self, state: State, full_C: Tensor) -> State:
         return state
@@ -99,13 +96,24 @@ class WaitForAll:
         return torch.ones(len(age_R), dtype=torch.float64)
 
 
-def last_or_limit(arrival_C: Tensor, limit: float) -> float:
-    """A round ends with its last reply, at the limit where one is missing, and is tried again where there is none."""
-    coming_C = arrival_C[arrival_C <= limit]
-    if math.isfinite(limit):
-        return float(arrival_C.max()) if len(arrival_C) and len(coming_C) == len(arrival_C) else limit
-    coming_C = coming_C[torch.isfinite(coming_C)]
-    return float(coming_C.max()) if len(coming_C) else IDLE
+def close(arrival_C: Tensor, limit: float, enough: int) -> tuple[float, Tensor]:
+    """When a round is closed, and which replies are there by then, given when each would arrive (inf: never).
+
+    It is closed by the reply that makes them enough. Where too few come, it is closed at its limit, without a limit
+    with the last reply, and without any reply after `IDLE` seconds. Equal arrivals are taken by client.
+
+    >>> close(torch.tensor([3.0, 9.0, torch.inf, 5.0]), torch.inf, enough=2)
+    (5.0, tensor([ True, False, False,  True]))
+    >>> close(torch.tensor([3.0, 3.0, 3.0]), limit=8.0, enough=2)
+    (3.0, tensor([ True,  True, False]))
+    """
+    first_C = arrival_C.argsort(stable=True)[:enough]
+    in_time_C = torch.zeros_like(arrival_C, dtype=torch.bool).index_fill(0, first_C, True)
+    in_time_C &= torch.isfinite(arrival_C) & (arrival_C <= limit + ROUNDING)
+    found = int(in_time_C.sum())
+    if found and (found == enough or math.isinf(limit)):
+        return min(limit, float(arrival_C[in_time_C].max())), in_time_C
+    return (IDLE if math.isinf(limit) else limit), in_time_C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +132,11 @@ class Aged(WaitForAll):
             raise Mistake(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
         if not self.power >= 0:
             raise Mistake(f"algorithm.closing.power is 0 or more, not {self.power}")
+        if self.uses_late and self.partial:
+            raise Mistake(
+                f"algorithm.closing = {type(self).__name__}(late='use') has no effect with partial work: all send what "
+                "they have finished by the deadline, so no reply is late; set partial = false, or leave late out"
+            )
 
     @property
     def uses_late(self) -> bool:
@@ -163,7 +176,7 @@ class FirstReplies(Aged):
     """Close the round as soon as enough have replied; who is not among them is late.
 
     count    how many replies are enough (over-selection: ask 130 with `selection`, close at count = 100); None:
-    share    of those who were asked
+    share    of those who were asked. Late replies of earlier rounds that are used come on top of them
     seconds  at the latest; None: as long as it takes
     and the settings of `Aged`
     """
@@ -183,17 +196,13 @@ class FirstReplies(Aged):
     def limit(self, state: State) -> float:
         return math.inf if self.seconds is None else self.seconds
 
-    def closes(self, arrival_C: Tensor, limit: float) -> float:
-        """The arrival of the last reply that is wanted.
+    def enough(self, asked: int) -> int:
+        """`count`, or the `share` of those asked; all of them where they are fewer.
 
-        >>> FirstReplies(share=0.5).closes(torch.tensor([3.0, 9.0, torch.inf, 5.0]), torch.inf)
-        5.0
+        >>> FirstReplies(share=0.5).enough(5), FirstReplies(count=3).enough(5), FirstReplies(count=3).enough(2)
+        (3, 3, 2)
         """
-        enough = min(len(arrival_C), self.count or math.ceil(self.share * len(arrival_C)))
-        found_C = arrival_C[arrival_C <= limit].sort().values
-        if enough and len(found_C) >= enough and math.isfinite(float(found_C[enough - 1])):
-            return float(found_C[enough - 1])
-        return last_or_limit(arrival_C, limit)
+        return min(asked, self.count or math.ceil(self.share * asked))
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,10 @@ class Percentile(Aged):
     window   how many of the last ones seen; before any are, the first round waits for all
     partial  as for `Deadline`; those cut short say how far they came, so what is seen is not only the fast
     and the settings of `Aged`
+
+    A late reply that is discarded counts as slower than all that arrived: how slow is not known. Where the percentile
+    is among those, the next round waits for all, as the first one does. A late reply that is used is seen when it
+    arrives.
     """
 
     percent: float = 80.0
@@ -228,8 +241,12 @@ class Percentile(Aged):
         >>> Percentile(percent=50).limit(last)
         2.0
         """
-        seen = state["seen"]
-        return self.slack * float(torch.quantile(seen, self.percent / 100)) if len(seen) else math.inf
+        seen, part = state["seen"], self.percent / 100
+        if not len(seen):
+            return math.inf
+        below = float(torch.quantile(seen, part, interpolation="lower"))
+        between = float(torch.quantile(seen, part)) if math.isfinite(below) else math.inf
+        return self.slack * (between if math.isfinite(between) else below)
 
     def observe(self, state: State, full_C: Tensor) -> State:
         return {"seen": torch.cat([state["seen"], full_C.double()])[-self.window :]}
@@ -239,9 +256,12 @@ class Percentile(Aged):
 class Buffered(Aged):
     """Asynchronous (FedBuff, Nguyen et al. 2022): the server steps after every K replies, whatever round they began in.
 
-    size         K: replies that make a step, which counts as a round
+    size         K: replies that make a step, which counts as a round; others that arrive at the same moment wait for
+                 the next one
     concurrency  clients at work at any time; None: as many as `selection` draws. Who replies makes room for another,
-                 who begins with the model of that moment
+                 who begins with the model of that moment. Where `selection` draws too few to keep so many at work, it
+                 draws again among the clients that are free; a client that is asked and absent leaves its place empty
+                 until the next step
     power        a reply that is τ steps old counts 1 / (1 + τ)^power of its weight, as in the paper
     """
 

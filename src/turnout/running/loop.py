@@ -34,7 +34,7 @@ from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_
 from turnout.records.now import end_now, keep_now
 from turnout.records.observed import export_events, export_turnout
 from turnout.records.records import Records
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_log import CUT, Evaluation, RoundRecord
 from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.used import delete_run, refuse_to_delete
@@ -101,7 +101,8 @@ def _rounds(
         records.add_round(step.record, step.evaluation)
         _refuse_nan(step)
         if last or checkpoints.due():
-            checkpoints.write(state, t)
+            # A round that was cut has left no trace but its record; with more simulated hours it is played again.
+            checkpoints.write(state, t - 1 if step.record.skipped == CUT else t)
         yield replace(step, stopped=stopped)
 
 

@@ -22,7 +22,7 @@ class Progress:
     since_best: int = 0  # evaluations without a new best
     seconds: float = 0.0
     bytes: int = 0
-    simulated: float = 0.0  # seconds
+    simulated: float = 0.0  # seconds since the run began
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
         """The progress after one more round."""
@@ -30,7 +30,7 @@ class Progress:
             self,
             seconds=self.seconds + record.seconds,
             bytes=self.bytes + record.bytes_up + record.bytes_down,
-            simulated=self.simulated + float(record.extra.get("simulated_seconds", 0.0)),
+            simulated=float(record.extra.get("simulated_time", self.simulated)),
         )
         value = evaluation.values.get(metric_of(experiment)) if evaluation else None
         return spent if value is None else spent._measured(value, higher_is_better(experiment))
@@ -48,7 +48,7 @@ class Progress:
         progress = cls(
             seconds=float(columns["seconds"].sum()),
             bytes=int(columns["bytes_up"].sum() + columns["bytes_down"].sum()),
-            simulated=float(np.nansum(columns.get("simulated_seconds", np.zeros(1)))),
+            simulated=float(np.nanmax(columns.get("simulated_time", np.zeros(1)), initial=0.0)),
         )
         metric = metric_of(experiment)
         if metric in records.metrics():
@@ -84,6 +84,6 @@ def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
         return f"the time budget of {stop.seconds:g} s is spent"
     if stop.bytes is not None and progress.bytes >= stop.bytes:
         return f"the byte budget of {stop.bytes:,} is spent"
-    if stop.simulated_hours is not None and progress.simulated >= stop.simulated_hours * 3600:
+    if progress.simulated >= stop.simulated_seconds:
         return f"the budget of {stop.simulated_hours:g} simulated hours is spent"
     return None

@@ -34,7 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from turnout.clients.state import initial_moments, initial_shared
 from turnout.exchange import Download
 from turnout.experiment import Algorithm
-from turnout.parts.closing import IDLE
+from turnout.parts.closing import IDLE, close
 from turnout.parts.compression.base import Sending
 from turnout.parts.local import full_steps, turnout_of
 from turnout.rng import uniform
@@ -126,43 +126,47 @@ class Timing:
         train_C = pace.train_C(steps_C)
         total_C = pace.download_C + train_C + pace.upload_C
         never_C = never_C | (total_C > on_C)
-        begin_C, closes = self._order(client_C, torch.where(never_C | (steps_C == 0), torch.inf, total_C), download)
+        arrival_C = torch.where(never_C | (steps_C == 0), torch.inf, total_C)
+        begin_C, closes, in_time_C = self._order(client_C, arrival_C, download)
         steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
         there_C = steps_C > 0
         times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
-        late_C = there_C & (never_C | (times.arrival_C > closes + 1e-9))
-        in_time_C = there_C & ~late_C
+        late_C = there_C & ~in_time_C
         last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
         times = _lost(replace(times, late_C=late_C, ends_with_last=last, planned_up=self.planned_bytes(t)), never_C)
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
-    def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float]:
-        """When each begins (NaN: it is not asked after all), and when the round is closed."""
+    def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float, Tensor]:
+        """When each begins (NaN: it is not asked after all), when the round is closed, and who has replied by then."""
         moment, closing = download.moment, self.algorithm.closing
         if closing.buffer is None:
-            return torch.zeros_like(total_C), closing.closes(total_C, moment.limit)
-        order_C = uniform(self.seed, "order", download.t, ids=client_C).argsort()
-        waiting = [(int(c), float(total_C[c])) for c in order_C.tolist() if math.isfinite(float(total_C[c]))]
-        flying = [max(0.0, arrival - moment.now) for arrival in moment.arrival_F.tolist()]
-        begin, closes = buffered(flying, waiting, moment.seats, closing.buffer)
-        begin_C = torch.full_like(total_C, torch.nan)
-        begin_C[list(begin)] = torch.tensor(list(begin.values()), dtype=begin_C.dtype)
-        return begin_C, closes
+            closes, in_time_C = close(total_C, moment.limit, closing.enough(len(total_C)))
+            return torch.zeros_like(total_C), closes, in_time_C
+        place_C = uniform(self.seed, "order", download.t, ids=client_C)
+        if moment.drawn is not None:
+            place_C = torch.where(torch.isin(client_C, moment.drawn), place_C, place_C + 1)
+        order_C = place_C.argsort()
+        asked = zip(client_C[order_C].tolist(), total_C[order_C].tolist(), strict=True)
+        waiting = [(client, seconds) for client, seconds in asked if math.isfinite(seconds)]
+        flying = list(zip(moment.client_F.tolist(), (moment.arrival_F - moment.now).tolist(), strict=True))
+        begin, arrived, closes = buffered(flying, waiting, moment.seats, closing.buffer)
+        begin_C = torch.tensor([begin.get(client, math.nan) for client in client_C.tolist()], dtype=total_C.dtype)
+        return begin_C, closes, torch.isin(client_C, torch.tensor(arrived, dtype=torch.int64))
 
 
 def buffered(
-    flying: list[float], waiting: list[tuple[int, float]], seats: int, size: int
-) -> tuple[dict[int, float], float]:
-    """Until `size` replies are there: who begins when, and when the last of them arrives.
+    flying: list[tuple[int, float]], waiting: list[tuple[int, float]], seats: int, size: int
+) -> tuple[dict[int, float], list[int], float]:
+    """Until `size` replies are there: when each client begins, whose replies they are, and when the last arrives.
 
-    flying   when replies still under way arrive
-    waiting  (who, seconds that its round takes) in the order in which they are asked, once there is a seat
+    flying   (client, when its reply arrives) of replies still under way; a negative time has passed
+    waiting  (client, seconds that its round takes) in the order in which they are asked, once there is a seat
 
-    >>> buffered([4.0], [(7, 3.0), (8, 2.0), (9, 1.0)], seats=1, size=2)
-    ({7: 0.0, 8: 3.0}, 4.0)
+    >>> buffered([(2, 4.0)], [(7, 3.0), (8, 2.0), (9, 1.0)], seats=1, size=2)
+    ({7: 0.0, 8: 3.0}, [7, 2], 4.0)
     """
     begin: dict[int, float] = {}
-    arrivals = list(flying)
+    arrivals = [(seconds, client) for client, seconds in flying]
     heapq.heapify(arrivals)
     queue = iter(waiting)
 
@@ -170,18 +174,19 @@ def buffered(
         who = next(queue, None)
         if who is not None:
             begin[who[0]] = at
-            heapq.heappush(arrivals, at + who[1])
+            heapq.heappush(arrivals, (at + who[1], who[0]))
 
     for _ in range(max(0, seats)):
         ask(0.0)
-    closes = IDLE if not arrivals else 0.0
-    for arrived in range(size):
-        if not arrivals:
-            break
-        closes = heapq.heappop(arrivals)
-        if arrived < size - 1:
+    arrived: list[int] = []
+    closes = IDLE
+    while arrivals and len(arrived) < size:
+        at, client = heapq.heappop(arrivals)
+        arrived.append(client)
+        closes = max(0.0, at)
+        if len(arrived) < size:
             ask(closes)
-    return begin, closes
+    return begin, arrived, closes
 
 
 def _times(

@@ -1,4 +1,5 @@
-"""What arrives before a round is closed: who of the cohort is late, which old replies come in, what time it is then.
+"""What arrives before a round is closed: who of the cohort is late, which old replies come in, what time it is then;
+and what a simulation has to know of the server to tell.
 
 Shape letters: C clients of the cohort, R replies, L replies under way, P shared parameters.
 """
@@ -6,21 +7,33 @@ Shape letters: C clients of the cohort, R replies, L replies under way, P shared
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.exchange import Runtime
+from turnout.exchange import Download, Moment, Runtime
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
+from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort
+from turnout.server.downloads import owed_bytes
+from turnout.server.finite import without_bad_numbers
 from turnout.server.state import Server
-from turnout.server.under_way import DECODED, UnderWay
+from turnout.server.under_way import DECODED, ServerClock, UnderWay
 from turnout.types import Message, Replies, Times, Turnout
 
 AGE = "age"  # of a report: rounds since the reply was begun
+
+
+def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
+    """What a simulation of time needs to know of the server."""
+    clock, under_way = server.clock, server.clock.under_way
+    owed = partial(owed_bytes, server, algorithm, download, sending)
+    limit = algorithm.closing.limit(clock.closing)
+    return Moment(clock.now, limit, under_way.client_L, under_way.arrival_L, cohort.seats, cohort.drawn, owed)
 
 
 @dataclass(frozen=True)
@@ -45,24 +58,45 @@ def landed(
         return Landed(server, cohort, turnout, replies, nobody)
     turnout = with_sent_bytes(turnout, replies)
     times, clock, closing = _times(turnout), server.clock, algorithm.closing
-    full_C = times.full_C[torch.isfinite(times.full_C)]
-    began, now = replace(clock, closing=closing.observe(clock.closing, full_C)), clock.now
+    now = clock.now
     if not closing.uses_late:
-        seconds = ended(times, turnout)
-        server = replace(server, clock=replace(began, now=now + seconds))
+        seconds, observed = ended(times, turnout), closing.observe(clock.closing, _seen(times))
+        server = replace(server, clock=replace(clock, now=now + seconds, closing=observed))
         return Landed(server, cohort, without_late(turnout, seconds), replies, nobody, seconds)
 
     fresh, kept = _apart(turnout, replies, server, algorithm, sending, now)
     old = clock.under_way.to(server.shared_P)
-    due_L = old.arrival_L <= now + times.closes + 1e-9
+    due_L = _due(old, now, turnout, closing)
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
     seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)
-    server = replace(server, clock=replace(began, now=now + seconds, under_way=waiting))
+    here = (~torch.isin(turnout.client_C, kept.client_L)).nonzero().squeeze(1)
+    full_L = times.full_C[:0] if arrived.turnout is None else _times(arrived.turnout).full_C
+    observed = closing.observe(clock.closing, torch.cat([_seen(times.take(here)), full_L]))
+    server = replace(server, clock=ServerClock(now + seconds, observed, waiting))
     turnout = without_late(turnout, seconds, kept.client_L)
     turnout = _with_old(turnout, arrived, now, only_arrived=closing.buffer is not None)
     asked_C = torch.isin(turnout.client_C, torch.cat([cohort.asked, arrived.client_L]))
     cohort = Cohort.made_of(turnout.client_C, asked_C, server, algorithm, runtime)
     return Landed(server, cohort, turnout, _together(fresh, arrived, sending.t), kept.client_L, seconds)
+
+
+def _seen(times: Times) -> Tensor:
+    """Seconds of complete work of the clients that were at work; inf for a late one, whose reply the server never has:
+    it knows only that the round was over before."""
+    full_C = torch.where(times.late_C, torch.inf, times.full_C)
+    return full_C[~torch.isnan(times.full_C)]
+
+
+def _due(old: UnderWay, now: float, turnout: Turnout, closing: Closing) -> Tensor:
+    """Which replies in flight arrive in this round: those that are there when it is closed; of an asynchronous step as
+    many as it still needs, in order of arrival, equal ones by client."""
+    times, arrival_L = _times(turnout), old.arrival_L - now
+    if closing.buffer is None:
+        return arrival_L <= times.closes + ROUNDING
+    wanted = closing.buffer - int((turnout.present_C & ~times.late_C).sum())
+    by_client_L = old.client_L.argsort()
+    order_L = by_client_L[arrival_L[by_client_L].argsort(stable=True)]
+    return torch.zeros_like(arrival_L, dtype=torch.bool).index_fill(0, order_L[:wanted], True)
 
 
 def _times(turnout: Turnout) -> Times:
@@ -127,12 +161,12 @@ def _apart(
     message = Message({DECODED: update_RP}, replies.message.bytes_C)
     replies = replace(replies, message=message, report=report)
     position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-    late_R = times.late_C[position_R] & replies.report["finite"]
-    in_time = replies.take((~times.late_C[position_R]).nonzero().squeeze(1))
-    rows = late_R.nonzero().squeeze(1)
-    if not len(rows):
+    late_R = times.late_C[position_R]
+    in_time = replies.take((~late_R).nonzero().squeeze(1))
+    late = without_bad_numbers(replies.take(late_R.nonzero().squeeze(1)), algorithm.nonfinite, sending.t)
+    if not len(late.client_C):
         return in_time if len(in_time.client_C) else None, UnderWay()
-    late, where = replies.take(rows), position_R[rows]
+    where = torch.searchsorted(turnout.client_C, late.client_C)
     copied = Message({DECODED: late.message.tensors[DECODED].clone()}, late.message.bytes_C)
     kept = UnderWay(
         replace(late, message=copied, hints={}, sums={}),

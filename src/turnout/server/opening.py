@@ -116,7 +116,9 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
     farewell = _farewell(scene, change.out, silent)
     staying = _farewell(scene, change.gone if remembered else (), silent)
     left = server.left.plus(staying).among(change.roster.gone_L)
-    after = replace(server, left=left, members=change.members)
+    gone_I = torch.tensor([*change.out, *change.gone], dtype=torch.int64)  # include, too: who has left sends nothing
+    clock = replace(server.clock, under_way=server.clock.under_way.without(gone_I))
+    after = replace(server, left=left, members=change.members, clock=clock)
     if change.out:
         out_I = torch.tensor(change.out)
         scene.runtime.forget(out_I)
@@ -126,7 +128,6 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
             substitution=algorithm.substitution.forget(server.substitution, out_I),
             compression=algorithm.compression.forget(server.compression, out_I),
             told=server.told.without(out_I),
-            clock=replace(server.clock, under_way=server.clock.under_way.without(out_I)),
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster
     after = replace(after, roster=roster, origin=scene.t if change.shifted else server.origin)

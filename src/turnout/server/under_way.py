@@ -1,8 +1,8 @@
 """Replies that are under way when their round is closed, and what arrives in a round: fresh replies and old ones.
 
-A closing that uses late replies (`Deadline(late="use")`, `Buffered`) lets clients go on when a round is closed. Their
-updates are decoded when they are made (an encoding may depend on its round) and wait here, with the time at which they
-arrive. In the round in which one arrives it is a reply like any other, with an age; its client is a part of that
+A closing that uses late replies (`FirstReplies(late="use")`, `Buffered`) lets clients work when a round is closed.
+Their updates are decoded when they are made (an encoding may depend on its round) and wait here, with the time at which
+they arrive. In the round in which one arrives it is a reply like any other, with an age; its client is a part of that
 round's cohort, and what it cost is in that round's record. A client whose reply is under way is not asked meanwhile.
 
 Shape letters: L replies under way, C clients of the cohort, R replies.

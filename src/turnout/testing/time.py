@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from turnout.parts.closing import Closing
+from turnout.parts.closing import Closing, close
 from turnout.testing.examples import checkpointed, copied, example_enrolment, expect, unchanged
 from turnout.world.devices.base import Devices
 from turnout.world.enrolment import tied
@@ -42,10 +42,12 @@ def check_closing(closing: Closing) -> None:
     state = checkpointed(closing.begin(), "begin")
     for arrivals in ([3.0, 9.0, 5.0], [torch.inf, 4.0], [torch.inf], []):
         limit, arrival_C = closing.limit(state), torch.tensor(arrivals, dtype=torch.float64)
-        closes = closing.closes(arrival_C, limit)
-        expect(
-            0 <= closes < float("inf") and closes <= limit, f"closes: {closes} s for arrivals {arrivals}, by {limit}"
-        )
+        enough = closing.enough(len(arrivals))
+        most = len(arrivals)
+        expect(min(1, most) <= enough <= most, f"enough: {enough} replies of {most} clients that are asked")
+        closes, in_time_C = close(arrival_C, limit, enough)
+        expect(0 <= closes < float("inf") and closes <= limit, f"limit: {closes} s for arrivals {arrivals}, by {limit}")
+        expect(int(in_time_C.sum()) <= enough, f"enough: {int(in_time_C.sum())} replies in time, {enough} are enough")
         before = copied(state)
         after = checkpointed(closing.observe(state, arrival_C[torch.isfinite(arrival_C)]), "observe")
         expect(unchanged(state, before), "observe: must not write into what it was given")

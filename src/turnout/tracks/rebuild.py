@@ -1,7 +1,7 @@
 """A run's trained model without its data: from the experiment's model and algorithm, and what the folder keeps.
 
 The track is prepared as for training, but for a federation of zeros, so that one place knows how a client's own model
-is put together. What needs the data or other files (participation, events, selection, task) is left out.
+is put together. What needs the data or other files (participation, events, devices, selection, task) is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from turnout.config.read import from_table
 from turnout.data.description import Description
-from turnout.experiment import Experiment, World
+from turnout.experiment import Experiment, Stop, World
+from turnout.parts.closing import WaitForAll
 from turnout.parts.selection import Everyone
 from turnout.task import PerSample
 from turnout.tracks.prepare import prepare
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track
+from turnout.world.devices.spreads import Alike
 
 NEEDED = ("model", "algorithm", "evaluate", "runtime", "seed", "start")  # of an experiment, for its model
 
@@ -34,7 +36,9 @@ def rebuild(experiment: Experiment, data: Description) -> Track:
     """A track that can hand out models, on this machine's CPU; it cannot train."""
     task = {} if isinstance(experiment.algorithm, Scores) else {"task": Unasked()}
     runtime = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
-    bare = experiment.but(world=World(data), runtime=runtime, **{"algorithm.selection": Everyone()}, **task)
+    closes = type(getattr(experiment.algorithm, "closing", WaitForAll())) is not WaitForAll
+    world = World(data, devices=Alike() if closes else None)  # the state of a closing is a part of the checkpoint
+    bare = experiment.but(world=world, runtime=runtime, stop=Stop(), **{"algorithm.selection": Everyone()}, **task)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how fast it would train
         return prepare(bare)

@@ -58,7 +58,8 @@ class Weights(OnRuntime):
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.runtime, self.hindsight())
+        seed, until = self.experiment.seed, self.experiment.stop.simulated_seconds
+        after, record = run_round(state, t, seed, self.algorithm, self.runtime, self.hindsight(), until)
         shift, noted = self.shift(state.objective, after.objective), self.runtime.noted()
         return after, replace(record, extra={**record.extra, **shift, **noted})
 
@@ -146,7 +147,8 @@ class Weights(OnRuntime):
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared
         first = (self.server.members, 0, self.experiment.seed, self.server.selection)
-        cohort = len(algorithm.selection.choose(*first))
+        at_once = (getattr(algorithm.closing, "concurrency", None) or 0) + (algorithm.closing.buffer or 1) - 1
+        cohort = min(self.clients, max(at_once, len(algorithm.selection.choose(*first))))
         ever = min(self.clients, cohort * self.experiment.rounds)
         return self.runtime.memory(cohort, ever) | {
             "records": record_bytes(cohort),

@@ -22,9 +22,12 @@ SETTLED = 1e-7  # a smaller relative gain ends Weiszfeld's steps
 
 
 def geometric_median(update_rP: Tensor, weight_r: Tensor, steps: int = 16, smoothing: float = 1e-6) -> Tensor:
-    """Weiszfeld's steps: z ← Σ β_c D_c / Σ β_c with β_c = α_c / max(ν, ‖z − D_c‖).
+    """Weiszfeld's steps: z ← T(z) = Σ β_c D_c / Σ β_c with β_c = α_c / ‖z − D_c‖.
 
-    They begin at the coordinate median: from the mean, one far update would cost dozens of them.
+    They begin at the coordinate median: from the mean, one far update would cost dozens of them. That may be one of the
+    updates, which divides by 0. The sums are then over the others, which pull with r = ‖T(z) − z‖ Σ β_c, and the step
+    is shortened to z + (1 − η / r) (T(z) − z), η = Σ α_c of the updates at z (nearer than ν); where r <= η, z is the
+    median (Vardi and Zhang, PNAS 2000).
 
     >>> four = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 1.0], [1.0, -1e6]])
     >>> [round(abs(value), 4) for value in geometric_median(four, torch.ones(4)).tolist()]
@@ -32,12 +35,17 @@ def geometric_median(update_rP: Tensor, weight_r: Tensor, steps: int = 16, smoot
     """
     z_P, before = coordinate_median(update_rP, weight_r), math.inf
     for _ in range(steps):
-        distance_r = lengths(update_rP, z_P).clamp(min=smoothing)
-        cost = float((weight_r * distance_r).sum())
-        if before - cost <= SETTLED * cost:
+        distance_r = lengths(update_rP, z_P)
+        cost, here_r = float((weight_r * distance_r).sum()), distance_r < smoothing
+        if before - cost <= SETTLED * cost or bool(here_r.all()):
             break
-        before, pull_r = cost, weight_r / distance_r
-        z_P = (pull_r / pull_r.sum()).to(update_rP) @ update_rP
+        before, pull_r = cost, torch.where(here_r, 0.0, weight_r / distance_r)
+        there_P = (pull_r / pull_r.sum()).to(update_rP) @ update_rP
+        if bool(here_r.any()):
+            pull = float(lengths(there_P[None], z_P) * pull_r.sum())
+            part = 1 - float(weight_r[here_r].sum()) / max(pull, 1e-300)
+            there_P = z_P + max(0.0, part) * (there_P - z_P)
+        z_P = there_P
     return z_P
 
 
@@ -45,8 +53,8 @@ def geometric_median(update_rP: Tensor, weight_r: Tensor, steps: int = 16, smoot
 class GeometricMedian:
     """argmin_z Σ α_c ‖z − D_c‖, α_c the weights: RFA (Pillutla, Kakade, Harchaoui, IEEE TSP 2022, Algorithm 2).
 
-    steps      of the smoothed Weiszfeld algorithm, at most; the paper finds three enough, from the mean
-    smoothing  ν, the least distance that is divided by
+    steps      of Weiszfeld's algorithm, at most; the paper finds three enough, from the mean
+    smoothing  ν: an update nearer than this is at z, and is not divided by its distance
 
     Breakdown point 1/2: with a share a < 1/2 of the weight hostile it is no further than 2 (1 − a) / (1 − 2a) times the
     largest honest length from the origin.

@@ -1,0 +1,335 @@
+"""Who is in time, who is late, and what is in flight: ties, seats, caps, late replies, clients that leave meanwhile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import turnout as to
+from turnout.parts.closing import close
+from turnout.parts.robust.coordinates import coordinate_median
+from turnout.runtimes.timing import buffered
+from worlds import local_updates, play, ready, walk, world
+
+# The devices of test_clock.py: 72 bytes down in 2 s, 32 samples in 2 s, 72 bytes up in 4 s, latency 0.5 s: 9 s in all.
+MBIT = 8e-6
+LOCAL = to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4)
+EQUAL = to.devices.Alike(samples_per_second=16.0, down_mbps=36 * MBIT, up_mbps=18 * MBIT, latency=0.5)
+
+
+def equal_clients(count: int, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
+    """Clients with the same samples and the same devices: every reply takes 9 s."""
+    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    return world([8] * count, *fractions, **parts).but(**{"world.devices": EQUAL})
+
+
+def trained(prepared, client: int, t: int, start_P: Tensor) -> Tensor:
+    return walk(prepared, client, t, start_P)[0] - start_P
+
+
+def replied(record) -> list[int]:
+    return record.clients["client"][record.clients["work"] > 0].tolist()
+
+
+def column(record, name: str) -> list[float]:
+    return [round(value, 9) for value in record.clients[name].tolist()]
+
+
+# -- ties
+
+
+def test_exactly_count_of_equal_replies_close_a_round():
+    prepared = ready(equal_clients(12, to.FirstReplies(count=3)))
+    begin = prepared.begin().shared_P
+    state, (record,) = play(prepared)
+    assert record.counted == 3
+    assert replied(record) == [0, 1, 2]
+    assert column(record, "late") == [0] * 3 + [1] * 9
+    assert record.extra["simulated_seconds"] == 9.0
+    expected = begin + sum(trained(prepared, client, 0, begin) for client in range(3)) / 3
+    torch.testing.assert_close(state.shared_P, expected)
+
+
+def test_who_loses_a_tie_is_late_and_arrives_in_the_next_round():
+    _, (first, second) = play(ready(equal_clients(4, to.FirstReplies(count=3, late="use"))), 2)
+    assert replied(first) == [0, 1, 2]
+    # Round 1 asks clients 0, 1 and 2 again, and closes with the third of them; client 3's reply is there at once.
+    assert replied(second) == [0, 1, 2, 3]
+    assert column(second, "age") == [0, 0, 0, 1]
+    assert second.extra["simulated_time"] == 18.0
+
+
+def test_a_buffer_of_one_steps_once_for_every_equal_reply():
+    prepared = ready(equal_clients(12, to.Buffered(size=1, concurrency=12)))
+    at = [prepared.begin().shared_P]
+    state, records = play(prepared, 13)
+    assert [replied(record) for record in records] == [[k] for k in range(12)] + [[0]]
+    assert [record.counted for record in records] == [1] * 13
+    assert [column(record, "age") for record in records] == [[k] for k in range(12)] + [[11]]
+    assert [record.extra["simulated_time"] for record in records] == [9.0] * 12 + [18.0]
+    for k in range(12):  # all began with the first model
+        at.append(at[k] + trained(prepared, k, 0, at[0]) / math.sqrt(1 + k))
+    at.append(at[12] + trained(prepared, 0, 1, at[1]) / math.sqrt(12))  # began again in step 1
+    torch.testing.assert_close(state.shared_P, at[13])
+
+
+def test_equal_arrivals_are_taken_by_client_whether_they_began_before_or_now():
+    # Client 4 is in flight until 3 s; 2 and 7 need 3 s, too. Of the three, 2 and 4 make the step.
+    begin, arrived, closes = buffered([(4, 3.0)], [(7, 3.0), (2, 3.0)], seats=2, size=2)
+    assert begin == {7: 0.0, 2: 0.0}
+    assert arrived == [2, 4]
+    assert closes == 3.0
+
+
+def test_a_reply_at_the_deadline_is_in_time():
+    closes, in_time_C = close(torch.tensor([9.0, 9.0, 10.0]), limit=9.0, enough=3)
+    assert (closes, in_time_C.tolist()) == (9.0, [True, True, False])
+    _, (record,) = play(ready(equal_clients(2, to.Deadline(seconds=9.0, partial=False))))
+    assert record.counted == 2
+
+
+# -- seats of an asynchronous server
+
+
+def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
+    """Count(4) draws half of the 8 clients that are to be at work: the selection draws again among those free."""
+    experiment = equal_clients(20, to.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
+    prepared = ready(experiment)
+    state = prepared.begin()
+    ages = []
+    for t in range(6):
+        state, record = prepared.round(state, t)
+        assert record.counted == 4
+        assert len(state.clock.under_way.client_L.unique()) == 7  # the eighth has just replied
+        ages.append(column(record, "age"))
+    assert ages[:2] == [[0] * 4, [1] * 4]
+
+
+def device_file(path, speeds: list[float]) -> to.devices.DeviceFile:
+    """Samples a second of each client: a round takes 7 s and 32 samples."""
+    rows = "".join(f"{c},{speed},{36 * MBIT},{18 * MBIT},0.5\n" for c, speed in enumerate(speeds))
+    path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n" + rows)
+    return to.devices.DeviceFile(str(path))
+
+
+def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
+    """Of the three that are drawn one needs 9 s and two need 71 s: others begin at 9 s and at 18 s."""
+    selection = to.selection.Count(3)
+    experiment = equal_clients(12, to.Buffered(size=3), selection=selection)
+    drawn = selection.choose(ready(experiment).begin().members, 0, 0).tolist()
+    speeds = [0.5 if client in drawn[1:] else 16.0 for client in range(12)]
+    prepared = ready(experiment.but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)}))
+    state, (record,) = play(prepared)
+    assert record.extra["simulated_seconds"] == 27.0
+    assert sorted(column(record, "begin_time")) == [0.0, 9.0, 18.0]
+    assert drawn[0] in replied(record)
+    assert sorted(state.clock.under_way.client_L.tolist()) == drawn[1:]
+
+
+def test_a_client_at_work_is_not_asked_again():
+    """Of four equal clients two make a step; the two in flight are not asked, though the selection draws them."""
+    prepared = ready(equal_clients(4, to.Buffered(size=2)))
+    state, _ = play(prepared)
+    assert state.clock.under_way.client_L.tolist() == [2, 3]
+    for closing in (to.Buffered(size=2), to.FirstReplies(count=2, late="use")):
+        asked: list[list[int]] = []
+        prepared = ready(equal_clients(4, closing))
+        ask = prepared.runtime.ask
+        prepared.runtime.ask = lambda client_C, download, ask=ask, asked=asked: (
+            asked.append(client_C.tolist()) or ask(client_C, download)
+        )
+        play(prepared, 2)
+        assert asked == [[0, 1, 2, 3], [0, 1]]
+
+
+def test_seats_are_those_that_replies_in_flight_leave():
+    """Three of six at work, steps of one: in step 1 two are in flight, so one client begins, not three."""
+    state, _ = play(ready(equal_clients(6, to.Buffered(size=1, concurrency=3))), 2)
+    under_way = state.clock.under_way
+    assert len(under_way.client_L) == 2
+    assert sorted(under_way.round_L.tolist()) == [0, 1]
+
+
+# -- the cap of a coefficient
+
+COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)  # one absent, one partial client
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+@pytest.mark.parametrize("cap", [0.2, 0.5])
+def test_the_cap_is_of_share_and_scale_together(scale_at: str, cap: float):
+    """Scheme C: a_k = min(cap, p_k E/s_k), wherever E/s is applied; 0.6 of the partial client is above both caps."""
+    experiment = world(COUNTS, *FRACTIONS, max_weight=cap, scale_at=scale_at)
+    prepared = ready(experiment)
+    own_CP = local_updates(prepared)
+    state, (record,) = play(prepared)
+    coefficient = torch.tensor([min(cap, 8 / 40), min(cap, 2 * 12 / 40), 0.0, min(cap, 16 / 40)]).double()
+    torch.testing.assert_close(state.shared_P - prepared.begin().shared_P, coefficient @ own_CP)
+    scale = torch.tensor([1.0, 2.0 if scale_at == "client" else 1.0, 1.0, 1.0]).double()
+    torch.testing.assert_close(record.clients["weight"] * scale, coefficient)
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_the_cap_of_fednova_is_of_the_coefficient_of_an_update(scale_at: str):
+    """p_k τ_eff / a_k on D_k, shares over those who replied: a = 8, 6, 16 steps of 8, 12, 16 samples."""
+    prepared = ready(world(COUNTS, *FRACTIONS, weighting=to.FedNova(), max_weight=0.4, scale_at=scale_at))
+    p, a = torch.tensor([8.0, 12.0, 16.0]).double() / 36, torch.tensor([8.0, 6.0, 16.0]).double()
+    coefficient = (p * (p * a).sum() / a).clamp(max=0.4)
+    assert coefficient.tolist().count(0.4) == 1
+    state, _ = play(prepared)
+    moved_P = state.shared_P - prepared.begin().shared_P
+    torch.testing.assert_close(moved_P, coefficient @ local_updates(prepared)[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("scale_at", ["client", "server"])
+def test_the_cap_is_of_a_median_too(scale_at: str):
+    """Votes are what is left of the weights: min(cap / (E/s), p) on updates that are scaled by E/s."""
+    aggregation = to.CoordinateMedian()
+    prepared = ready(world(COUNTS, *FRACTIONS, max_weight=0.3, scale_at=scale_at, aggregation=aggregation))
+    scale = torch.tensor([1.0, 2.0, 1.0]).double()
+    weight = torch.minimum(torch.tensor([8.0, 12.0, 16.0]).double() / 40, 0.3 / scale)
+    sent_RP = local_updates(prepared)[[0, 1, 3]] * scale[:, None]
+    state, _ = play(prepared)
+    moved_P = state.shared_P - prepared.begin().shared_P
+    torch.testing.assert_close(moved_P, weight.sum() * coordinate_median(sent_RP, weight))
+
+
+def test_the_cap_is_of_a_late_reply_after_its_discount(tmp_path):
+    """Client 1 needs 23 s, rounds 15 s: in round 1 it counts min(cap, 1/2 / sqrt(2)), not min(cap, 1/2) / sqrt(2)."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    experiment = equal_clients(3, closing, 1.0, 1.0, 0.0, max_weight=0.4).but(**{"world.devices": devices})
+    _, (_, second) = play(ready(experiment), 2)
+    torch.testing.assert_close(second.clients["weight"][:2], torch.tensor([0.4, 0.5 / math.sqrt(2)]).double())
+
+
+def test_the_cap_is_of_boost_and_borrowed_shares_too():
+    """Client 3 joins in round 1: boost 3 on 16 / 40, and its part of what client 2 lends."""
+    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread(), max_weight=0.5)
+    experiment = experiment.but(**{"world.events": (to.Join(3, 1),)})
+    _, (first, second) = play(ready(experiment), 2)
+    torch.testing.assert_close(first.clients["weight"], torch.tensor([0.4, 0.5, 0.0]).double())
+    lent = 4 / 40 * torch.tensor([8.0, 12.0, 0.0, 16.0]).double() / 36
+    own = torch.tensor([8.0, 12.0, 0.0, 3 * 16.0]).double() / 40
+    torch.testing.assert_close(second.clients["weight"], (own + lent).clamp(max=0.5))
+
+
+# -- late replies
+
+
+@pytest.mark.parametrize("closing", [to.Deadline, to.Percentile])
+def test_late_replies_that_cannot_be_are_refused(closing: type):
+    """With partial work all send what they have by the deadline: no late reply would ever be used."""
+    with pytest.raises(to.Mistake, match="set partial = false"):
+        closing(late="use")
+    assert closing(late="use", partial=False).uses_late
+    assert not closing().uses_late
+
+
+def test_a_percentile_knows_of_discarded_replies_only_that_they_are_late(tmp_path):
+    """9, 23 and 41 s, then 9, 23 and late, then 9 and two late ones that were discarded."""
+    closing = to.Percentile(percent=50.0, partial=False)
+    speeds = [16.0, 2.0, 32 / 34]
+    experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
+    state, records = play(ready(experiment), 2)
+    assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0]
+    assert [record.extra["late"] for record in records] == [0, 1]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
+    # With slack 0.5 round 1 is closed at 11.5 s: what 1 and 2 would have taken is not known.
+    state, records = play(ready(experiment.but(**{"algorithm.closing.slack": 0.5})), 2)
+    assert [record.extra["simulated_seconds"] for record in records] == [41.0, 11.5]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
+
+
+def test_a_percentile_learns_late_replies_that_are_used_when_they_arrive(tmp_path):
+    """Round 0 takes 41 s, round 1 is closed at 23 s, and client 2's reply of round 1 arrives 18 s later, in round 2."""
+    closing = to.Percentile(percent=50.0, partial=False, late="use")
+    speeds = [16.0, 2.0, 32 / 34]
+    experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
+    prepared = ready(experiment)
+    state, _ = play(prepared, 2)
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
+    state, record = prepared.round(state, 2)
+    assert replied(record) == [0, 1, 2]
+    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
+
+
+def seen(*seconds: float) -> dict[str, Tensor]:
+    return {"seen": torch.tensor(seconds, dtype=torch.float64)}
+
+
+def test_a_percentile_among_late_replies_is_not_known_so_the_round_waits_for_all():
+    closing = to.Percentile(percent=75.0, partial=False)
+    late = math.inf
+    assert closing.limit(closing.begin()) == math.inf
+    assert closing.limit(seen(4.0, 1.0, 2.0)) == 3.0  # halfway from 2 to 4
+    assert closing.limit(seen(4.0, 1.0, 2.0, late, 3.0)) == 4.0  # place 3 of 0 to 4
+    assert closing.limit(seen(1.0, 2.0, late)) == 2.0  # place 1.5: the slowest that was seen
+    assert closing.limit(seen(1.0, late, late)) == math.inf
+
+
+def test_a_percentile_has_its_slack_and_its_window():
+    closing = to.Percentile(percent=50.0, window=3, slack=1.5)
+    state = closing.observe(closing.observe(closing.begin(), torch.tensor([1.0, 2.0])), torch.tensor([10.0, 4.0]))
+    assert state["seen"].tolist() == [2.0, 10.0, 4.0]  # the last three
+    assert closing.limit(state) == 1.5 * 4.0
+
+
+def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    experiment = equal_clients(3, closing)
+    hostile = replace(experiment.world, devices=devices, attack=(NotFinite(),), attackers=(1,))
+    experiment = replace(experiment, world=hostile)
+    with pytest.raises(to.Mistake, match="client 1 in round 0 is not finite"):
+        play(ready(experiment))
+    state, records = play(ready(experiment.but(**{"algorithm.nonfinite": "absent"})), 3)
+    assert [replied(record) for record in records] == [[0, 2]] * 3
+    assert len(state.clock.under_way.client_L) == 0
+    assert bool(torch.isfinite(state.shared_P).all())
+    assert records[0].extra["wasted_device_seconds"] == 15.0
+
+
+class NotFinite(to.attacks.Attack):
+    def update(self, scene):
+        return torch.full_like(scene.own_hP, torch.nan)
+
+
+# -- clients that leave while their reply is in flight
+
+
+@pytest.mark.parametrize("leave", ["exclude", "include"])
+def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flight(tmp_path, leave: str):
+    """Client 1 leaves in round 1, its reply would arrive at 23 s, in that round. Included, its share stays unused."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    parts = {"weighting": to.ByShare(), "membership": to.Membership(leave=leave)}
+    experiment = equal_clients(3, closing, 1.0, 1.0, 1.0, **parts)
+    prepared = ready(experiment.but(**{"world.devices": devices, "world.events": (to.Leave(1, 1),)}))
+    state, _ = play(prepared)
+    assert state.clock.under_way.client_L.tolist() == [1]
+    after, record = prepared.round(state, 1)
+    assert replied(record) == [0, 2]
+    assert len(after.clock.under_way.client_L) == 0
+    share = 1 / 2 if leave == "exclude" else 1 / 3
+    expected = state.shared_P + share * sum(trained(prepared, client, 1, state.shared_P) for client in (0, 2))
+    torch.testing.assert_close(after.shared_P, expected)
+
+
+def test_replies_in_flight_lose_those_of_clients_that_left_and_keep_their_rounds():
+    """Buffers of 1: one reply of round 0 and one of round 1 are in flight, each with its own round."""
+    prepared = ready(equal_clients(3, to.Buffered(size=1, concurrency=3)))
+    state, _ = play(prepared, 2)
+    under_way = state.clock.under_way
+    assert dict(zip(under_way.client_L.tolist(), under_way.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    left = under_way.without(torch.tensor([2]))
+    assert (left.client_L.tolist(), left.round_L.tolist()) == ([0], [1])
+    assert (left.arrival_L.tolist(), left.turnout.client_C.tolist()) == ([18.0], [0])
+    assert under_way.without(torch.tensor([0, 2])).replies is None
+    again = left.plus(under_way.without(torch.tensor([0])))
+    assert dict(zip(again.client_L.tolist(), again.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    assert dict(zip(again.client_L.tolist(), again.arrival_L.tolist(), strict=True)) == {2: 9.0, 0: 18.0}
