@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import torch
 
 import turnout as to
 from flower_grid import HereGrid
-from turnout.config.read import load
+from turnout.cli import main
+from turnout.config.read import load, to_toml
 from turnout.data import Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.device import DeviceFile, make_device, open_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
 from turnout.runtimes.flower.answering import Device
@@ -213,3 +216,34 @@ def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch)
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         answered = records.column("answered").tolist()
     assert (answered[0], answered[-1]) == (1, 2)
+
+
+def test_the_template_of_a_device_with_its_comments_followed_is_a_device(tmp_path, monkeypatch):
+    """Every commented setting of device.toml taken out of its comment: the file is read, and the device works."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.csv").write_text("age,town,outcome,who\n" + "30,Ulm,well,0\n40,Bonn,ill,1\n50,Ulm,ill,1\n" * 5)
+    (tmp_path / "mine.csv").write_text("age,town,outcome,who\n" + "40,Ulm,ill,0\n" * 8)  # no Bonn, nobody who is well
+    data = Table("people.csv", "outcome", "who", leave_out=("who",))
+    (tmp_path / "own.toml").write_text(to_toml(experiment(data).but(runtime=to.InProcess())))
+    assert main(["deploy", "init", "app", "own.toml"]) == 0
+    template = (tmp_path / "app" / "device.toml").read_text()
+    followed = re.sub(r"(?m)^# (?=\[|\w+ = )", "", template)
+    assert followed.count("\n# ") < template.count("\n# ")
+    subprocess.run(["sh", "certificates.sh", "device", "device"], cwd=tmp_path / "app", check=True)
+    (tmp_path / "app" / "device.toml").write_text(followed)
+    device = open_device(tmp_path / "app" / "device.toml")
+    given = load(tmp_path / "app" / "experiment.toml").but(rounds=1, **{"runtime.start_with": 1})
+    serve_experiment(GridLink(HereGrid([device])), given, tmp_path / "run")
+    assert refused(tmp_path / "run") == ""
+    assert to.open_run(tmp_path / "run").model()(torch.zeros(1, 3)).shape == (1, 2)  # age, Bonn, Ulm; ill, well
+
+
+def test_an_app_for_a_table_that_is_elsewhere_asks_for_its_columns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(
+        to_toml(experiment(Table("gone.csv", "k", clients=2)).but(runtime=to.InProcess()))
+    )
+    assert main(["deploy", "init", "app", "own.toml"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "devices must share labels and columns: add them to world.data in app/experiment.toml" in said
+    assert load(tmp_path / "app" / "experiment.toml").world.data.columns is None

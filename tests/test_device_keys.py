@@ -135,7 +135,7 @@ def test_the_description_is_signed(tmp_path):
     keys, given = registered(tmp_path / "devices", {"0": zero, "1": one}), world(start_with=1, server_data=False)
     other = device(given.but(**{"world.data": to.data.Synthetic(clients=3)}), "0", tmp_path)
     nodes = [Lies(device(given, "0", tmp_path, zero), data=other.identity.data), device(given, "1", tmp_path, one)]
-    assert first_description(GridLink(HereGrid(nodes)), keys, most_bytes=1 << 20).input_shape == (64,)
+    assert first_description(GridLink(HereGrid(nodes)), keys, most_bytes=1 << 20).input_shape == (1, 8, 8)
     joined, refused = served(given, nodes, tmp_path / "run", keys)
     assert joined == {"1"}
     assert "its signature is not that of its key" in refused
