@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import turnout as to
 from flower_grid import HereGrid
 from turnout.cli import main
 from turnout.config.read import load, to_toml
-from turnout.data import Table
+from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
 from turnout.deploy.device import DeviceFile, make_device, open_device
@@ -247,3 +248,24 @@ def test_an_app_for_a_table_that_is_elsewhere_asks_for_its_columns(tmp_path, mon
     said = " ".join(capsys.readouterr().err.split())
     assert "devices must share labels and columns: add them to world.data in app/experiment.toml" in said
     assert load(tmp_path / "app" / "experiment.toml").world.data.columns is None
+
+
+def test_folders_of_pictures_with_label_sets_of_their_own(tmp_path):
+    """One device has pictures of cats and dogs, the other of dogs and owls: the experiment lists all labels."""
+    for place, labels in {"one": ("cat", "dog"), "two": ("dog", "owl")}.items():
+        for label, grey in zip(labels, (0, 200), strict=True):
+            (tmp_path / place / label).mkdir(parents=True)
+            for i in range(6):
+                Image.new("L", (4, 4), grey + i).save(tmp_path / place / label / f"{i}.png")
+    data = ImageFolder(tmp_path / "one", size=4, colour=False, clients=1, labels=("owl", "dog", "cat"))
+    assert data.load().y.unique().tolist() == [1, 2]
+    given = experiment(data, rounds=1)
+    own = {name: replace(data, path=tmp_path / name, labels=None) for name in ("one", "two")}
+    files = [DeviceFile(client=name, folder=tmp_path / f"disk-{name}", data=found) for name, found in own.items()]
+    nodes = [make_device(given, file) for file in files]
+    serve_experiment(GridLink(HereGrid(nodes)), given, tmp_path / "run")
+    assert refused(tmp_path / "run") == ""
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [2]
+    with pytest.raises(to.Mistake, match=r"0\.png is of class 'cat', which is not among the labels \(dog\)"):
+        replace(data, labels=("dog",)).load()

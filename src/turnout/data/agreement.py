@@ -27,7 +27,7 @@ def as_agreed(own: DataSpec | None, agreed: DataSpec) -> DataSpec:
 def difference(own: Description, agreed: Description) -> str | None:
     """How a device's data differs from the data that the server expects; None where it does not."""
     if own.labels != agreed.labels:
-        fix = "list the labels of all devices in the experiment file (world.data.labels)"
+        fix = "list all devices' labels in the experiment file (world.data.labels, of a table or image folder)"
         return f"its labels are {_listed(own.labels)}, and the server's {_listed(agreed.labels)}: {fix}"
     found = _columns(own.encoding, agreed.encoding)
     if found is not None:

@@ -146,12 +146,10 @@ class Table(Partitioned):
             return Pool(row_S, y, 1, owner_S=owner_S, owners=owners)
         y, names = number_values([cell.strip() for cell in table.column(self.label)])
         if self.labels is not None:
-            known, words = (
-                set(self.labels),
-                f"{{}} is not among the labels ({some(self.labels)}): correct it, or add it",
-            )
-            table.refuse(self.label, table.column(self.label), lambda cell: cell.strip() not in known, words)
-            y, names = torch.tensor([self.labels.index(name) for name in names])[y], self.labels
+            number = {name: i for i, name in enumerate(self.labels)}
+            words = f"{{}} is not among the labels ({some(self.labels)}): correct it, or add it"
+            table.refuse(self.label, table.column(self.label), lambda cell: cell.strip() not in number, words)
+            y, names = torch.tensor([number[name] for name in names])[y], self.labels
         return Pool(row_S, y, len(names), names, owner_S=owner_S, owners=owners)
 
     def _predicts_number(self, table: Csv) -> bool:

@@ -85,6 +85,8 @@ class Introductions:
 def first_description(link: Link, keys: RegisteredKeys, most_bytes: int) -> Description:
     """What the first device whose introduction is right says of its data; waits for one."""
     post, introductions = Post(link, most_bytes), Introductions(keys)
+    if not keys.by_name():
+        print("no keys are registered: the first device says unverified what the data is like", file=sys.stderr)
     while True:
         post.send(introductions.asked_of(link.nodes() - post.busy(), ""), HELLO_SECONDS)
         for heard in post.collect():
