@@ -68,7 +68,7 @@ class Load:
         (folder / "app").mkdir(parents=True)
         (folder / "experiment.toml").write_text(to_toml(given))
         (folder / "app" / "pyproject.toml").write_text(
-            PROJECT.format(experiment=folder / "experiment.toml", out=self.out)
+            PROJECT.format(experiment=folder / "experiment.toml", out=self.out, keys="")
         )
         kind = StockPlace if stock else ServerPlace
         place = kind(folder / "app", folder / "server", port=port, in_memory=in_memory)

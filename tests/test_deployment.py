@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+import turnout as to
 from deployments import Deployment, deployed
+from test_device_data import JOBS, accuracy, experiment, refused, tables
 from turnout.cli import main
+from turnout.config.read import load, to_toml
 from turnout.deploy.demo import play
 from turnout.deploy.device import stock_command
 from turnout.deploy.processes import free_port
@@ -50,7 +53,32 @@ def test_certificates_and_keys(tmp_path):
     with Records.read(deployment.folder / "run" / "records.sqlite") as records:
         assert max(records.column("asked")) == 2
         assert [client for _, client, kind, _ in records.events() if kind == "join"] == [0, 1]
-        assert any("bound to another key" in str(words) for words in records.rounds()["refused"].tolist())
+        words = "its key is registered for 'thief', and it calls itself '0'"
+        assert any(words in str(found) for found in records.rounds()["refused"].tolist())
+    assert f"the server refuses 0: {words}" in (deployment.folder / "device-thief.3.log").read_text()
+
+
+def test_devices_with_a_table_each(tmp_path):
+    """Jobs of one device are none of the other's: they train by the experiment's columns as the replay does. A device
+    with an experiment file of its own, without them, is refused, and both logs say why."""
+    deployment = Deployment(tmp_path / "app", tls=False, rounds=6, start_with=2, server_data=False)
+    data = tables(tmp_path, JOBS)
+    given = experiment(data.fixed(), rounds=6, round_seconds=40.0, request_seconds=30.0)
+    (deployment.folder / "experiment.toml").write_text(to_toml(given))
+    (deployment.folder / "without.toml").write_text(to_toml(given.but(**{"world.data": data})))
+    with deployed(deployment):
+        for name, file in (("field", "without.toml"), ("forge", "experiment.toml"), ("field", "experiment.toml")):
+            text = deployment.device(name).read_text().replace("experiment.toml", file).replace("disk-", f"{file}-")
+            path = deployment.folder / f"{name}-{file}"
+            settings = f'kind = "table"\npath = "{tmp_path / name}"\nlabel = "buys"\ntest_share = 0.0\n'
+            path.write_text(f'{text}[data]\n{settings}local_test = "last"\n')
+            deployment.start(path)
+        deployment.until(6)
+    out, words = deployment.folder / "run", "its column 'job' has the categories"
+    assert words in refused(out)
+    assert f"the server refuses field: {words}" in (deployment.folder / "field-without.0.log").read_text()
+    again = to.run(load(out / "replay.toml"), tmp_path / "again", quiet=True)
+    assert accuracy(to.open_run(out).model(), data) == accuracy(again.model(), data) == 1.0
 
 
 def test_a_stock_node_works_too(tmp_path):

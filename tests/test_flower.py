@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from turnout.deploy.device import DeviceFile, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.records.records import Records
 from turnout.runtimes.flower.answering import LEAVING, LEFT
-from turnout.runtimes.flower.enrolled import Enrolled
 from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.keys import sign, signed_text, verified
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.settings import Flower
 
@@ -178,24 +175,6 @@ def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypat
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [3]
         assert "not now" in str(records.rounds()["failed"][0])
-
-
-def test_a_name_is_bound_to_its_key(tmp_path):
-    """A stranger with another key, and one who cannot sign for the key it shows, are refused."""
-    keys = []
-    for name in ("own", "other"):
-        path = tmp_path / f"{name}.key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", path], check=True)
-        keys.append(path)
-    enrolled = Enrolled(5)
-    text = signed_text("run", "challenge", "kitchen")
-    (own, signature), (other, another) = (sign(key, text) for key in keys)
-    assert verified(own, signature, text)
-    assert not verified(own, another, text)
-    assert not verified(own, signature, signed_text("run", "old challenge", "kitchen"))
-    assert enrolled.enter("kitchen", own, 10, node=1).number == 0
-    assert enrolled.enter("kitchen", own, 10, node=2).node == 2  # the same key on another node
-    assert enrolled.enter("kitchen", other, 10, node=3) == "kitchen is bound to another key"
 
 
 def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tmp_path):

@@ -56,9 +56,14 @@ def init(folder: App, experiment: Source = "digits") -> None:
     """
     from turnout.cli.planning import one_experiment
     from turnout.cli.screen import say
-    from turnout.deploy.app import write_app
+    from turnout.deploy.app import with_columns, write_app
 
-    for path in write_app(folder, one_experiment(experiment)):
+    given = one_experiment(experiment)
+    try:
+        given = with_columns(given)
+    except Mistake as mistake:  # the table may be on the devices only
+        say(f"{mistake}; devices must share labels and columns: add them to world.data in {folder}/experiment.toml")
+    for path in write_app(folder, given):
         say(str(path))
     say(f"turnout deploy server {folder} starts the server, turnout device run {folder}/device.toml a device")
 
@@ -89,7 +94,8 @@ def server(
 
     tls = None if certificates is None else Tls(certificates.absolute(), known_keys=not any_node)
     place = ServerPlace(folder.absolute() / "app", folder.absolute() / "server", host, port, tls, in_memory)
-    serving = Serving(place, folder / "experiment.toml", out or folder / "run", folder / "devices", say)
+    keys = None if any_node else folder / "devices"
+    serving = Serving(place, folder / "experiment.toml", out or folder / "run", keys, say)
     try:
         serving.start()
         while not serving.watch():

@@ -8,6 +8,7 @@ sizes.py          how many samples each client has
 generated.py      federations whose data is made on demand
 lru_cache.py      what both keep of what they have found or made, bounded by bytes
 description.py    what a run keeps of its data, so that its model can be used without it
+agreement.py      one encoding for the data of all devices, and how a device's own differs
 
 Data sets in files, or in the package:
 

@@ -106,6 +106,18 @@ class Encoding:
         """What each input of the model is."""
         return tuple(name for column in self.columns for name in column.inputs)
 
+    def check(self, table: Csv, row_R: Sequence[int]) -> None:
+        """Refuse a text in these rows that no category stands for: the model would not see it."""
+        for column in self.columns:
+            if isinstance(column, CategoryColumn):
+                cells = self.rules.cells(table, column.name)
+                for row in row_R:
+                    if (text := cells[row] or GAP) not in column.known:
+                        raise Mistake(
+                            f"{table.place(row, column.name)}: {text!r} is not among the categories that columns lists "
+                            f"({some(column.known)}): correct it, or add it to the column's `known`"
+                        )
+
     def encode(self, table: Csv) -> Tensor:
         """The inputs [S, I] of the rows of a table that has these columns."""
         return torch.from_numpy(np.concatenate([column.encode(table, self.rules) for column in self.columns], axis=1))

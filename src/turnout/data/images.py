@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.data.columns import some
 from turnout.data.csv_files import number_values
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
@@ -56,13 +57,15 @@ class ImageFolder(Images):
     """One folder a class: `path/cat/1.jpg`; with owner="folder" one folder a client: `path/ann/cat/1.jpg`.
 
     Below `path` there may be `train` and `test`, each of that form; `test` is then the central test set. Pictures are
-    cut to their central square and resized to `size` x `size`. Needs Pillow.
+    cut to their central square and resized to `size` x `size`. `labels` are the classes in their order; None for the
+    folders that there are (devices that hold a folder each need the same). Needs Pillow.
     """
 
     path: Path | str
     size: int = 64
     colour: bool = True
     owner: str | None = None
+    labels: tuple[str, ...] | None = None
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
@@ -89,7 +92,12 @@ class ImageFolder(Images):
         found = self._found(train)
         if not found:
             raise Mistake(f"the folders in {train} hold no pictures ({', '.join(SUFFIXES)})")
-        names = tuple(sorted({picture.label for picture in found} | self._classes(train)))
+        names = self.labels or tuple(sorted({picture.label for picture in found} | self._classes(train)))
+        if strange := [picture for picture in found if picture.label not in names]:
+            raise Mistake(
+                f"{strange[0].path} is of class {strange[0].label!r}, which is not among the labels ({some(names)}): "
+                "add it there, or remove its folder"
+            )
         x, y = self._pictures(found, names)
         owner_S, owners = number_values([picture.owner for picture in found]) if self.owner else (None, ())
         tested = self._found(root / "test") if (root / "test").is_dir() and train != root else []

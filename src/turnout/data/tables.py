@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.columns import MISSING, ColumnRules, Encoding, fit_column, gaps_of
+from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, some
 from turnout.data.csv_files import Columns, Csv, as_number, find_tables, number_values
+from turnout.data.description import Description
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool, federate
 from turnout.data.pooled import Pooled, pool_tests
@@ -34,6 +35,12 @@ class Table(Partitioned):
     missing         what counts as a gap, in small letters or large
     max_categories  a column with more different texts than that is refused, as it is more likely a name; so is one
                     whose texts all differ, unless it is listed in `categories`
+    labels          the classes of the target in their order; None for those that occur
+    columns         what each input column becomes, in their order; None to learn it from the training rows
+    target          the mean and deviation that a number to predict is standardised by; None for the training rows' own
+
+    Devices that hold a table each need `labels`, `columns` and `target` in the experiment, or each would learn others
+    from its own rows: `table.fixed()` gives them as learnt from this table, and `turnout deploy init` writes them.
 
     Texts become one-hot categories. A gap among numbers is filled with the column's mean, and a column of 0 and 1
     beside it says where the gaps were; a gap among texts is a category of its own. Dates are refused. Means,
@@ -51,15 +58,29 @@ class Table(Partitioned):
     leave_out: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING
     max_categories: int = 100
+    labels: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] | None = None
+    target: Standardised | None = None
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.label in (self.features or ()):
+        named = None if self.columns is None else tuple(column.name for column in self.columns)
+        if self.label in (*(self.features or ()), *(named or ())):
             raise Mistake(
                 f"Table: {self.label!r} is the label and also among the features, so that a model would be shown the "
-                "answer: leave it out of features"
+                "answer: leave it out of features and columns"
+            )
+        if named == () or (named and self.features is not None and named != self.features):
+            raise Mistake(f"Table: columns describes {named}, and features is {self.features}: list the same columns")
+        if self.labels is not None and (not self.labels or len(set(self.labels)) < len(self.labels)):
+            raise Mistake(f"Table(labels={self.labels}): list every class of the target once")
+        if self.labels is not None and (self.target is not None or self.regression):
+            raise Mistake("Table: labels are of classes, and target and regression of a number: leave one of them out")
+        if self.target is not None and (not self.standardise or self.regression is False):
+            raise Mistake(
+                "Table: target standardises a number to predict: leave it out, or set regression and standardise"
             )
         if both := [name for name in self.features or () if name in self.leave_out]:
             raise Mistake(f"Table: {both[0]!r} is a feature and also left out: say one of the two")
@@ -79,6 +100,27 @@ class Table(Partitioned):
         x, y = learnt.samples(table, pool.y)
         note = f"{table.path.name}: {learnt.encoding.text()}; {self._said(pool, learnt.unit)}"
         return pool_tests(replace(dealt, x=x, y=y, standardised=learnt.unit, encoding=learnt.encoding, note=note))
+
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Table:
+        """The same table with labels, columns and target as learnt from its training rows, for devices to share."""
+        found = self.load(seed, data_dir)
+        assert found.encoding is not None
+        kind = {"labels": found.labels} if found.labels else {"regression": True, "target": found.standardised}
+        return replace(self, columns=found.encoding.columns, **kind)
+
+    def declared(self) -> Description | None:
+        """What samples are like, where the settings say it without the file; None where they do not."""
+        number = self.target is not None or (self.regression and not self.standardise)
+        if self.columns is None or (self.labels is None and not number):
+            return None
+        encoding, labels = Encoding(self.columns, self._rules()), self.labels or ()
+        kinds = (
+            {"target_shape": (), "target_type": "int64"} if labels else {"target_shape": (1,), "target_type": "float32"}
+        )
+        return Description(
+            clients=self.clients or 1, input_shape=(len(encoding.inputs),), input_type="float32", **kinds,
+            classes=len(labels) or 1, labels=labels, standardised=self.target, encoding=encoding,
+        )  # fmt: skip
 
     def encode(self, path: Path | str, seed: int = 0, data_dir: Path | None = None) -> Tensor:
         """The inputs of another file's rows, made as this table's training rows were; it needs no label."""
@@ -103,9 +145,16 @@ class Table(Partitioned):
             y = torch.tensor(table.numbers(self.label), dtype=torch.float64).unsqueeze(1)
             return Pool(row_S, y, 1, owner_S=owner_S, owners=owners)
         y, names = number_values([cell.strip() for cell in table.column(self.label)])
+        if self.labels is not None:
+            number = {name: i for i, name in enumerate(self.labels)}
+            words = f"{{}} is not among the labels ({some(self.labels)}): correct it, or add it"
+            table.refuse(self.label, table.column(self.label), lambda cell: cell.strip() not in number, words)
+            y, names = torch.tensor([number[name] for name in names])[y], self.labels
         return Pool(row_S, y, len(names), names, owner_S=owner_S, owners=owners)
 
     def _predicts_number(self, table: Csv) -> bool:
+        if self.labels is not None or self.target is not None:
+            return self.labels is None
         if self.regression is not None:
             return self.regression
         values = [as_number(cell) for cell in table.column(self.label)]
@@ -113,16 +162,28 @@ class Table(Partitioned):
 
     def _learnt(self, table: Csv, pool: Pool, row_R: Tensor) -> _Learnt:
         """What some rows say about the columns and the target."""
+        if self.columns is not None:
+            encoding = Encoding(self.columns, self._rules())
+            encoding.check(table, row_R.tolist())
+        else:
+            encoding = self._learnt_columns(table, row_R.tolist())
+        if pool.labels or not self.standardise:
+            return _Learnt(encoding)
+        if self.target is not None:
+            return _Learnt(encoding, self.target)
+        known = pool.y[row_R]
+        return _Learnt(encoding, Standardised(known.mean().item(), known.std(correction=0).item() or 1.0))
+
+    def _rules(self) -> ColumnRules:
+        return ColumnRules(self.categories, self.standardise, self.missing, self.max_categories)
+
+    def _learnt_columns(self, table: Csv, rows: list[int]) -> Encoding:
         others = {self.label, *((self.owner,) if isinstance(self.owner, str) else self.owner or ()), *self.leave_out}
         features = self.features or [name for name in table.columns if name not in others]
         if not features:
             raise Mistake(f"{table.path} has no feature columns beside {', '.join(sorted(others))}")
-        rules, rows = ColumnRules(self.categories, self.standardise, self.missing, self.max_categories), row_R.tolist()
-        encoding = Encoding(tuple(fit_column(table, name, rules, rows) for name in features), rules)
-        if pool.labels or not self.standardise:
-            return _Learnt(encoding)
-        known = pool.y[row_R]
-        return _Learnt(encoding, Standardised(known.mean().item(), known.std(correction=0).item() or 1.0))
+        rules = self._rules()
+        return Encoding(tuple(fit_column(table, name, rules, rows) for name in features), rules)
 
     def _said(self, pool: Pool, unit: Standardised | None) -> str:
         if pool.labels:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from turnout.config.read import to_toml
+from turnout.data.tables import Table
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import write_whole
@@ -30,6 +31,7 @@ clientapp = "turnout.runtimes.flower.apps:client_app"
 [tool.flwr.app.config]
 experiment = "{experiment}"
 out = "{out}"
+keys = "{keys}"
 """
 
 DEVICE = """# What a device is told: turnout device run device.toml
@@ -44,8 +46,10 @@ folder = "device"                  # where it keeps its rows
 
 # Its own data, where it is not the experiment's world.data:
 # [data]
-# kind = "csv"
+# kind = "table"
 # path = "mine.csv"
+# label = "outcome"                # the column to predict
+# clients = 1                      # all rows are this device's; labels and columns are those of the experiment
 
 [policy]                           # when it works
 least_battery = 0.0                # not with less of its battery than this part, unless it is charging
@@ -116,6 +120,14 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     return [folder / name for name in files]
 
 
+def with_columns(experiment: Experiment) -> Experiment:
+    """The experiment; one on a table also fixes the labels and columns that all devices use."""
+    data = experiment.world.data
+    if not isinstance(data, Table) or data.declared() is not None:
+        return experiment
+    return experiment.but(**{"world.data": data.fixed(experiment.seed)})
+
+
 def for_devices(experiment: Experiment) -> Experiment:
     """The experiment on real devices: who turns up, joins and leaves is seen, not drawn."""
     if isinstance(experiment.runtime, Flower):
@@ -132,7 +144,9 @@ def app_files(folder: Path, experiment: Experiment) -> dict[str, str]:
         "device": f"{sys.executable} -m turnout device run {folder}/device.toml",
     }
     return {
-        "app/pyproject.toml": PROJECT.format(experiment=f"{folder}/experiment.toml", out=f"{folder}/run"),
+        "app/pyproject.toml": PROJECT.format(
+            experiment=f"{folder}/experiment.toml", out=f"{folder}/run", keys=f"{folder}/devices"
+        ),
         "experiment.toml": to_toml(experiment),
         "device.toml": DEVICE.format(client="0"),
         "certificates.sh": CERTIFICATES.replace("{{", "{").replace("}}", "}"),

@@ -70,7 +70,7 @@ class Demo:
         experiment, out = self.folder / "experiment.toml", self.folder / "run"
         (self.folder / "app").mkdir(parents=True, exist_ok=True)
         write_whole(experiment, to_toml(demo_experiment(self.rounds, self.round_seconds)))
-        write_whole(self.folder / "app" / "pyproject.toml", PROJECT.format(experiment=experiment, out=out))
+        write_whole(self.folder / "app" / "pyproject.toml", PROJECT.format(experiment=experiment, out=out, keys=""))
         for i in range(DEVICES):
             write_whole(self.file(i), self.device_text(i))
         place = ServerPlace(self.folder / "app", self.folder / "server", port=self.port)

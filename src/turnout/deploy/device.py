@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.config.read import build, load
+from turnout.data.agreement import as_agreed
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
 from turnout.deploy.processes import free_port, program, surroundings
@@ -32,11 +33,11 @@ from turnout.runtimes.flower.device import WeightDevice
 from turnout.runtimes.flower.introductions import digest_of
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.setup import Setup
-from turnout.tracks.building import described, enrolment_of
 from turnout.tracks.prepare import settled
 from turnout.tracks.scores.devices import ScoreDevice
 from turnout.tracks.scores.prepare import set_up
 from turnout.tracks.scores.settings import Scores
+from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Calendar
 
 
@@ -48,7 +49,7 @@ class DeviceFile:
     client      its client's name
     superlink   where the server is: host:port
     folder      where its rows are kept
-    data        its own data; without, that of the experiment
+    data        its own data; without, that of the experiment, which also fixes labels and columns of a table
     policy      when it works
     key         its private key, for a server that knows its devices by their keys
     root        the certificate of whoever signed the server's: without, nothing is encrypted
@@ -100,7 +101,7 @@ def open_device(path: Path) -> Device:
 
 def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None = None) -> Device:
     """A device for one client of an experiment."""
-    data = said.data or experiment.world.data
+    data = as_agreed(said.data, experiment.world.data)
     federation = alone(data.load(experiment.seed, data_dir), said.client)
     given = experiment.but(world=World(data), runtime=experiment.runtime.compute)
     enrolment = enrolment_of(federation)

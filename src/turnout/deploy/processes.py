@@ -166,9 +166,10 @@ class ServerPlace:
             raise Mistake(f"flwr {' '.join(words[:2])} failed: {found.get('error-message', found)}")
         return found
 
-    def submit(self, experiment: Path, out: Path) -> str:
+    def submit(self, experiment: Path, out: Path, keys: Path | None) -> str:
         """Start the server's run; its number."""
-        config = f'experiment="{experiment.absolute()}" out="{out.absolute()}"'
+        known = "" if keys is None else keys.absolute()
+        config = f'experiment="{experiment.absolute()}" out="{out.absolute()}" keys="{known}"'
         return str(self.flwr("run", str(self.app), "here", "--run-config", config)["run-id"])
 
     def status(self, run: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.config.read import load, to_toml
-from turnout.data.description import Description, read_description, read_text
+from turnout.data.description import read_description
 from turnout.data.renumbered import InOrder
+from turnout.data.tables import Table
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
@@ -18,21 +18,24 @@ from turnout.records.observed import export_events
 from turnout.records.records import Records
 from turnout.running.result import Run
 from turnout.running.runs import run
+from turnout.runtimes.flower.introductions import first_description
+from turnout.runtimes.flower.keys import RegisteredKeys
 from turnout.runtimes.flower.link import Connection, Link, connected
-from turnout.runtimes.flower.messages import NEVER, Standing, head_of, question
 from turnout.runtimes.flower.settings import Flower
 from turnout.world.events import EventLog
 from turnout.world.fleet_log import FleetLog
 
 PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
-LOOK = 0.2  # seconds between two looks for a first device
 
 
-def serve(link: Link, experiment_file: Path, out: Path, quiet: bool = True) -> Run:
-    """Run an experiment on the devices of a link, or go on with the run in its folder."""
+def serve(link: Link, experiment_file: Path, out: Path, keys: Path | None = None, quiet: bool = True) -> Run:
+    """Run an experiment on the devices of a link, or resume the run in its folder.
+
+    Where the folder `keys` has public keys (NAME.pub), every device must have the one of its client's name.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(beside(out, PID), str(os.getpid()))
-    done = serve_experiment(link, load(experiment_file), out, quiet)
+    done = serve_experiment(link, load(experiment_file), out, RegisteredKeys(keys), quiet)
     write_whole(beside(out, FINISHED), "")
     return done
 
@@ -42,31 +45,21 @@ def beside(out: Path, ending: str) -> Path:
     return out.with_name(out.name + ending)
 
 
-def serve_experiment(link: Link, experiment: Experiment, out: Path, quiet: bool = True) -> Run:
+def serve_experiment(
+    link: Link, experiment: Experiment, out: Path, keys: RegisteredKeys | None = None, quiet: bool = True
+) -> Run:
     settings = experiment.runtime
     if not isinstance(settings, Flower):
         raise Mistake(f'runtime is {settings.kind!r}: devices are served by an experiment with runtime.kind = "flower"')
-    data = None if settings.server_data else read_description(out) or first_description(link)
-    with connected(Connection(link, data)):
+    keys, given = keys or RegisteredKeys(), experiment.world.data
+    data = None if settings.server_data else read_description(out)
+    if data is None and not settings.server_data:
+        declared = given.declared() if isinstance(given, Table) else None
+        data = declared or first_description(link, keys, settings.most_bytes)
+    with connected(Connection(link, data, keys)):
         done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet)
     write_replay(experiment, out)
     return done
-
-
-def first_description(link: Link) -> Description:
-    """What the first device that answers says of its data; waits for one."""
-    asked: dict[str, int] = {}
-    while True:
-        new = [node for node in link.nodes() if node not in asked.values()]
-        parts = question("hello", Standing("", NEVER), challenge="")
-        ids = link.send([(node, parts) for node in new], 60.0) if new else []
-        asked |= {message: node for message, node in zip(ids, new, strict=True) if message is not None}
-        for answer in link.take(list(asked)) if asked else ():
-            try:
-                return read_text(str(head_of(answer.parts)["data"]), "a device's description")
-            except (Mistake, KeyError):
-                continue
-        time.sleep(LOOK)
 
 
 def write_replay(experiment: Experiment, out: Path) -> Path | None:

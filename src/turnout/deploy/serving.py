@@ -77,7 +77,7 @@ class Serving:
         with suppress(OSError):
             beside(self.out, PID).unlink()
         try:
-            self.run = self.place.submit(self.experiment, self.out)
+            self.run = self.place.submit(self.experiment, self.out, self.keys)
             self.say(f"Flower's run {self.run} has begun")
         except NoAnswer as error:  # it may begin all the same; if it does not, it is submitted again
             self.say(str(error))

@@ -88,7 +88,7 @@ def _folder(place: Path) -> Path:
 def _serving(experiment: Experiment, place: Path, host: str) -> Serving:
     file, out = place / "experiment.toml", place / "run"
     write_whole(file, to_toml(experiment))
-    write_whole(place / "app" / "pyproject.toml", PROJECT.format(experiment=file, out=out))
+    write_whole(place / "app" / "pyproject.toml", PROJECT.format(experiment=file, out=out, keys=""))
     return Serving(ServerPlace(place / "app", place / "server", host, free_port()), file, out)
 
 

@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from turnout.data.description import Description
 from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
@@ -51,24 +50,6 @@ def refuse_simulation_only(experiment: Experiment) -> None:
         )
     if experiment.evaluate.substitution:
         raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
-
-
-def described(enrolment: Enrolment, mark: str) -> Description:
-    """What a run keeps of its data."""
-    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
-    return Description(
-        clients=enrolment.clients,
-        input_shape=tuple(enrolment.input_shape),
-        input_type=input_type,
-        target_shape=tuple(enrolment.sample[1].shape[1:]),
-        target_type=target_type,
-        classes=enrolment.classes,
-        labels=enrolment.labels,
-        names=enrolment.names,
-        mark=mark,
-        standardised=enrolment.standardised,
-        encoding=enrolment.encoding,
-    )
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:

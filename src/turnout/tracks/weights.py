@@ -25,10 +25,10 @@ from turnout.runtimes.setup import Model
 from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
 from turnout.task import Predictor
-from turnout.tracks.building import described
 from turnout.tracks.hindsight import SimulatedHindsight
 from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.types import Extra, State
+from turnout.world.enrolment import described
 from turnout.world.members import Members
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.columns import Encoding
+from turnout.data.description import Description
 from turnout.data.federation import Federation
 from turnout.errors import Mistake
 from turnout.task import Standardised
@@ -58,6 +59,24 @@ def enrolment_of(federation: Federation) -> Enrolment:
         encoding=getattr(federation, "encoding", None),
         note=getattr(federation, "note", ""),
         examples=lambda client_C: federation.examples(client_C).cpu(),
+    )
+
+
+def described(enrolment: Enrolment, mark: str) -> Description:
+    """What a run keeps of its data, and a device says of its own."""
+    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    return Description(
+        clients=enrolment.clients,
+        input_shape=tuple(enrolment.input_shape),
+        input_type=input_type,
+        target_shape=tuple(enrolment.sample[1].shape[1:]),
+        target_type=target_type,
+        classes=enrolment.classes,
+        labels=enrolment.labels,
+        names=enrolment.names,
+        mark=mark,
+        standardised=enrolment.standardised,
+        encoding=enrolment.encoding,
     )
 
 

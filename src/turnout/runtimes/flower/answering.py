@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turnout.machine.terminal import harmless
 from turnout.runtimes import wire
 from turnout.runtimes.flower.keys import sign, signed_text
 from turnout.runtimes.flower.link import Parts
@@ -67,6 +68,9 @@ class Device:
         self._work_done = what == "work"
         if what == "hello":  # the server does not know yet whose rows these are
             return self.said(standing, **self._introduction(head, standing))
+        if what == "refused":
+            print(f"the server refuses {self.identity.name}: {harmless(str(head['why']))}", flush=True)
+            return self.said(standing)
         if what == "bye":
             (self.folder / LEFT).touch()
             return self.said(standing)
@@ -108,6 +112,6 @@ class Device:
         identity = self.identity
         said = {"data": identity.data, "digest": identity.digest, "key": "", "signature": "", **self.introduction()}
         if identity.key is not None:
-            text = signed_text(standing.run, str(head["challenge"]), identity.name)
+            text = signed_text(standing.run, str(head["challenge"]), identity.name, identity.data)
             said["key"], said["signature"] = sign(identity.key, text)
         return said

@@ -4,8 +4,9 @@
     serverapp = "turnout.runtimes.flower.apps:server_app"
     clientapp = "turnout.runtimes.flower.apps:client_app"
 
-The server's run config has `experiment` (a file) and `out` (the run's folder); a node's config has `device`, the
-device's own file. What they run is in the room `deploy`, above this one, and named by its path.
+The server's run config has `experiment` (a file), `out` (the run's folder) and `keys` (a folder of the devices' public
+keys, or ""); a node's config has `device`, the device's own file. What they run is in the room `deploy`, above this
+one, and named by its path.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the run config; a run that is in its folder already goes on."""
     config = context.run_config
     serve = importlib.import_module("turnout.deploy.server").serve
-    serve(GridLink(grid), Path(str(config["experiment"])), Path(str(config["out"])))
+    keys = str(config.get("keys") or "")
+    serve(GridLink(grid), Path(str(config["experiment"])), Path(str(config["out"])), Path(keys) if keys else None)
 
 
 @client_app.query()

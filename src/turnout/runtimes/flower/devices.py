@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from turnout.clients.store import ENROLLED
-from turnout.data.description import Description
+from turnout.data.federation import Federation
 from turnout.runtimes import wire
 from turnout.runtimes.flower.enrolled import Client, Enrolled
-from turnout.runtimes.flower.introductions import Introductions
+from turnout.runtimes.flower.introductions import HELLO_SECONDS, Introductions
 from turnout.runtimes.flower.link import Parts, current
 from turnout.runtimes.flower.messages import NEVER, REPLY, question
 from turnout.runtimes.flower.notes import Notes
@@ -27,19 +27,22 @@ from turnout.runtimes.flower.post import Heard, Letter, Post
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.work import POLL
 from turnout.types import Extra, Tensors
+from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Event, Join, Leave
 
 CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is
 CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left have heard it
-HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 
 
 class Devices:
     """Real clients. `run` is this run's own mark; devices keep their rows by it."""
 
-    def __init__(self, settings: Flower, mark: str):
+    def __init__(self, settings: Flower, mark: str, federation: Federation | None):
         connection = current()
-        self.settings, self.introductions = settings, Introductions(mark, connection.data)
+        data = connection.data if federation is None else described(enrolment_of(federation), "")
+        assert data is not None, "a server without data begins once it has a description (first_enrolment)"
+        self.settings, self.data = settings, data
+        self.introductions = Introductions(connection.keys, data, mark)
         self.enrolled = Enrolled(settings.clients)
         self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()
@@ -50,11 +53,6 @@ class Devices:
     def rows_of(self, heard: Heard) -> Tensors | None:
         """The rows that a client which leaves has sent, where they are what they should be."""
         return None
-
-    @property
-    def data(self) -> Description | None:
-        """What the clients' data is like, once one has said it."""
-        return self.introductions.data
 
     def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
         return self.introductions.wrong(node, head, self.run)
@@ -93,7 +91,8 @@ class Devices:
         return [*leaves, *joins]
 
     def _greet(self) -> None:
-        """Ask who they are of nodes that are not known."""
+        """Ask who they are of nodes that are not known; one that was refused may come again."""
+        self.introductions.strangers &= self.link.nodes()
         known = {client.node for client in self.enrolled} | self.post.busy()
         self.post.send(self.introductions.asked_of(self.link.nodes() - known, self.run), HELLO_SECONDS)
 
@@ -155,9 +154,8 @@ class Devices:
         wrong = heard.wrong or self.wrong_introduction(node, head)
         entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
         if isinstance(entered, str):
-            self.introductions.strangers.add(node)
             self.notes.refused.append(f"node {node}: {entered}")
-            print(f"node {node} is refused: {entered}", file=sys.stderr)
+            self.post.send([self.introductions.refuse(node, entered, self.run)], HELLO_SECONDS)
             return
         entered.accepts, entered.labels = bool(head["next"]), tuple(head.get("labels") or ())
         entered.leaving = bool(head["leaving"]) and not entered.member  # its leaving is on record: it is told so
@@ -235,8 +233,11 @@ class Devices:
             client.leaving, client.node = False, None
 
     def close(self) -> None:
-        """Those who have left hear it; the other nodes stay connected and serve the next run."""
+        """Wait until those who have left or were refused know it; the other nodes serve the next run."""
         until = time.monotonic() + CLOSE_SECONDS
-        while any(letter.what == "bye" for letter, _, _ in self.post.out.values()) and time.monotonic() < until:
+        while (
+            any(letter.what in ("bye", "refused") for letter, _, _ in self.post.out.values())
+            and time.monotonic() < until
+        ):
             self.post.collect()
             time.sleep(POLL)

@@ -1,6 +1,6 @@
 """Who the clients are: names, keys and sample counts as they enrolled, and which reply of each was used last.
 
-A client is its name, bound to the key it first came with; the node it comes as may change. Its number is its name where
+A client is its name, bound to one key (keys.py); the node it comes as may change. Its number is its name where
 that is a number (data without names numbers its clients), else the next one that is free.
 
 Shape letters: C clients asked for.
@@ -58,8 +58,10 @@ def enrolment_like(data: Description, clients: int) -> Enrolment:
 
 
 def likeness(data: Description) -> str:
-    """What the data of all devices must have in common."""
-    return repr((data.input_shape, data.input_type, data.target_shape, data.target_type, data.classes, data.labels))
+    """What the data of all devices must have in common (data/agreement.py says in words where it differs)."""
+    encoded = tuple(part for part in (data.standardised, data.encoding) if part is not None)
+    shapes = (data.input_shape, data.input_type, data.target_shape, data.target_type)
+    return repr((*shapes, data.classes, data.labels, *encoded))
 
 
 @dataclass
@@ -123,6 +125,9 @@ class Enrolled:
     def enter(self, name: str, key: str, examples: int, node: int) -> Client | str:
         """A device says who it is: the client, or why it is refused."""
         client = self.named(name)
+        holder = next((one for one in self if key and one.key == key), client)
+        if holder is not client and holder is not None:
+            return f"its key is bound to the name {holder.name!r}, and it calls itself {name!r}: make a key for each"
         if client is None:
             client = Client(self._number(name), name, examples, key)
             self.by_number[client.number] = client

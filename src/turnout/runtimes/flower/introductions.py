@@ -1,30 +1,42 @@
-"""Who a node is: asked once, and believed where its experiment, its data and its signature are right."""
+"""Who a node is: asked once, and believed where its signature, its data and its experiment are right.
+
+A node that is refused is sent the reason, so that it is in the device's own log too.
+"""
 
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from turnout.config.write import to_table
+from turnout.data.agreement import difference
 from turnout.data.description import Description, read_text
 from turnout.data.federation import digest
 from turnout.errors import Mistake
-from turnout.runtimes.flower.enrolled import likeness
-from turnout.runtimes.flower.keys import signed_text, verified
+from turnout.machine.terminal import harmless
+from turnout.runtimes.flower.keys import RegisteredKeys, signed_text
+from turnout.runtimes.flower.link import Link
 from turnout.runtimes.flower.messages import NEVER, Standing, question
-from turnout.runtimes.flower.post import Letter
+from turnout.runtimes.flower.post import Letter, Post
 
+HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
+LOOK = 0.2  # seconds between two looks for a first device
 AGAIN_SECONDS = 3.0  # after which a node that could not say who it is is asked again
 SAYS = {"examples": int, "data": str, "digest": str, "key": str, "signature": str}
 
 
 class Introductions:
-    """What nodes were asked, and who was refused; `digest` is what server and devices must agree on."""
+    """What nodes were asked, and who was refused.
 
-    def __init__(self, digest: str, data: Description | None):
-        self.digest, self.data = digest, data
+    data    what the data of all devices must be like, and `digest` what else server and devices must agree on; None
+            while only the first description is asked for
+    """
+
+    def __init__(self, keys: RegisteredKeys, data: Description | None = None, digest: str | None = None):
+        self.keys, self.data, self.digest = keys, data, digest
         self.strangers: set[int] = set()
         self._challenges: dict[int, str] = {}
         self._later: dict[int, float] = {}  # nodes that could not answer, and when they may be asked again
@@ -49,19 +61,46 @@ class Introductions:
                 return f"its introduction has no {name}"
         if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
             return "it has no name, or no training samples"
-        if head["digest"] != self.digest:
-            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
+        text = signed_text(run, self._challenges.get(node, ""), head["name"], head["data"])
+        wrong = self.keys.wrong(head["name"], head["key"], head["signature"], text)
+        if wrong is not None:
+            return wrong
         try:
             data = read_text(head["data"], "its description")
         except Mistake as mistake:
             return str(mistake)
-        if self.data is not None and likeness(data) != likeness(self.data):
-            return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
-        self.data = self.data or data
-        text = signed_text(run, self._challenges.get(node, ""), head["name"])
-        if head["key"] and not verified(head["key"], head["signature"], text):
-            return "its signature is not that of its key"
+        if self.data is not None and (differs := difference(data, self.data)) is not None:
+            return differs
+        if self.digest is not None and head["digest"] != self.digest:
+            return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
         return None
+
+    def refuse(self, node: int, why: str, run: str) -> Letter:
+        """Refuse a node, and the message that says why."""
+        self.strangers.add(node)
+        print(f"node {node} is refused: {harmless(why)}", file=sys.stderr)
+        return Letter(node, "refused", question("refused", Standing(run, NEVER), why=why))
+
+
+def first_description(link: Link, keys: RegisteredKeys, most_bytes: int) -> Description:
+    """What the first device whose introduction is right says of its data; waits for one."""
+    post, introductions = Post(link, most_bytes), Introductions(keys)
+    if not keys.by_name():
+        print("no keys are registered: the first device says unverified what the data is like", file=sys.stderr)
+    while True:
+        post.send(introductions.asked_of(link.nodes() - post.busy(), ""), HELLO_SECONDS)
+        for heard in post.collect():
+            node, head = heard.letter.node, heard.head
+            if heard.letter.what != "hello":
+                continue
+            if heard.failed:
+                introductions.not_yet(node)
+                continue
+            wrong = heard.wrong or introductions.wrong(node, head, "")
+            if wrong is None:
+                return read_text(head["data"], "its description")
+            post.send([introductions.refuse(node, wrong, "")], HELLO_SECONDS)
+        time.sleep(LOOK)
 
 
 def digest_of(experiment: Any) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnout.data.description import Description
 from turnout.errors import Mistake
+from turnout.runtimes.flower.keys import RegisteredKeys
 
 Parts = dict[str, bytes]
 
@@ -45,10 +46,11 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Connection:
-    """A link, and what the first device has said of its data (None: the server knows the data itself)."""
+    """A link; what the devices' data must be like (None: like the server's own data); and their registered keys."""
 
     link: Link
     data: Description | None = None
+    keys: RegisteredKeys = field(default_factory=RegisteredKeys)
 
 
 _current: ContextVar[Connection | None] = ContextVar("connection", default=None)

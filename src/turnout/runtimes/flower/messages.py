@@ -9,6 +9,7 @@ answers; the questions are
     measure    test these models on your data      metrics, and on how many samples
     gradient   the gradient of your whole data     one vector
     bye        your leaving is on record           nothing
+    refused    you are no client of this run: why  nothing
 
 Every question says which run it is about, the client's number, and which of its replies was used last (and which of
 them will be remembered by the server come what may), so that the device can go back to those rows. Every answer says

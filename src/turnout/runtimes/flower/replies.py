@@ -59,11 +59,9 @@ class ReplyCheck:
         self.setup, self.algorithm, self.enrolled = setup, setup.algorithm, enrolled
         self.like: Replies | None = None
 
-    def begin(self, data: Description | None, download: Download) -> None:
+    def begin(self, data: Description, download: Download) -> None:
         """Make the pattern of a reply, if there is none yet."""
         if self.like is None:
-            if data is None:
-                raise Mistake("no device has said what its data is like yet")
             self.like = template(self.setup, data, download)
 
     def checked(self, client: Client, heard: Heard, download: Download | None) -> Done | str | None:

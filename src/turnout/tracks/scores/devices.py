@@ -48,7 +48,7 @@ class DeviceScores(Devices):
     simulation = None
 
     def __init__(self, setup: ScoreSetup, settings: Flower):
-        super().__init__(settings, digest_of(setup.experiment))
+        super().__init__(settings, digest_of(setup.experiment), setup.federation)
         if settings.late == "use":
             raise Mistake("runtime.late = 'use' takes updates of weights: leave it out where scores are federated")
         self.setup, self.full_work = setup, setup.algorithm.local.full_work

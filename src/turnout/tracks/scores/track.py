@@ -16,7 +16,6 @@ from turnout.evaluation.metrics import summary
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.tracks.building import described
 from turnout.tracks.scores.exchange import ScoreRuntime
 from turnout.tracks.scores.public_labels import PublicLabels, accuracy, hits
 from turnout.tracks.scores.round import run_round
@@ -24,6 +23,7 @@ from turnout.tracks.scores.settings import Scores
 from turnout.tracks.scores.state import ScoreServer
 from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, record_bytes, sample_of
 from turnout.types import State
+from turnout.world.enrolment import described
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,95 @@
+"""One encoding for the data of all devices: the experiment's, and how a device's own data differs from it in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from turnout.data.columns import CategoryColumn, Column, Encoding, NumberColumn, gaps_of, some
+from turnout.data.description import Description
+from turnout.data.federation import DataSpec
+
+FIXED = ("labels", "columns", "target", "regression")  # settings that say how rows become samples
+EXACT = 1e-9  # relative difference of two means that are the same: another processor rounds otherwise
+
+
+def as_agreed(own: DataSpec | None, agreed: DataSpec) -> DataSpec:
+    """A device's own data (None: the experiment's), with the labels and columns that the experiment fixes."""
+    if own is None or type(own) is not type(agreed):
+        return own or agreed
+    unset: dict[str, Any] = {name: getattr(agreed, name) for name in FIXED if getattr(own, name, 0) is None}
+    changed: DataSpec = replace(own, **unset)  # type: ignore[type-var]  # data sets are dataclasses
+    return changed
+
+
+def difference(own: Description, agreed: Description) -> str | None:
+    """How a device's data differs from the data that the server expects; None where it does not."""
+    if own.labels != agreed.labels:
+        fix = "list all devices' labels in the experiment file (world.data.labels, of a table or image folder)"
+        return f"its labels are {_listed(own.labels)}, and the server's {_listed(agreed.labels)}: {fix}"
+    found = _columns(own.encoding, agreed.encoding)
+    if found is not None:
+        return f"its {found}: let the experiment file list the columns (world.data.columns; turnout deploy init does)"
+    unit, wanted = own.standardised, agreed.standardised
+    if (unit is None) != (wanted is None) or (
+        unit and wanted and not _same(unit.mean, wanted.mean, unit.std, wanted.std)
+    ):
+        fix = "let the experiment file give mean and std (world.data.target)"
+        return f"its target is standardised by {unit}, and the server's by {wanted}: {fix}"
+    for name in ("input_shape", "input_type", "target_shape", "target_type", "classes"):
+        if (has := getattr(own, name)) != (wants := getattr(agreed, name)):
+            return (
+                f"its data has {name.replace('_', ' ')} {has}, and the server's {wants}: give it data of the same kind"
+            )
+    return None
+
+
+def _columns(own: Encoding | None, agreed: Encoding | None) -> str | None:
+    if own is None or agreed is None:
+        has, wants = ("no table" if found is None else "a table" for found in (own, agreed))
+        return None if has == wants else f"data is {has}, and the server's is {wants}"
+    names, wanted = ([column.name for column in found.columns] for found in (own, agreed))
+    if names != wanted:
+        return f"columns are {_listed(names)}, and the server's {_listed(wanted)}"
+    gaps, wanted = (sorted(gaps_of(found.rules.missing)) for found in (own, agreed))
+    if gaps != wanted:
+        return f"data counts {_listed(gaps)} as gaps (`missing`), and the server's {_listed(wanted)}"
+    pairs = zip(own.columns, agreed.columns, strict=True)
+    return next((found for a, b in pairs if (found := _column(a, b)) is not None), None)
+
+
+def _column(own: Column, agreed: Column) -> str | None:
+    if isinstance(own, CategoryColumn) and isinstance(agreed, CategoryColumn):
+        if own.known == agreed.known:
+            return None
+        return (
+            f"column {own.name!r} has the categories {_listed(own.known)}, and the server's has {_listed(agreed.known)}"
+        )
+    if isinstance(own, NumberColumn) and isinstance(agreed, NumberColumn):
+        same = _same(own.fill, agreed.fill, own.shift, agreed.shift, own.scale, agreed.scale)
+        if same and own.marked == agreed.marked:
+            return None
+        return f"column {own.name!r} is encoded {_numbers(own)}, and the server's {_numbers(agreed)}"
+    has, wants = ("texts" if isinstance(found, CategoryColumn) else "numbers" for found in (own, agreed))
+    return f"column {own.name!r} has {has}, and the server's has {wants}"
+
+
+def _numbers(column: NumberColumn) -> str:
+    gaps = "marked" if column.marked else "not marked"
+    return f"with mean {column.fill:.6g}, shift {column.shift:.6g}, scale {column.scale:.6g} and gaps {gaps}"
+
+
+def _same(*values: float) -> bool:
+    """Whether the numbers are equal two by two."""
+    return all(math.isclose(a, b, rel_tol=EXACT) for a, b in zip(values[::2], values[1::2], strict=True))
+
+
+def _listed(names: Sequence[str], letters: int = 30) -> str:
+    """The first few texts of a list, cut to some letters each.
+
+    >>> _listed(("a", "b" * 40), letters=3)
+    "'a', 'bbb'"
+    """
+    return some([repr(name[:letters]) for name in names]) or "none"
