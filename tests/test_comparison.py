@@ -82,6 +82,29 @@ def test_a_target_never_reached_is_later_than_any_round() -> None:
     assert [r.verdict for r in compare_reached({"a": few, "b": {s: v + 1 for s, v in few.items()}})] == [LEADS, ALIKE]
 
 
+@pytest.mark.parametrize(("seeds", "verdict"), [(5, ALIKE), (6, BEHIND)])  # 2 · 2^-6 <= 0.05 < 2 · 2^-5: two-sided
+def test_reaching_a_target_is_judged_by_the_two_sided_sign_test(seeds: int, verdict: str) -> None:
+    quick = {s: 5.0 + s for s in range(seeds)}
+    slow = {s: v + 1 for s, v in quick.items()}
+    assert {r.name: r.verdict for r in compare_reached({"slow": slow, "quick": quick})}["slow"] == verdict
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(6, ALIKE), (7, BEHIND)])  # of three: 2 · 2^-7 <= 0.05 / 3 < 2 · 2^-6
+def test_reaching_a_target_is_corrected_for_the_number_of_pairs(seeds: int, verdict: str) -> None:
+    quick = {s: 5.0 + s for s in range(seeds)}
+    others = {name: {s: v + more for s, v in quick.items()} for name, more in (("b", 1), ("c", 2))}
+    found = {r.name: r.verdict for r in compare_reached({"a": quick, **others})}
+    assert found == {"a": BEST if verdict == BEHIND else LEADS, "b": verdict, "c": verdict}
+
+
+def test_the_quickest_has_the_lowest_median_and_a_seed_it_lost_counts_against_it() -> None:
+    """Of seven seeds `a` wins six (2 · 8/128 > 0.05), and of nine all (2 / 512): equal costs count for none."""
+    a, b = dict.fromkeys(range(7), 5.0), {s: 6.0 if s else 1.0 for s in range(7)}
+    assert [(r.name, r.verdict) for r in compare_reached({"b": b, "a": a})] == [("b", ALIKE), ("a", LEADS)]
+    tied = {s: 5.0 if s < 2 else 6.0 for s in range(9)}  # 7 wins and 2 ties: 2 / 128
+    assert [r.verdict for r in compare_reached({"a": dict.fromkeys(range(9), 5.0), "b": tied})] == [BEST, BEHIND]
+
+
 def make_runs(folder: Path, seeds: int, gain: dict[str, float], wobble: float = 0.01) -> Path:
     """Runs of four rounds whose accuracy differs by variant, with a little of every seed's own."""
     draw = random.Random(1)
