@@ -35,15 +35,16 @@ def log_of(work_TM: np.ndarray, every: float | None = None, first: float = 0.0, 
 def test_a_silence_that_does_not_fit_the_visits_is_not_being_a_member() -> None:
     """Of 40 rounds, k visits leave the first (or last) f empty with probability (1 - f / 40)^k; below 1 in 1,000 the
     client had not joined (or had left). Rounds in a row are one visit."""
-    work_TM = np.zeros((40, 4))
+    work_TM = np.zeros((40, 5))
     work_TM[20:40:2, 0] = 1.0  # joins at 20: (1/2)^10 = 0.00098
     work_TM[0:20:2, 1] = 1.0  # last seen at 18: 21 silent rounds, 10 visits
     work_TM[22:40:2, 2] = 1.0  # 9 visits, 22 silent: (18/40)^9 = 0.00076, joins; with 8 visits it would not
     work_TM[20:40, 3] = 1.0  # one long visit: was absent
+    work_TM[2:22:2, 4] = 1.0  # last seen at 20: 19 silent rounds, (21/40)^10 = 0.0016; with one more it had left
     log = log_of(work_TM)
-    assert log.joined_M.tolist() == [20, 0, 22, 0]
-    assert log.left_M.tolist() == [40, 19, 40, 40]
-    assert log.asked_M.tolist() == [20, 19, 18, 40]
+    assert log.joined_M.tolist() == [20, 0, 22, 0, 0]
+    assert log.left_M.tolist() == [40, 19, 40, 40, 40]
+    assert log.asked_M.tolist() == [20, 19, 18, 40, 40]
     assert (1 - 21 / 40) ** 10 < 1e-3 < (1 - 19 / 40) ** 10
     work_TM[20, 1] = 1.0  # 11 visits, last seen at 20: 19 silent rounds, (21/40)^11 = 0.00083
     work_TM[24, 2] = 0.0  # 8 visits: (18/40)^8 = 0.0017
@@ -83,6 +84,8 @@ def test_stretches_begin_at_every_round_of_the_hour_they_continue() -> None:
     at = {k: {round(100 * float(blocks.fraction(torch.tensor([0]), 6 * s, seed)[0])) - 1 for seed in range(60)
               for s in (k, k + 2, k + 4)} for k in (0, 1)}  # fmt: skip
     assert at == {0: {0, 4, 8}, 1: {2, 6}}
+    first = [round(100 * float(blocks.fraction(torch.tensor([0]), 0, seed)[0])) - 1 for seed in range(600)]
+    assert [first.count(begin) for begin in (0, 4, 8)] == pytest.approx([200] * 3, abs=45)  # four deviations of 11.5
 
 
 def test_a_season_is_a_day_of_two_or_a_week_of_four() -> None:
