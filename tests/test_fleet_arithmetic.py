@@ -12,7 +12,7 @@ from turnout.world.fleet.diagnosis import Diagnosis, diagnose
 from turnout.world.fleet.fit import fit
 from turnout.world.fleet.fitted import EVERYONE, FleetModel
 from turnout.world.fleet.groups import Groups, away_together
-from turnout.world.fleet.outages import Outages, chain_of
+from turnout.world.fleet.outages import Outages, chain_of, out_rounds
 from turnout.world.fleet.seasons import rounds_a_day, season
 from turnout.world.fleet.sources import Sources
 from turnout.world.fleet.speaks_for import speaks_for
@@ -96,6 +96,13 @@ def test_a_season_is_a_day_of_two_or_a_week_of_four() -> None:
     assert [season(of(n, HOUR)) for n in (4 * 168 - 1, 4 * 168)] == [24, 168]
     assert [season(of(n, DAY)) for n in (27, 28)] == [1, 7]
     assert season(of(100, 7000.0)) == 1  # no whole number of rounds a day
+
+
+@pytest.mark.parametrize(("asked", "out"), [(8, False), (12, True)])  # (1/2)^8 > 1 in 1,000 > (1/2)^12
+def test_nobody_there_is_an_outage_where_chance_would_hardly_do_it(asked: int, out: bool) -> None:
+    """Half of those asked should come, and in the second round nobody does."""
+    half = asked / 2
+    assert out_rounds(np.array([half, 0, half]), np.full(3, half), np.full(3, asked)).tolist() == [False, out, False]
 
 
 def test_the_chain_of_outages_has_their_frequency_and_length() -> None:
@@ -209,7 +216,8 @@ def test_a_client_like_no_group_is_in_none() -> None:
     assert others[0] != others[1]
 
 
-def test_outages_are_set_aside_before_the_rest_is_fitted() -> None:
+@pytest.mark.parametrize("missing", ["absent", "not-asked"])
+def test_outages_are_set_aside_before_the_rest_is_fitted(missing: str) -> None:
     """Two groups of 30, there 0.8 of the time; group 0 is out for 100 of 400 rounds, the whole fleet for 20 others. At
     round 300 one group alone is out, and the others are well: that is no outage of everyone."""
     rng = np.random.default_rng(8)
@@ -217,7 +225,7 @@ def test_outages_are_set_aside_before_the_rest_is_fitted() -> None:
     came_TM[100:150, :30] = came_TM[300:350, :30] = False
     came_TM[200:220] = False
     groups = Groups(np.repeat([0, 1], 30), (0.5, 0.5))
-    model = fit(log_of(came_TM.astype(float)), groups)
+    model = fit(log_of(came_TM.astype(float), missing=missing), groups)
     assert model.there_MH[:30].mean() == pytest.approx(0.8, abs=0.02)
     assert model.there_MH[30:].mean() == pytest.approx(0.8, abs=0.02)
     assert (model.outages[EVERYONE].rounds, model.outages[EVERYONE].episodes) == (20, 1)
