@@ -151,6 +151,18 @@ def test_the_absent_do_not_attack():
     assert torch.equal(play(ready(experiment), 2)[0].shared_P, play(ready(quiet), 2)[0].shared_P)
 
 
+@pytest.mark.parametrize("attack", [to.attacks.ClaimWork(0.5), to.attacks.FreeRider()])
+def test_the_absent_claim_no_work(attack):
+    """Clients 1 and 3 are hostile, and 1 is absent: it stays absent, and the round is that of the attacker 3 alone."""
+    away = attacked(attack, weighting=to.ByWork(), fractions=(1.0, 0.0, 1.0, 1.0))
+    server, (record,) = play(ready(away))
+    claimed = 0.5 if isinstance(attack, to.attacks.ClaimWork) else 1.0
+    assert record.clients["work"].tolist() == [1.0, 0.0, 1.0, claimed]
+    assert record.answered == 3
+    alone = away.but(world=replace(away.world, attackers=(3,)))
+    assert torch.equal(server.shared_P, play(ready(alone))[0].shared_P)
+
+
 def test_who_attacks_is_drawn_from_the_seed_and_nothing_else():
     assert len(hostile_clients(0.3, 20, seed=1)) == 6
     assert torch.equal(hostile_clients(0.3, 20, seed=1), hostile_clients(0.3, 20, seed=1))

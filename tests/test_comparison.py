@@ -19,7 +19,17 @@ from turnout.records.records import Records
 from turnout.report import find_runs
 from turnout.report.results import results
 from turnout.round_log import Evaluation, RoundRecord
-from turnout.statistics.comparison import ALIKE, BEHIND, BEST, LEADS, NO_NUMBER, ONE_SEED, compare, compare_reached
+from turnout.statistics.comparison import (
+    ALIKE,
+    BEHIND,
+    BEST,
+    LEADS,
+    NO_NUMBER,
+    ONE_SEED,
+    compare,
+    compare_reached,
+    words_of,
+)
 from turnout.statistics.distributions import t_quantile
 
 
@@ -80,6 +90,60 @@ def test_a_target_never_reached_is_later_than_any_round() -> None:
     assert {r.verdict for r in compare_reached({"a": never, "b": never})} == {NO_NUMBER}
     few = {s: v for s, v in quick.items() if s < 3}
     assert [r.verdict for r in compare_reached({"a": few, "b": {s: v + 1 for s, v in few.items()}})] == [LEADS, ALIKE]
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(5, ALIKE), (6, BEHIND)])  # 2 · 2^-6 <= 0.05 < 2 · 2^-5: two-sided
+def test_reaching_a_target_is_judged_by_the_two_sided_sign_test(seeds: int, verdict: str) -> None:
+    quick = {s: 5.0 + s for s in range(seeds)}
+    slow = {s: v + 1 for s, v in quick.items()}
+    assert {r.name: r.verdict for r in compare_reached({"slow": slow, "quick": quick})}["slow"] == verdict
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(6, ALIKE), (7, BEHIND)])  # of three: 2 · 2^-7 <= 0.05 / 3 < 2 · 2^-6
+def test_reaching_a_target_is_corrected_for_the_number_of_pairs(seeds: int, verdict: str) -> None:
+    quick = {s: 5.0 + s for s in range(seeds)}
+    others = {name: {s: v + more for s, v in quick.items()} for name, more in (("b", 1), ("c", 2))}
+    found = {r.name: r.verdict for r in compare_reached({"a": quick, **others})}
+    assert found == {"a": BEST if verdict == BEHIND else LEADS, "b": verdict, "c": verdict}
+
+
+def test_the_quickest_has_the_lowest_median_and_a_seed_it_lost_counts_against_it() -> None:
+    """Of seven seeds `a` wins six (2 · 8/128 > 0.05), and of nine all (2 / 512): equal costs count for none."""
+    a, b = dict.fromkeys(range(7), 5.0), {s: 6.0 if s else 1.0 for s in range(7)}
+    assert [(r.name, r.verdict) for r in compare_reached({"b": b, "a": a})] == [("b", ALIKE), ("a", LEADS)]
+    tied = {s: 5.0 if s < 2 else 6.0 for s in range(9)}  # 7 wins and 2 ties: 2 / 128
+    assert [r.verdict for r in compare_reached({"a": dict.fromkeys(range(9), 5.0), "b": tied})] == [BEST, BEHIND]
+
+
+def test_the_quickest_of_two_with_one_median_is_the_quicker_on_the_whole() -> None:
+    found = compare_reached({"a": {0: 5.0, 1: 5.0, 2: 9.0}, "b": {0: 5.0, 1: 5.0, 2: 6.0}})
+    assert [(r.name, r.verdict) for r in found] == [("a", ALIKE), ("b", LEADS)]
+    half = {0: 5.0, 1: None}  # of an even number, the lower of the two in the middle
+    assert [r.verdict for r in compare_reached({"a": half, "b": dict.fromkeys(range(2))})] == [LEADS, ALIKE]
+    assert {r.verdict for r in compare_reached({"a": {0: 5.0, 1: 6.0}, "b": {1: 7.0, 2: 7.0}})} == {ONE_SEED}
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(6, ALIKE), (7, BEHIND)])  # of three: 2 · 2^-7 <= 0.05 / 3 < 2 · 2^-6
+def test_differences_that_do_not_vary_are_corrected_for_the_number_of_pairs(seeds: int, verdict: str) -> None:
+    coarse = {name: dict.fromkeys(range(seeds), value) for name, value in (("A", 0.5), ("B", 0.6), ("C", 0.7))}
+    assert [s.verdict for s in compare(coarse).standings][:2] == [verdict, verdict]
+
+
+def test_an_error_is_behind_only_where_its_whole_interval_is_above() -> None:
+    lower = {"A": {0: 1.0, 1: 1.2, 2: 1.1}, "B": {0: 1.1, 1: 1.15, 2: 1.2}, "C": {0: 9.0, 1: 9.1, 2: 9.3}}
+    assert [s.verdict for s in compare(lower, higher_is_better=False).standings] == [LEADS, ALIKE, BEHIND]
+
+
+def test_one_that_is_compared_with_none_only_leads() -> None:
+    alone = compare({"A": {0: 1.0, 1: 1.2}, "B": {0: math.nan, 1: 2.0}})
+    assert (alone.best, [s.verdict for s in alone.standings]) == (None, [LEADS, NO_NUMBER])
+
+
+def test_a_sentence_names_six_and_counts_the_fewest_seeds() -> None:
+    assert words_of(list("abcdef")) == "a, b, c, d, e and f"
+    assert words_of(list("abcdefg")) == "a, b, c, d and 3 others"
+    fewer = compare({"A": {0: 1.0, 1: 1.1, 2: 1.2, 3: 1.0}, "B": {0: 1.1, 1: 1.05, 2: 1.2}})
+    assert fewer.sentence() == "A and B are not distinguishable with 3 seeds"
 
 
 def make_runs(folder: Path, seeds: int, gain: dict[str, float], wobble: float = 0.01) -> Path:

@@ -8,11 +8,14 @@ that says why, `<!-- not run: ... -->`, and is listed below, so that their numbe
 
 from __future__ import annotations
 
+import ast
+import io
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +36,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STUDIES = ROOT / "docs" / "studies.md"
 BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
+CODE = ("src", "tests", "examples", "benchmarks")
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
     "advise.md": ["it takes minutes", "it takes minutes"],
@@ -171,6 +176,33 @@ def test_versions_agree_and_the_newest_is_on_top():
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def words_about_files() -> Iterator[tuple[str, str]]:
+    """What pages say outside their blocks, and what docstrings and comments say, with where that is."""
+    for page in [*PAGES, *(ROOT / "docs" / "studies").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        yield page.relative_to(ROOT).as_posix(), BLOCK.sub("", page.read_text("utf-8"))
+    for path in (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))):
+        text, place = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
+        yield place, "\n".join(ast.get_docstring(node) or "" for node in nodes)
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        yield place, "\n".join(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def test_files_that_are_named_are_there():
+    """A name with folders is the end of a path: `round.py`, `server/finite.py`, `docs/fleet.md`."""
+    there = [
+        f"/{path.relative_to(ROOT).as_posix()}" for folder in (*CODE, "docs") for path in (ROOT / folder).rglob("*")
+    ]
+    there += [f"/{path.name}" for path in ROOT.iterdir()]
+    named = [(place, name) for place, words in words_about_files() for name in FILE_NAME.findall(words)]
+    assert len(named) > 200
+    missing = [f"{place}: {name}" for place, name in named if not any(path.endswith(f"/{name}") for path in there)]
+    assert not missing
+    unknown = [place for place, words in words_about_files() if re.search(r"\bSPEC\b", words) and "tests/" not in place]
+    assert not unknown, "SPEC is no file of this repository: say what holds, or name the paper"
 
 
 def test_the_first_page_leads_to_every_other():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 
 from turnout.testing import check_like_log, check_participation
 from turnout.world.fleet import Fleet, Reading, read_fleet
+from turnout.world.fleet.blocks import Blocks, Whose
 from turnout.world.fleet.example import ExampleFleet
 from turnout.world.fleet.fit import fit
 from turnout.world.fleet.fitted import EVERYONE
-from turnout.world.fleet.groups import away_together
+from turnout.world.fleet.groups import Groups, away_together
 from turnout.world.fleet.sources import Sources
 from turnout.world.fleet.statistics import presence, statistics
 from turnout.world.fleet_log import FleetLog
@@ -136,3 +138,39 @@ def test_a_cohort_that_was_sampled_is_fitted_from_its_rows(tmp_path: Path) -> No
     log = FleetLog(str(tmp_path / "log.csv"), mode="blocks")
     work_TC = np.stack([log.fraction(torch.arange(100), t, 1, seed=0).numpy() for t in range(200)])
     assert work_TC.mean() == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_clients_that_are_alike_are_fitted_alike_however_long_they_stay() -> None:
+    """Up for 20 rounds and down for 20: persistence 0.9, so in 400 rounds a client's share of rounds varies by
+    sqrt(1/4 / 400 x 1.9 / 0.1) = 0.11 by chance alone. That is no difference between clients, and is taken back."""
+    made = OnOff(mean_up=20, mean_down=20)
+    came_TM = np.stack([made.fraction(torch.arange(150), t, 1, seed=0).numpy() for t in range(400)])
+    assert float(came_TM.mean(0).std()) == pytest.approx(0.11, abs=0.02)
+    model = fit(table_fleet(came_TM), Groups(np.full(150, -1)))
+    assert model.persistence_M == pytest.approx(0.9, abs=0.02)
+    assert float(model.there_MH.std()) < 0.035
+
+
+def test_persistence_is_that_of_one_round_also_where_clients_are_asked_every_third() -> None:
+    """Persistence 0.9 of a round is 0.729 of three: only pairs of rounds that are three apart are known."""
+    made = OnOff(mean_up=20, mean_down=20)
+    t_N = np.repeat(np.arange(0, 1200, 3), 80)
+    m_N = np.tile(np.arange(80), 400)
+    work_N = np.concatenate([made.fraction(torch.arange(80), t, 1, seed=0).numpy() for t in range(0, 1200, 3)])
+    names = tuple(map(str, range(80)))
+    log = Fleet("log", names, 1200, t_N.astype(np.int32), m_N.astype(np.int32), work_N, missing="not-asked")
+    assert fit(log, Groups(np.full(80, -1))).persistence_M == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("whose", ["fleet", "client"])
+def test_a_stretch_that_passes_the_end_of_the_log_goes_on_whole_days_before(whose: Whose) -> None:
+    """A log of 60 hours: after hour 59 comes hour 12, not hour 0, so that 13:00 on the clock stays 13:00."""
+    t_N = np.arange(60, dtype=np.int32)
+    log = Fleet("log", ("a",), 60, t_N, np.zeros(60, np.int32), (t_N + 1) / 100.0, start_T=3600.0 * t_N, every=3600.0)
+    blocks = Blocks(log, Sources(1), 36, whose)
+    at_T = [round(100 * float(blocks.fraction(torch.tensor([0]), t, seed=2)[0])) - 1 for t in range(36 * 40)]
+    assert [at % 24 for at in at_T] == [t % 24 for t in range(len(at_T))]
+    steps = {now - before for i, (before, now) in enumerate(itertools.pairwise(at_T)) if (i + 1) % 36}
+    assert steps == {1, 1 - 48}
+    begins = [at_T[i] for i in range(0, len(at_T), 36)]
+    assert set(begins) == {0, 24, 48, 12, 36}  # every round of the log at that hour

@@ -241,3 +241,49 @@ def test_where_no_number_is_enough_for_everyone_another_way_is_named():
 
     with pytest.raises(Mistake, match="client 0 only 30: use fewer clients or another partition"):
         sizes_of(60, Half())
+
+
+@pytest.mark.parametrize("test_share", [0.0, 0.1, 0.2, 0.25, 0.5])
+@pytest.mark.parametrize(
+    ("per_label", "clients"), [((60, 30, 90), 10), ((61, 37, 95, 8), 10), ((17, 23), 4), ((9, 9), 5)]
+)
+def test_stratified_clients_train_on_the_same_mix(per_label: tuple[int, ...], clients: int, test_share: float):
+    """Of n_l samples of a label each of C clients holds floor or ceil of n_l / C. Of its n a client trains on
+    floor((1 - test_share) n); of no label one trains (or tests) on more than one sample more than another."""
+    label_S = torch.cat([torch.full((n,), i) for i, n in enumerate(per_label)])[
+        torch.randperm(sum(per_label), generator=torch.Generator().manual_seed(5))
+    ]
+    data = Own(torch.zeros(len(label_S), 2), label_S, clients=clients, partition=IID(stratified=True),
+               test_share=test_share).load(seed=3)  # fmt: skip
+    everyone = torch.arange(clients)
+    held: dict[str, list[list[int]]] = {}
+    for part, samples in (("train", data.train(everyone, 0)), ("test", data.test(everyone, 0))):
+        labels = data.y[samples.row_R].split(samples.count_C.tolist())
+        held[part] = [one.bincount(minlength=len(per_label)).tolist() for one in labels]
+    for label, n in enumerate(per_label):
+        for c in range(clients):
+            both = held["train"][c][label] + held["test"][c][label]
+            assert both in (n // clients, -(-n // clients))
+        for part in ("train", "test"):
+            counts = [held[part][c][label] for c in range(clients)]
+            assert max(counts) - min(counts) <= 1
+            if n % clients == 0 and sum(per_label) % clients == 0 and all(m % clients == 0 for m in per_label):
+                assert max(counts) == min(counts)
+    for c in range(clients):
+        n = sum(held["train"][c]) + sum(held["test"][c])
+        assert sum(held["train"][c]) == max(1, int((1 - test_share) * n + 1e-9))
+
+
+def test_a_stratified_client_of_any_size_trains_on_its_own_mix():
+    """Of n_l samples of a label, n in all and k for training, it trains on k n_l / n, rounded up or down."""
+    x, sizes = torch.zeros(3000, 2), Pareto(scale=20, cap=300)
+    data = Own(x, labels_of(3000, 5), clients=12, partition=IID(stratified=True), sizes=sizes).load(seed=1)
+    everyone = torch.arange(12)
+    train, test = data.train(everyone, 0), data.test(everyone, 0)
+    assert len(train.count_C.unique()) > 3
+    for own_r, kept_r in zip(
+        train.row_R.split(train.count_C.tolist()), test.row_R.split(test.count_C.tolist()), strict=True
+    ):
+        trained, tested = (data.y[rows].bincount(minlength=5) for rows in (own_r, kept_r))
+        exact = (trained + tested) * int(trained.sum()) / int((trained + tested).sum())
+        assert ((trained - exact).abs() < 1).all()

@@ -296,6 +296,21 @@ def test_7_3_rule_19_calibrated_newcomers_train_on_from_there():
         torch.testing.assert_close(other, ends[0], rtol=1e-10, atol=1e-13)
 
 
+def test_calibration_does_not_remember_what_the_initial_model_has_seen():
+    """A model that comes with statistics (of 7 batches, all means 5) gives newcomers those of their own samples."""
+    experiment = personal_world(newcomers="calibrated")
+    module = copy.deepcopy(ready(experiment).template)
+    for norm in (module.norm1, module.norm2):
+        norm.running_mean.fill_(5.0)
+        norm.num_batches_tracked.fill_(7)
+    found = [
+        own_models(prepared, prepared.begin(), torch.arange(4))(torch.arange(4))[1]
+        for prepared in (ready(experiment), ready(experiment.but(model=module)))
+    ]
+    for name in ("norm1.running_mean", "norm2.running_var", "norm1.num_batches_tracked"):
+        torch.testing.assert_close(found[1][name], found[0][name])
+
+
 def test_calibrated_runs_resume(tmp_path):
     experiment = toml_world().but(rounds=6, **{
         "algorithm.share_personal": False, "algorithm.newcomers": "calibrated",

@@ -15,6 +15,8 @@ from turnout.errors import Mistake
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Memoryless
 from turnout.records.same import same
+from turnout.server.finite import without_bad_numbers
+from turnout.types import Message, Replies
 from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4
@@ -278,6 +280,23 @@ def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent()
     p, D = shares(), local_updates(ready(plain()))
     torch.testing.assert_close(server.shared_P - poisoned.server.shared_P, p[0] * D[0] + p[2] * D[2] + p[3] * D[3])
     assert record.extra["nonfinite_clients"] == "1"
+
+
+def test_replies_that_are_not_finite_are_left_out_row_by_row():
+    """Of clients 4, 6, 9 the second is not finite: the others' rows stay together, of every tensor."""
+    values = torch.tensor([[1.0], [torch.nan], [3.0]])
+    report = {"finite": torch.tensor([True, False, True]), "loss": torch.tensor([0.1, torch.inf, 0.3])}
+    message = Message({"flat": values}, torch.tensor([10, 20, 30]), decoded=values)
+    replies = Replies(torch.tensor([4, 6, 9]), message, {"mean": values}, {"term": {"c": values}}, report)
+    kept = without_bad_numbers(replies, "absent", t=2)
+    assert kept.client_C.tolist() == [4, 9]
+    assert kept.message.bytes_C.tolist() == [10, 30]
+    rows = (kept.message.tensors["flat"], kept.message.decoded, kept.states["mean"], kept.sums["term"]["c"])
+    assert all(row is not None and row.flatten().tolist() == [1.0, 3.0] for row in rows)
+    assert kept.report["finite"].tolist() == [True, True]
+    with pytest.raises(Mistake, match=r"client 6 in round 2 is not finite \(its training loss was inf\)"):
+        without_bad_numbers(replies, "stop", t=2)
+    assert without_bad_numbers(kept, "stop", t=2) is kept
 
 
 @pytest.mark.parametrize("scheme", ["A", "B", "C"])

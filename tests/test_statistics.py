@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnout.statistics.distributions import LEVEL, ranks, sign_test, spearman, t_below, t_quantile
-from turnout.statistics.paired import interval
+from turnout.statistics.distributions import LEVEL, ranks, seeds_to_sign, sign_test, spearman, t_below, t_quantile
+from turnout.statistics.paired import difference, interval, mean_over
 from turnout.studies.claims import above, sooner
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)
@@ -40,6 +40,22 @@ def test_the_sign_test(wins: int, losses: int) -> None:
     assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("wins", "losses", "seeds"), [(2, 0, 3), (3, 1, 4), (6, 4, 10), (4, 6, 12), (7, 4, 11), (5, 5, 10)]
+)
+def test_the_seeds_that_a_sign_test_takes_are_the_fewest(wins: int, losses: int, seeds: int) -> None:
+    """Wins, losses and ties keep their shares; it is the first number at which P(so many wins or more) <= 5 %."""
+    more, fewer = max(wins, losses), min(wins, losses)
+    found = None
+    for n in range(seeds + 1, 1001):
+        w, lost = round(n * more / seeds), round(n * fewer / seeds)
+        ways = sum(math.comb(w + lost, k) for k in range(w, w + lost + 1))
+        if more > fewer and 100 * ways <= 5 * 2 ** (w + lost):
+            found = n
+            break
+    assert seeds_to_sign(wins, losses, seeds) == found
+
+
 @given(small_numbers)
 def test_ranks_and_their_correlation(points: list[tuple[int, int]]) -> None:
     x, y = zip(*points, strict=True)
@@ -48,6 +64,12 @@ def test_ranks_and_their_correlation(points: list[tuple[int, int]]) -> None:
         assert spearman(x, y) == 0.0  # scipy has no number here
     else:
         assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+def test_differences_and_means_are_taken_over_the_seeds_that_all_have() -> None:
+    assert difference({0: 5.0, 1: 7.0, 2: 9.0}, {1: 4.0, 2: 8.0, 3: 1.0}) == {1: 3.0, 2: 1.0}
+    assert mean_over([{0: 1.0, 1: 2.0, 2: 9.0}, {1: 4.0, 2: 5.0}]) == {1: 3.0, 2: 7.0}
+    assert mean_over([{1: 4.0, 2: 5.0}, {0: 1.0, 1: 2.0}]) == {1: 3.0}
 
 
 @given(seeds)

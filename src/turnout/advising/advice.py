@@ -72,6 +72,7 @@ class Advice:
     outcomes: Mapping[str, Mapping[tuple[str, int], Outcome]]
     spent: float
     budget: float
+    warnings: Sequence[str] = ()  # what is odd about the log and the data
 
     @property
     def best(self) -> str | None:
@@ -240,6 +241,7 @@ class Advice:
                 h.what: {"said": h.ranking.sentence(), "best": h.ranking.best, "seeds": h.seeds} for h in self.hinges
             },
             "cost": None if (cost := self.cost()) is None else cost.__dict__,
+            "warnings": list(self.warnings),
             "not_tried": self.not_tried(),
             "seconds": round(self.spent, 1),
             "budget": self.budget,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from turnout.experiment import Experiment
 from turnout.machine.threads import cores
 from turnout.running.folder import held, make_folder, new_folder
 from turnout.running.plan import PlannedRun, can_travel
+from turnout.tracks.building import log_matches
 from turnout.tracks.prepare import prepare
 from turnout.tracks.weights import Weights
 from turnout.world.fleet import Reading, read_fleet
@@ -73,8 +75,10 @@ def advise(
     cases = (
         [given_case(base, Path(log), reading, rounds)] if base else stand_ins(fleet, facts, folder, rounds or ROUNDS)
     )
-    template = _template(cases[0], data_dir)
-    listed = known_candidates(judge_for, facts, template)
+    track = _prepared(cases[0], data_dir)
+    matched = [match.sentence() for match in log_matches(track.experiment)] if base else []
+    facts = replace(facts, assumed=(*facts.assumed, *matched))
+    listed = known_candidates(judge_for, facts, track.template)
     listed += given_candidates(cases[0].experiment, given, also)
     listed += [Candidate(name, "asked for", changes, True) for name, changes in (candidates or {}).items()]
     listed = _chosen(listed, only)
@@ -100,7 +104,7 @@ def advise(
                 able, cases, Judge.of(judge_for, cases[0].experiment.task), plan, ledger, workers, board,
                 budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
             )  # fmt: skip
-            advice = work.advice(facts, refused, folder)
+            advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
     write(advice)
     return advice
 
@@ -111,12 +115,12 @@ def _by_name(experiment: Experiment | Mapping[str, Experiment]) -> dict[str, Exp
     return dict(experiment)
 
 
-def _template(case: Case, data_dir: str | Path | None) -> Any:
+def _prepared(case: Case, data_dir: str | Path | None) -> Weights:
     track = prepare(case.experiment, Path(data_dir) if data_dir else None)
     track.close()
     if not isinstance(track, Weights):
         raise Mistake("advice is for methods that federate weights")
-    return track.template
+    return track
 
 
 def _chosen(listed: list[Candidate], only: Sequence[str]) -> list[Candidate]:

@@ -32,7 +32,7 @@ def page(advice: Advice) -> str:
     ]  # fmt: skip
     return whole_page(
         title=f"Advice for {advice.facts.path}",
-        warnings=[] if advice.best else [advice.sentence()],
+        warnings=[*advice.warnings, *([] if advice.best else [advice.sentence()])],
         notes=[advice.sentence()] if advice.best else [],
         facts=_facts(advice),
         sections=[s for s in sections if s],

@@ -88,6 +88,8 @@ def advise(
         again = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', *again])}")
         raise typer.Exit(130) from None
+    for words in found.warnings:
+        say(f"warning: {words}", "yellow")
     if json_to is not None:
         text = json.dumps(found.data(), indent=2) + "\n"
         sys.stdout.write(text) if json_to == "-" else Path(json_to).write_text(text, encoding="utf-8")

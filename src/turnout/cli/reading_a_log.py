@@ -45,6 +45,10 @@ Megabytes = Annotated[float | None, typer.Option("--megabytes", help="With --cap
 Deadline = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="With --capacity: the most a round may take.")
 ]
+Owners = Annotated[
+    str | None,
+    typer.Option("--owners", metavar="FILE", help="CSV of client,owner: whose data each client of the log has."),
+]
 
 AS_GUESSED: Any = None  # stands in a command's signature for the options; it is given a `Reading` in any case
 
@@ -68,6 +72,7 @@ def reading_of(
     samples: Samples = None,
     megabytes: Megabytes = None,
     deadline: Deadline = None,
+    owners: Owners = None,
 ) -> Reading:
     """How the options say that a log is read."""
     from turnout.world.fleet import Reading
@@ -75,6 +80,7 @@ def reading_of(
     return Reading(
         round, client, work, time, start, end, examples, every, missing, gaps, separator, time_format,  # type: ignore[arg-type]
         full_work, first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
+        owners=owners,
     )  # fmt: skip
 
 

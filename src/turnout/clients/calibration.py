@@ -2,7 +2,7 @@
 
 A client that has nothing of its own yet begins with the BatchNorm statistics of the initial model, which fit nobody's
 data. Here they become, before it trains or predicts, the means over its batches of one epoch: of their means, and of
-their variances (SPEC §7.3 item 19). Weights, shared statistics and dropout stay as in evaluation.
+their variances. Weights, shared statistics and dropout stay as in evaluation.
 
 Shape letters: I newcomers, A all parameters, B samples of a batch.
 """

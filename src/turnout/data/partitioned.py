@@ -85,7 +85,8 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     clients = _population(pool, spec, partition)
     rows_C = _rows(pool, partition, spec.sizes, clients, seed)
     official = spec.local_test == "official"
-    train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, spec, seed)
+    label_S = pool.y if isinstance(partition, IID) and partition.stratified else None
+    train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, label_S, spec, seed)
     federation = Pooled(
         pool.x,
         pool.y,
@@ -162,8 +163,8 @@ def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:
     return tuple(pool.owners[owner] for owner in pool.owner_S[first_C].tolist())
 
 
-def _held_out(rows_C: list[Tensor], spec: Partitioned, seed: int) -> tuple[Rows, Rows]:
-    """Keep a share of each client's rows for testing."""
+def _held_out(rows_C: list[Tensor], label_S: Tensor | None, spec: Partitioned, seed: int) -> tuple[Rows, Rows]:
+    """Keep a share of each client's rows for testing, at random; with labels, the same share of every label."""
     every = Rows.of(rows_C)
     owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), every.count_N)
     row_R = every.row_R
@@ -173,11 +174,41 @@ def _held_out(rows_C: list[Tensor], spec: Partitioned, seed: int) -> tuple[Rows,
     place_R = torch.arange(len(row_R)) - every.start_N[owner_R]
     kept_C = train_count(every.count_N, spec.test_share)
     train_R = place_R < kept_C[owner_R]
+    if label_S is not None and spec.local_test == "holdout":
+        train_R = _same_mix(label_S[row_R], owner_R, every.count_N, spec.test_share)
     test_C = every.count_N - kept_C
     return (
         Rows(row_R[train_R], kept_C, kept_C.cumsum(0) - kept_C),
         Rows(row_R[~train_R], test_C, test_C.cumsum(0) - test_C),
     )
+
+
+def _same_mix(label_R: Tensor, owner_R: Tensor, count_C: Tensor, test_share: float) -> Tensor:
+    """Which rows are for training, so that clients that hold the same of every label also train on the same.
+
+    Where no two clients' counts n_cl of a label l differ by more than 1, m_l is the least of them, and every client
+    trains on b_l, of the m_l a part in proportion. Those that train on more in all (they hold more) take one more of
+    labels of which they hold one more. Else m_l is the client's own n_cl.
+    """
+    code_R = label_R.unique(return_inverse=True)[1]
+    labels = int(code_R.max()) + 1
+    cell_R = owner_R * labels + code_R
+    held_CL = cell_R.bincount(minlength=len(count_C) * labels).view(-1, labels)
+    alike = int((held_CL.max(0).values - held_CL.min(0).values).max()) <= 1
+    least_CL = held_CL.min(0).values.expand_as(held_CL) if alike else held_CL
+    least_C = least_CL.sum(1)
+    base_C = train_count(least_C, test_share)
+    end_CL = (least_CL.cumsum(1).double() * base_C[:, None] / least_C.clamp(min=1)[:, None]).round().long()
+    base_CL = torch.diff(end_CL, dim=1, prepend=torch.zeros_like(end_CL[:, :1]))
+    order_R = cell_R.argsort(stable=True)
+    rank_R = torch.empty_like(order_R)  # among the client's rows of the label
+    rank_R[order_R] = torch.arange(len(order_R)) - (held_CL.view(-1).cumsum(0) - held_CL.view(-1))[cell_R[order_R]]
+    base_R = base_CL.reshape(-1)[cell_R]
+    next_R = (rank_R == base_R) & (held_CL > least_CL).view(-1)[cell_R]
+    nth_R = next_R.cumsum(0)
+    before_C = torch.cat([nth_R.new_zeros(1), nth_R])[count_C.cumsum(0) - count_C]
+    more_C = train_count(count_C, test_share) - base_C
+    return (rank_R < base_R) | (next_R & (nth_R - before_C[owner_R] <= more_C[owner_R]))
 
 
 def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:

@@ -24,7 +24,7 @@ USERS = ("User_1", "User_2", "User_3")
 DIGITS = (("3", "5"), ("5", "8"), ("8", "9"))  # four digits that look alike
 ANIMALS = (("cat", "dog"), ("dog", "sheep"), ("sheep", "elephant"))
 ROUNDS = 15
-READINGS = {  # SPEC 4.3 b: which rows a client scores, and how scores are combined
+READINGS = {  # which rows a client scores, and how scores are combined
     "average": ("all", "average"),
     "sum": ("all", "sum"),
     "labelled average": ("labelled", "average"),

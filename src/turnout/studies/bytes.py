@@ -131,7 +131,7 @@ def fewer(curves: Curves, plain: str, other: str) -> dict[int, float]:
 
 
 def overshoot(compression: Compression, rounds: int) -> float:
-    """How far a constant update of one client gets, against the sum of what it wanted to move (SPEC §3.5).
+    """How far a constant update of one client gets, against the sum of what it wanted to move.
 
     >>> overshoot(SparseTernary(1.0), 2) < 1.1
     True

@@ -20,6 +20,8 @@ from turnout.task import InOwnUnit
 from turnout.world.enrolment import enrolment_of as enrolment_of
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, Setting, calendar_of
+from turnout.world.fleet.match import Match
+from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Always
 
 
@@ -65,6 +67,15 @@ def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
     if unit is None or isinstance(experiment.task, InOwnUnit):
         return experiment
     return experiment.but(task=InOwnUnit(experiment.task, unit.mean, unit.std))
+
+
+def log_matches(experiment: Experiment) -> list[Match]:
+    """How the fleet's logs of an experiment, tied to its clients, match these: each log once."""
+    part: Any = experiment.world.participation
+    while getattr(part, "when_up", None) is not None:
+        part = part.when_up
+    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, FleetLog)]
+    return list({(log.path, log.mode == "replay"): log.match for log in logs}.values())
 
 
 def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:

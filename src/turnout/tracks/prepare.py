@@ -33,6 +33,7 @@ from turnout.tracks.building import (
     enrolment_of,
     first_calendar,
     load_weights,
+    log_matches,
     refuse_simulation_only,
     try_turnout,
 )
@@ -89,11 +90,11 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
-    odd: tuple[str, ...] = ()
+    odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:
-        odd = tuple(oddities(experiment, algorithm, federation, model.batch_statistics))
+        odd += oddities(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else federation.central_set
-    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, tests, odd)
+    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, tests, tuple(odd))
 
 
 def check_time(experiment: Experiment, runtime: Runtime) -> None:

@@ -19,6 +19,7 @@ from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.tracks.building import log_matches
 from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
@@ -63,7 +64,7 @@ class Track(Protocol):
 
     @property
     def data_note(self) -> str:
-        """How files became samples, in a sentence; empty where there is nothing to say."""
+        """How files became samples, and that a log's clients own data; empty where there is nothing to say."""
         ...
 
     def begin(self) -> Any:
@@ -130,6 +131,7 @@ class Keeping(Protocol):
 class OnRuntime:
     """What tracks leave to their runtime: who the clients are, what they keep, and where it all runs."""
 
+    experiment: Experiment
     runtime: Keeping
     enrolment: Enrolment
 
@@ -144,7 +146,8 @@ class OnRuntime:
 
     @property
     def data_note(self) -> str:
-        return self.enrolment.note
+        logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
+        return "; ".join(words for words in (self.enrolment.note, *logs) if words)
 
     def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.runtime.save(folder, mark, files)

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from turnout.errors import Mistake, nearest
-from turnout.world.client_names import ClientNames
 from turnout.world.enrolment import Enrolment
 from turnout.world.fleet.blocks import Blocks, Whose, stretch_length
 from turnout.world.fleet.fit import fit
 from turnout.world.fleet.fitted import FleetModel
 from turnout.world.fleet.fleet import Fleet
+from turnout.world.fleet.match import Match, match_clients
 from turnout.world.fleet.read import read_fleet
 from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.sources import Sources, named_in
+from turnout.world.fleet.sources import Sources
 
 Mode = Literal["replay", "blocks", "fitted"]
 
@@ -39,8 +39,8 @@ class FleetLog:
                    the log), of="fleet" the same for all clients, of="client" for each its own
     mode="fitted"  a model of the log: clients that come and go by the hour, groups that are away together, outages
 
-    For a replay, the log has the client names of the data, or their numbers if the data has no names. In the other
-    modes clients that the log names take after themselves, and others are dealt the log's clients at random.
+    Clients that are in both the log and the data (`match`: by name, or by number if the data has no names) take after
+    themselves. Others are absent in a replay, and in the other modes take after a client of the log at random.
     """
 
     path: str
@@ -68,13 +68,15 @@ class FleetLog:
         """This log for these clients and so many rounds, checked."""
         tied = replace(self, names=enrolment.names)
         tied.__dict__["log"] = self.log  # so that it is not read again
-        if self.mode == "replay":
-            tied._check_clients(enrolment.clients)
-            tied._check_rounds(rounds)
-        else:
-            own = named_in(self.log.names, enrolment.names, enrolment.clients)
-            tied.__dict__["_sources"] = replace(self._sources, own=own)
+        tied.__dict__["match"] = match_clients(self.log, enrolment.names, enrolment.clients, self.mode == "replay")
+        tied.__dict__["_sources"] = replace(self._sources, match=tied.match)
+        tied._check_rounds(rounds)
         return tied
+
+    @cached_property
+    def match(self) -> Match:
+        """Which clients of the log are which of the data's; before `tied_to_clients`, by number."""
+        return match_clients(self.log, self.names, None, self.mode == "replay")
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         if self.mode == "blocks":
@@ -91,7 +93,8 @@ class FleetLog:
         """The clients with a row in round t of the log, sorted; all members where `reading` says no row is absent."""
         self._check_rounds(t + 1)
         logged_A = self.log.asked(t) if self.reading.missing == "absent" else self.log.row(t)[0]
-        return torch.from_numpy(np.sort(self._client_M[logged_A]))
+        client_A = self.match.client_M[logged_A]
+        return torch.from_numpy(np.sort(client_A[client_A >= 0]))
 
     @cached_property
     def _sources(self) -> Sources:
@@ -118,34 +121,7 @@ class FleetLog:
         """The clients with a row in round t, sorted, and their work."""
         self._check_rounds(t + 1)
         logged_A, work_A = self.log.row(t)
-        client_A = self._client_M[logged_A]
+        client_A = self.match.client_M[logged_A]
         order_A = np.argsort(client_A)
+        order_A = order_A[client_A[order_A] >= 0]
         return torch.from_numpy(client_A[order_A]), torch.from_numpy(work_A[order_A])
-
-    @cached_property
-    def _client_M(self) -> np.ndarray:
-        """The client number of every client in the log."""
-        known = ClientNames(self.names)
-        client_M = np.empty(self.log.clients, dtype=np.int64)
-        for i, label in enumerate(self.log.names):
-            number = known.number(label)
-            if number is None:
-                raise self._unknown(i)
-            client_M[i] = number
-        if len(np.unique(client_M)) < len(client_M):
-            raise Mistake(f"{self.path}: a client is written in two ways (such as 7 and 07); use one")
-        return client_M
-
-    def _check_clients(self, clients: int) -> None:
-        outside_M = self._client_M >= clients
-        if outside_M.any():
-            raise self._unknown(int(outside_M.argmax()), f"; the data has clients 0..{clients - 1}")
-
-    def _unknown(self, logged: int, hint: str = "") -> Mistake:
-        label, line_M = self.log.names[logged], self.log.line_M
-        if self.names is None:
-            hint = hint or "; the clients of this data have no names, so give their numbers, from 0"
-        elif names := ClientNames(self.names).hint(label):
-            hint = f"; {names}"
-        where = "" if line_M is None else f", line {line_M[logged]}"
-        return Mistake(f"{self.path}{where}: unknown client {label!r}{hint}")

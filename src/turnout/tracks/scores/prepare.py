@@ -15,7 +15,7 @@ from turnout.experiment import Evaluate, Experiment
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.task import Classification
-from turnout.tracks.building import bound, first_calendar, try_turnout
+from turnout.tracks.building import bound, first_calendar, log_matches, try_turnout
 from turnout.tracks.scores.devices import DeviceScores
 from turnout.tracks.scores.inprocess import InProcessScores
 from turnout.tracks.scores.model_plan import ModelPlan
@@ -59,7 +59,8 @@ def prepare_scores(given: Experiment, enrolment: Enrolment, federation: Federati
     server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
     mark = fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))
     models, device = len(setup.plan.models), setup.place.device
-    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark)
+    odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
+    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, odd)
 
 
 def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> ScoreSetup:

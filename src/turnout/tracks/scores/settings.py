@@ -1,4 +1,4 @@
-"""What a person may choose on the score track. The defaults are SPEC's resolved reading of paper 002."""
+"""What a person may choose on the score track. docs/paper-002.md says why the defaults are as they are."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ assemble.py    from rows to rounds
 timed.py       check-ins and stretches of time as rounds
 fedscale.py    FedScale's two traces; plain_pickle.py: pickled data, read without unpickling
 faults.py      everything that is wrong with a log, with line numbers
+match.py       which clients of a log are which of the data's; owners.py: a file that says so
 
 blocks.py      work drawn from whole stretches of the log; sources.py: who takes after whom; seasons.py: days and weeks
 statistics.py  what a log and what is drawn from it are compared by; spells.py: stays and absences
@@ -17,7 +18,7 @@ diagnosis.py   what the log shows, in numbers; speaks_for.py: the parts to try
 likeness.py    the log beside what is drawn from it
 example.py     a log that is made up
 
-May import the root's values and machine.
+May import the root's values, machine and world.client_names.
 """
 
 from turnout.world.fleet.fleet import Fleet

@@ -19,6 +19,7 @@ from turnout.world.fleet.cells import TimeReader, column_of, number, share, whol
 from turnout.world.fleet.faults import Faults
 from turnout.world.fleet.fedscale import read_availability, read_capacity
 from turnout.world.fleet.fleet import Fleet
+from turnout.world.fleet.owners import with_owners
 from turnout.world.fleet.plain_pickle import is_pickle
 from turnout.world.fleet.reading import Reading, seconds
 from turnout.world.fleet.rows import Effort, Form, LogRows
@@ -31,6 +32,12 @@ LOOKED_AT = 100  # times of a block that say how times are written, where they c
 
 def read_fleet(path: str | Path, reading: Reading = Reading()) -> Fleet:  # noqa: B008 (frozen)
     """A fleet's log, or the observed turnout of a run folder; a Mistake names everything that is wrong with it."""
+    fleet = _as_logged(path, reading)
+    return fleet if reading.owners is None else with_owners(fleet, reading.owners)
+
+
+def _as_logged(path: str | Path, reading: Reading) -> Fleet:
+    """The log with the names that it has."""
     file = _file(Path(path))
     if file.name == OWN_FILE and (file.parent / "records.sqlite").is_file():
         reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for everyone it asked

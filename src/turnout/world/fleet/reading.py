@@ -59,6 +59,7 @@ class Reading:
     capacity      FedScale's trace of device capacities, for a log that says from when to when clients were there; then
                   samples, megabytes and deadline say what a round asks: samples to train on, the model's size, and how
                   long it may take (without: as long as the round)
+    owners        a CSV file of client,owner, for a log whose clients have other names than the data's owners
     """
 
     round: str | None = None
@@ -79,6 +80,7 @@ class Reading:
     samples: int | None = None
     megabytes: float | None = None
     deadline: str | None = None
+    owners: str | None = None
 
     def __post_init__(self) -> None:
         if self.missing is not None and self.missing not in get_args(Missing):

@@ -13,22 +13,27 @@ import torch
 from torch import Tensor
 
 from turnout.rng import uniform
+from turnout.world.fleet.match import Match
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Clients that the log names take after themselves (`own`); others are dealt the log's clients at random, so that a
-    fleet of any size has the log's mixture. In every hand of as many clients as the log has, each is dealt once; with
+    """Clients that the log has (`match`) take after themselves; others are dealt the log's clients at random, so that
+    a fleet of any size has the log's mixture. In every hand of as many clients as the log has, each is dealt once; with
     `weight_M`, as often as its weight says beside the mean."""
 
     logged: int
-    own: np.ndarray | None = None
+    match: Match | None = None
     weight_M: np.ndarray | None = None
 
     def of(self, client_C: Tensor, seed: int) -> Tensor:
         """The client of the log for each of these."""
-        if self.own is not None:
-            return torch.from_numpy(self.own)[client_C]
+        if self.match is None:
+            return self._dealt(client_C, seed)
+        own_C = torch.from_numpy(self.match.places(client_C.numpy()))
+        return own_C if (own_C >= 0).all() else torch.where(own_C >= 0, own_C, self._dealt(client_C, seed))
+
+    def _dealt(self, client_C: Tensor, seed: int) -> Tensor:
         slot_C = self._shuffled(seed)[client_C % self.logged]
         if self.weight_M is None:
             return slot_C
@@ -47,16 +52,3 @@ class Sources:
             kept = (seed, uniform(seed, "logged", ids=torch.arange(self.logged)).argsort())
             self.__dict__["_kept"] = kept
         return kept[1]
-
-
-def named_in(labels: tuple[str, ...], names: tuple[str, ...] | None, clients: int) -> np.ndarray | None:
-    """Where in the log each client of a data set is, by name or by number; None if it lacks one of them.
-
-    >>> named_in(("b", "a"), ("a", "b"), 2), named_in(("1", "0"), None, 3)
-    (array([1, 0]), None)
-    """
-    place = {label: i for i, label in enumerate(labels)}
-    wanted = names if names is not None else tuple(map(str, range(min(clients, len(labels) + 1))))
-    if len(wanted) > len(labels) or any(name not in place for name in wanted):
-        return None
-    return np.array([place[name] for name in wanted], dtype=np.int64)
