@@ -111,8 +111,15 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
 def lacking(part: Any, role: Any) -> list[str]:
     """The names that a role's class has and this object has not; a role that is no class asks for none.
 
+    What a part only inherits from a role that is a protocol is missing: there it has no content.
+
     >>> lacking([], Iterable), lacking({}, list)[:3]
     ([], ['append', 'insert', 'extend'])
     """
     names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())]) if isinstance(role, type) else {}
-    return [name for name in names if not name.startswith("_") and not hasattr(part, name)]
+    empty = vars(role) if getattr(role, "_is_protocol", False) else {}
+
+    def has(name: str) -> bool:
+        return hasattr(part, name) and not (name in empty and getattr(type(part), name, None) is empty[name])
+
+    return [name for name in names if not name.startswith("_") and not has(name)]
