@@ -434,7 +434,7 @@ def test_a_model_that_cannot_be_made_is_a_sentence(
 
 @pytest.mark.parametrize("model", [nn.Linear, nn.Conv2d, nn.Bilinear, nn.Embedding])
 def test_a_class_that_needs_other_arguments_is_a_sentence(model: type, tmp_path: Path) -> None:
-    with pytest.raises(to.Mistake, match=f"{model.__name__}.*(give it the other|give it the others)"):
+    with pytest.raises(to.Mistake, match=f"{model.__name__}.*give it the other"):
         to.run(to.Experiment(model=model, rounds=1), tmp_path / "run", quiet=True)
 
 
@@ -475,6 +475,7 @@ def test_no_code_refuses_an_entry_point_that_lies_beside_the_file(
         (here / "my.toml").write_text('rounds = 1\nalgorithm.weighting = "half"\n')
         assert main(["run", "my.toml", "--out", "out", "-q", "--no-code"]) == 2
         assert "--no-code refuses" in capsys.readouterr().err
+        assert load("my.toml").algorithm.weighting.part == 0.5
     finally:
         _installed.cache_clear()
 
@@ -531,6 +532,26 @@ def test_a_number_that_is_too_large_is_a_sentence(number: str, here: Path, capsy
         said = capsys.readouterr().err
         assert "thousands of digits" in said or "may be at most 9223372036854775807" in said, (arguments, said)
         assert len(said) < 400
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("world.data.clients={}", "out of memory"),
+        ("algorithm.local.epochs={}", "at most 1,000,000 units of work"),
+        ("world.data.dimension={}", "out of memory"),
+        ("world.data.classes={}", "from 2 to 1,000,000 classes"),
+    ],
+)
+def test_the_largest_number_is_a_sentence_where_it_is_too_large(
+    setting: str, sentence: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = "synthetic" if "classes" in setting or "dimension" in setting else "digits"
+    settings = [f"world.data.kind={data}", setting.format(2**63 - 1), "world.participation=traces", "rounds=1"]
+    assert main(["run", "digits", *(word for one in settings for word in ("--set", one)), "-q", "--out", "out"]) > 0
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
 
 
 def test_a_value_that_is_nested_too_deeply_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

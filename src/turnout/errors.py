@@ -21,7 +21,8 @@ class UnknownSetting(Mistake, TypeError):
 
 
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
-_NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP")
+_NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP",
+              "Storage size calculation overflowed")  # fmt: skip
 
 
 def out_of_memory(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from turnout.config.dotted import OWN, Code, NamesOnly, PartsOf, Permission, usual_code
+from turnout.config.dotted import OWN, NamesOnly, PartsOf, Permission, usual_code
 from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable, takes_any
 from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, check_plays, find
 from turnout.config.misplaced import meant
@@ -55,10 +55,9 @@ def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> A
     All dotted paths are looked up before the first is imported. `code`: which are permitted; without, what the user
     permits (`usual_code`).
     """
-    if not any(":" in text for text in _texts(value)):
-        return _build(hint, value, path, Code())
     code = code or usual_code()
-    _build(hint, value, path, NamesOnly(code))
+    if any(":" in text for text in _texts(value)):
+        _build(hint, value, path, NamesOnly(code))
     return _build(hint, value, path, code)
 
 

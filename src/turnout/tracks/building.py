@@ -135,8 +135,8 @@ def _data_arguments(
     rest = [p for p in needed if p.name not in named]
     if len(rest) > 2 or any(p.kind is p.KEYWORD_ONLY for p in rest):
         raise Mistake(
-            f"the model function {_name_of(make)} needs {', '.join(map(str, rest))}: it is given (input_shape, "
-            "classes) only; give it the others as settings, or a module that is made already"
+            f"the model function needs {', '.join(map(str, rest))}: {_name_of(make)} is given (input_shape, classes) "
+            "only; give it the others as settings, or a module that is made already"
         )
     return (input_shape, classes)[: len(rest)], named
 
