@@ -129,7 +129,11 @@ def test_a_recipe_of_ones_own(capsys: Capture) -> None:
         "def both():\n"
         "    first = load('small.toml')\n"
         "    return {'one': first, 'two': first.but(rounds=1)}\n"
+        "def broken():\n"
+        "    return 1 / 0\n"
     )
+    assert turnout("run", "my_recipes:broken") == 2
+    assert "my_recipes.py, line 6: ZeroDivisionError" in capsys.readouterr().err
     assert turnout("run", "my_recipes:both", "--seeds", 1, "--jobs", 1, "--out", "out", "-q", "--json", "-") == 0
     result = json.loads(capsys.readouterr().out)
     assert [(run["variant"], run["rounds"]) for run in result["runs"]] == [("one", 2), ("two", 1)]
@@ -191,8 +195,8 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml -q --out small.toml", "small.toml is a file, and a run needs a folder"),
         ("run small.toml -q --set start=nowhere.safetensors", "cannot be read as a safetensors file"),
         ("run small.toml --set world.participation.path=x", "unknown setting world.participation.path"),
-        ("run nomodule:recipe", "the recipe: cannot import 'nomodule'"),
-        ("run json:dumps", "the recipe dumps failed in "),
+        ("run nomodule:recipe", "the recipe: cannot find the module 'nomodule'"),
+        ("run json:dumps", "the recipe: json:dumps is code of the package 'json'"),
         ("export nowhere --model x.safetensors", "nowhere is not a run folder"),
         ("report nowhere", "no records in nowhere yet"),
         ("list nonsense", "there is no role 'nonsense'"),

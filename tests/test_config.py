@@ -226,22 +226,22 @@ def test_a_setting_inside_a_list() -> None:
         ("algorithm.personal.pattern=x", "algorithm.personal has no settings of its own here; give it a kind first"),
         ("world.participation=fleet-log", "world.participation needs path"),
         ("model={kind='mlp', hidden=3}", "model.hidden must be a list, not 3"),
-        ("algorithm.weighting=no_such_module:Thing", "cannot import 'no_such_module'"),
-        ("algorithm.weighting=json:Thing", "module 'json' has nothing called 'Thing'"),
-        ("algorithm.weighting=json:JSONDecoder", "json:JSONDecoder is no weighting, it lacks of_updates, counts"),
-        (
-            "model={kind='tests.test_strangers:network', depth=3}",
-            "is a function, which has no settings: leave out depth",
-        ),
+        ("algorithm.weighting=no_such_module:Thing", "cannot find the module 'no_such_module'"),
+        ("algorithm.weighting=json:Thing", "json:Thing is code of the package 'json'"),
+        ("algorithm.weighting=tests.test_strangers:Thing", "has nothing called 'Thing'"),
+        ("algorithm.personal={kind='tests.test_strangers:stays', depth=3}", "has no settings: leave out depth"),
+        ("model={kind='tests.test_strangers:network', depth=3}", "unknown setting model.depth"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.chdir(Path(__file__).parent.parent)
     with pytest.raises(to.Mistake, match=sentence):
         with_setting(to.Experiment(), setting)
 
 
 def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torn_module.py").write_text("x = 1\ndef broken(:\n")
     (tmp_path / "raising_module.py").write_text("net = 1 / 0")

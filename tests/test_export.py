@@ -120,6 +120,7 @@ def test_a_model_that_looks_at_its_samples_is_not_written_wrong(
 ) -> None:
     (tmp_path / "my_branching.py").write_text(BRANCHING)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert (
         turnout("run", folder / "small.toml", "--set", "model=my_branching:Branching", "--out", tmp_path / "run") == 0
     )

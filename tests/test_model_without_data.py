@@ -121,6 +121,7 @@ class Two(nn.Module):
 def test_a_module_of_ones_own_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_two_layers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     from turnout.config.read import from_table
 
     experiment = from_table({"rounds": 2, "model": "my_two_layers:Two"}).but(world=small().world)

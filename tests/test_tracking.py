@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -136,7 +137,9 @@ def test_an_error_of_ones_own_function_is_not_hidden(tmp_path: Path) -> None:
 
 
 OWN = """
-class Lines:
+import turnout as to
+
+class Lines(to.roles.Tracker):
     def begin(self, run):
         self.path = run.folder / "lines.txt"
         return str(self.path)
@@ -160,6 +163,7 @@ world.data = {kind = "synthetic", clients = 6, sizes = {kind = "pareto", cap = 3
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_lines", raising=False)
     Path("my_lines.py").write_text(OWN)
     Path("my.toml").write_text(FILE)
 
@@ -181,7 +185,7 @@ def test_a_file_names_trackers_and_runs_side_by_side_have_them_too() -> None:
         ("tensorbord", "there is no tracker 'tensorbord': did you mean 'tensorboard'"),
         ("mlflow:", "say where after the colon"),
         ("my_lines:Pages", "module 'my_lines' has nothing called 'Pages'"),
-        ("pathlib:Path", "pathlib:Path is no tracker, it lacks begin, log, end"),
+        ("pathlib:Path", "pathlib:Path is code of the package 'pathlib'"),
     ],
 )
 def test_a_tracker_that_cannot_be_is_a_sentence_before_the_first_round(

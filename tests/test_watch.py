@@ -316,9 +316,9 @@ def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
         assert process.wait(60) == 130
         assert actions.watched.runs()["mine"].state.state == "interrupted"
         assert actions.failures() == {}
-        actions.start({"source": "no-such-recipe", "name": "other"})
+        actions.start({"source": "digits", "settings": "no.such=1", "name": "other"})
         wait_until(lambda: actions.started["other"].process.poll() is not None)
-        assert "no-such-recipe" in actions.failures()["other"]
+        assert "unknown setting no" in actions.failures()["other"]
     finally:
         for started in actions.started.values():
             started.process.kill()

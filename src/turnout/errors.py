@@ -21,7 +21,8 @@ class UnknownSetting(Mistake, TypeError):
 
 
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
-_NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP")
+_NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP",
+              "Storage size calculation overflowed")  # fmt: skip
 
 
 def out_of_memory(error: BaseException) -> str | None:
@@ -112,8 +113,15 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
 def lacking(part: Any, role: Any) -> list[str]:
     """The names that a role's class has and this object has not; a role that is no class asks for none.
 
+    What a part only inherits from a role that is a protocol is missing: there it has no content.
+
     >>> lacking([], Iterable), lacking({}, list)[:3]
     ([], ['append', 'insert', 'extend'])
     """
     names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())]) if isinstance(role, type) else {}
-    return [name for name in names if not name.startswith("_") and not hasattr(part, name)]
+    empty = vars(role) if getattr(role, "_is_protocol", False) else {}
+
+    def has(name: str) -> bool:
+        return hasattr(part, name) and not (name in empty and getattr(type(part), name, None) is empty[name])
+
+    return [name for name in names if not name.startswith("_") and not has(name)]

@@ -4,6 +4,7 @@ from types import ModuleType
 
 import turnout.data as data
 import turnout.models as models
+import turnout.roles as roles
 from turnout import __version__
 from turnout.advising import Advice, advise
 from turnout.config.kinds import KINDS
@@ -143,6 +144,7 @@ __all__ = [
     "partition",
     "personal",
     "read_fleet",
+    "roles",
     "run",
     "selection",
     "terms",

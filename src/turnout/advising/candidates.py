@@ -10,7 +10,8 @@ from torch import nn
 
 from turnout.advising.aims import Aim
 from turnout.advising.fleet import FleetFacts
-from turnout.config.read import parse_value, with_value
+from turnout.config.read import with_value
+from turnout.config.text import parse_value
 from turnout.errors import Mistake
 from turnout.experiment import Algorithm, Experiment
 from turnout.parts.compression.quantise import Quantise

@@ -16,6 +16,7 @@ measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`
 studies.py    `turnout study`
+permitting.py `--allow` and `--no-code` of those that read experiments
 screen.py     the console they print to
 
 May import everything. Commands do so when they are called, so that help and mistyped commands are answered without

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ Json = Annotated[
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")]
 
 
+@permits_code
 @reads_a_log
 def advise(
     log: Log,

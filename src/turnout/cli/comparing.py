@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake
 
 Sources = Annotated[
@@ -29,6 +30,7 @@ Json = Annotated[
 ]
 
 
+@permits_code
 def compare(
     sources: Sources,
     target: Target = None,

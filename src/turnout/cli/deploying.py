@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake
 
 App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
@@ -47,6 +48,7 @@ device = typer.Typer(no_args_is_help=True, help=DEVICE, rich_markup_mode=None)
 
 
 @deploy.command("init")
+@permits_code
 def init(folder: App, experiment: Source = "digits") -> None:
     """Write a ready app: experiment, device, certificates script, supervisor units, and what Flower reads.
 
@@ -69,6 +71,7 @@ def init(folder: App, experiment: Source = "digits") -> None:
 
 
 @deploy.command("server")
+@permits_code
 def server(
     folder: App,
     out: Out = None,
@@ -128,6 +131,7 @@ def demo(
 
 
 @device.command("run")
+@permits_code
 def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
     """Work for the server that the device's file names; started again where the connection is lost.
 

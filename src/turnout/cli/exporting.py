@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake
 from turnout.machine.files import check_destination
 
@@ -36,6 +37,7 @@ DataDir = Annotated[
 ]
 
 
+@permits_code
 def export(
     run: Source,
     model: Model = None,

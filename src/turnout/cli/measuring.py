@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake
 
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")]
@@ -66,6 +67,7 @@ def record(
     say(f"log: {out} ({len(rows)} rows)", stderr=False)
 
 
+@permits_code
 def device(
     source: Annotated[
         str | None, typer.Argument(metavar="[RECIPE|FILE.toml]", help="Whose model and local training to measure.")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from turnout.config.read import from_table, load, parse_value, read_file, with_setting, with_value
+from turnout.config.read import from_table, load, with_setting, with_value
+from turnout.config.text import parse_value, read_file
 from turnout.config.variants import variants_in
 from turnout.errors import Mistake
 from turnout.experiment import Experiment

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.machine.files import check_destination, write_whole
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
@@ -20,6 +21,7 @@ Out = Annotated[Path | None, typer.Option(metavar="FILE", help="The CSV file to 
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")]
 
 
+@permits_code
 def predict(run: Run, data: Table, client: Client = None, out: Out = None, data_dir: DataDir = None) -> None:
     """Predict the rows of a table by a run's model.
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake
 
 Source = Annotated[
@@ -69,6 +70,7 @@ DataDir = Annotated[
 ]
 
 
+@permits_code
 def run(
     source: Source = None,
     settings: Settings = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.permitting import permits_code
 from turnout.errors import Mistake, nearest
 from turnout.machine.files import check_destination
 
@@ -15,6 +16,7 @@ A setting that is left out has its default; `turnout list` shows the settings of
 written as its path: kind = "package.module:Name"."""
 
 
+@permits_code
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The file to write.")],
     recipe: Annotated[str, typer.Option(help="The recipe to take the settings from.")] = "digits",

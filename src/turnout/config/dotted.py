@@ -1,35 +1,237 @@
-"""What a dotted path `package.module:Name` in a file may stand for, looked at before anything is called.
+"""Whose code the dotted paths `package.module:Name` of a file may name, and how such a name is looked up.
 
-A file may come from a stranger. So a path names a class that has the names of the role it is to play, a function that
-is annotated to return one, or, where a setting is a function, a function annotated to return what that setting asks
-for; nothing else. A module is imported only if its source, found where Python finds modules, binds the name: looking
-for what is not there runs nobody's code.
+A file may come from a stranger, and a dotted path in it is code. So it is looked up in two steps. `check` says whether
+a path is permitted: by its text, and by where Python would find the module; it imports nothing. `named` imports what is
+permitted. Permitted are modules below the current folder, and packages that the user has named: with --allow, in the
+configuration file, or by installing a package with an entry point (kinds.py).
 """
 
 from __future__ import annotations
 
-import ast
+import dataclasses
+import functools
 import importlib
-import importlib.util
-import inspect
+import os
 import sys
-import types
-import typing
-from collections.abc import Callable
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from torch import nn
-
+import turnout
 from turnout.errors import Mistake
 
+ALLOW, NO_CODE = "TURNOUT_ALLOW", "TURNOUT_NO_CODE"  # --allow and --no-code, for the processes that a command starts
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, which may lie below the current folder too
+OWN = object()  # stands for a part of the user's own while only names are looked up
 
-def imported(dotted: str, path: str) -> Any:
-    """What a dotted path names; nothing of it has been called."""
+
+class Permission(Protocol):
+    """Which dotted paths may be used."""
+
+    by_identity: bool  # whether a part must be derived from its role
+
+    def check(self, dotted: str, path: str) -> None:
+        """Refuse a dotted path, at the setting `path`, that is not permitted; imports nothing."""
+        ...
+
+    def named(self, dotted: str, path: str) -> Any:
+        """The function or class that a permitted path names; nothing of it has been called."""
+        ...
+
+    def but_allow(self, package: str) -> Permission:
+        """The same, and one package more."""
+        ...
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code that files may name.
+
+    allow  top packages, by name
+    below  modules below this folder; None: no code at all, but for the packages
+    """
+
+    allow: frozenset[str] = frozenset()
+    below: Path | None = None
+    by_identity = True
+
+    def check(self, dotted: str, path: str) -> None:
+        module, top = _split(dotted, path)
+        if top in self.allow:
+            return
+        if self.below is None:
+            raise Mistake(
+                f"{path}: {dotted} is code, and --no-code refuses all code that a file names: leave --no-code out if "
+                "you trust the file"
+            )
+        file = _file_of(module)
+        if module != "__main__" and not _is_below(self.below, file):
+            if file is None and _file_of(top) is None and top not in sys.stdlib_module_names:
+                raise Mistake(
+                    f"{path}: cannot find the module {module!r} of {dotted}: it must lie below the current folder "
+                    "(or below a folder there that is on PYTHONPATH)"
+                )
+            raise Mistake(
+                f"{path}: {dotted} is code of the package {top!r}, which a file may not name by itself: if you trust "
+                f'it, add --allow {top} (in Python, allow=["{top}"]) or write allow = ["{top}"] into '
+                f"{configuration_file()}"
+            )
+
+    def named(self, dotted: str, path: str) -> Any:
+        self.check(dotted, path)
+        thing = _imported(dotted, path)
+        if not callable(thing) or not hasattr(thing, "__qualname__"):
+            raise Mistake(f"{path}: {dotted} is a {type(thing).__name__}: give a function or a class")
+        self.check(f"{thing.__module__}:{thing.__name__}", path)  # the module may have it from another package
+        return thing
+
+    def but_allow(self, package: str) -> Code:
+        if self.below is None and _is_below(Path.cwd(), _file_of(package)):
+            return self  # announced by a folder beside the file, not installed
+        return dataclasses.replace(self, allow=self.allow | {package})
+
+
+@dataclass(frozen=True)
+class NamesOnly:
+    """Looks names up and imports nothing: what a name stands for is `OWN`."""
+
+    code: Permission
+    by_identity = False
+
+    def check(self, dotted: str, path: str) -> None:
+        self.code.check(dotted, path)
+
+    def named(self, dotted: str, path: str) -> Any:
+        self.code.check(dotted, path)
+        return OWN
+
+    def but_allow(self, package: str) -> NamesOnly:
+        return NamesOnly(self.code.but_allow(package))
+
+
+class PartsOf:
+    """The functions and classes of an experiment that is there already: nothing else is called, nothing is imported."""
+
+    by_identity = False
+
+    def __init__(self, experiment: Any):
+        self.known = {f"{part.__module__}:{part.__qualname__}": part for part in _makers(experiment)}
+
+    def check(self, dotted: str, path: str) -> None:
+        if dotted not in self.known:
+            raise Mistake(f"{path}: {dotted} is no part of this experiment")
+
+    def named(self, dotted: str, path: str) -> Any:
+        self.check(dotted, path)
+        module, _, name = dotted.partition(":")
+        try:
+            return getattr(sys.modules[module], name)
+        except (KeyError, AttributeError) as error:
+            raise Mistake(f"{path}: module {module!r} has nothing called {name!r}") from AttributeError(error)
+
+    def but_allow(self, package: str) -> PartsOf:
+        return self
+
+
+def usual_code() -> Code:
+    """What the user permits: modules below the current folder, --allow and the configuration file; or --no-code."""
+    if os.environ.get(NO_CODE):
+        return Code()
+    return Code(frozenset([*_configured(), *filter(None, os.environ.get(ALLOW, "").split(","))]), Path.cwd())
+
+
+@contextmanager
+def allowing(packages: Sequence[str] = (), no_code: bool = False) -> Iterator[None]:
+    """Permit more packages, or no code at all, here and in the processes that are started meanwhile."""
+    if packages and no_code:
+        raise Mistake("--allow permits code and --no-code refuses it: leave one of them out")
+    _check_packages(packages, "--allow")
+    before = {name: os.environ.get(name) for name in (ALLOW, NO_CODE)}
+    if packages:
+        os.environ[ALLOW] = ",".join(filter(None, [before[ALLOW] or "", *packages]))
+    if no_code:
+        os.environ[NO_CODE] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def configuration_file() -> Path:
+    """The user's own configuration file."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "turnout" / "config.toml"
+
+
+def _configured() -> list[str]:
+    """The packages that the user's configuration file allows."""
+    path = configuration_file()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise Mistake(f"cannot read {path}: {error}") from error
+    allow = table.pop("allow", [])
+    if table or not isinstance(allow, list) or not all(isinstance(package, str) for package in allow):
+        raise Mistake(f'{path} holds a list of packages, allow = ["my_package"], and nothing else')
+    _check_packages(allow, str(path))
+    return allow
+
+
+def _check_packages(packages: Sequence[str], where: str) -> None:
+    for package in packages:
+        if not package.isidentifier():
+            raise Mistake(f"{where}: {package!r} is not the name of a top package, such as my_package")
+
+
+def _split(dotted: str, path: str) -> tuple[str, str]:
+    """The module of a dotted path, and its top package."""
+    module, _, name = dotted.partition(":")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise Mistake(f"{path}: {dotted!r} is not a path to code: write it as package.module:Name")
+    return module, module.partition(".")[0]
+
+
+def _file_of(module: str) -> Path | None:
+    """The file that Python would load a module from, without importing its packages; None where it finds none."""
+    if module in sys.modules:
+        known = getattr(sys.modules[module], "__file__", None)
+        return Path(known) if isinstance(known, str) else None
+    importlib.invalidate_caches()
+    folders, file = list(sys.path), None
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    for name in module.split("."):
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None:
+            return None
+        if spec.origin is None:  # a folder without __init__.py
+            file, folders = None, [os.path.join(folder or ".", name) for folder in folders]
+        else:
+            file, folders = Path(spec.origin), list(spec.submodule_search_locations or ())
+    return file
+
+
+def _is_below(folder: Path, file: Path | None) -> bool:
+    """Whether a module lies below a folder and is the user's own: neither installed, nor of Python, nor of Turnout."""
+    if file is None:
+        return False
+    file, others = file.resolve(), (Path(os.__file__).parent, Path(turnout.__file__).parent)
+    if INSTALLED & {*file.parts} or any(file.is_relative_to(other.resolve()) for other in others):
+        return False
+    return file.is_relative_to(folder.resolve())
+
+
+def _imported(dotted: str, path: str) -> Any:
     module, _, name = dotted.partition(":")
     try:
-        if module not in sys.modules and not _binds(module, name):
-            raise Mistake(f"{path}: module {module!r} has nothing called {name!r}")
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise Mistake(f"{path}: cannot import {module!r} ({error}): is its folder on PYTHONPATH?") from error
@@ -37,131 +239,21 @@ def imported(dotted: str, path: str) -> Any:
         raise Mistake(f"{path}: module {module!r} has nothing called {name!r}") from error
     except SyntaxError as error:
         raise Mistake(f"{path}: {error.filename}, line {error.lineno}: {error.msg}") from error
-    except Mistake:
-        raise
     except Exception as error:  # whatever a person's module does when it is imported
         raise Mistake(f"{path}: importing {module!r} failed: {type(error).__name__}: {error}") from error
 
 
-def _binds(module: str, name: str) -> bool:
-    """Whether a module's source binds a name; a program (`__main__`) or a module without source does not."""
-    if module.rpartition(".")[2] == "__main__":
-        return False
-    spec = importlib.util.find_spec(module)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {module!r}")
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return False
-    tree = ast.parse(Path(spec.origin).read_bytes(), spec.origin)
-    return any(name in _bound(node) for node in ast.walk(tree))
-
-
-def _bound(node: ast.AST) -> set[str]:
-    """The names that a statement binds; `*` may be any, and so may whatever a module's own `__getattr__` gives."""
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    return {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
-
-
-def part_named(dotted: str, role: Any, what: str, path: str) -> Any:
-    """The class or function that a path names, if it makes or is what a role asks for. `what`: the role in words."""
-    thing = imported(dotted, path)
-    wanted = nn.Module if what == "model" and not hasattr(thing, "build") else role
-    if lacks := misses(thing, wanted):
-        raise Mistake(f"{path}: {dotted} is no {what}, {lacks}")
-    return thing
-
-
-def function_named(dotted: str, hint: Any, path: str) -> Any:
-    """The function that a path names, if it is annotated to return what the setting asks for."""
-    thing = imported(dotted, path)
-    if lacks := _misses_result(thing, hint):
-        raise Mistake(f"{path}: {dotted} cannot be used here: {lacks}")
-    return thing
-
-
-def misses(thing: Any, role: Any) -> str:
-    """Why a thing cannot play a role, in words; empty where it can.
-
-    >>> misses(dict, nn.Module), misses(nn.Linear, nn.Module)
-    ('it is no Module', '')
-    """
-    if not isinstance(role, type):  # the role is a function
-        return _misses_result(thing, role) and _misses_making(thing, role)
-    if inspect.isclass(thing):
-        return _misses_names(thing, role)
-    if inspect.isfunction(thing):
-        return _misses_making(thing, role)
-    return f"give a class, or a function annotated -> {_name(role)}"
-
-
-def _misses_names(thing: type, role: type) -> str:
-    if role is nn.Module:
-        return "" if issubclass(thing, role) else f"it is no {_name(role)}"
-    names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())])
-    said = {name for owner in thing.__mro__ for name in getattr(owner, "__annotations__", ())}
-    lost = [n for n in names if not n.startswith("_") and n not in said and not hasattr(thing, n)]
-    return f"it lacks {', '.join(lost)}" if lost else ""
-
-
-def _misses_making(thing: Any, role: Any) -> str:
-    """Why a function does not make what a role asks for."""
-    given = _returned(thing) if inspect.isfunction(thing) else None
-    if given is None:
-        return f"a function must be annotated with what it returns (-> {_name(role)})"
-    if given is role or _name(given) == _name(role):
-        return ""
-    if isinstance(role, type) and inspect.isclass(given):
-        return _misses_names(given, role)
-    return f"it returns {_name(given)}, not {_name(role)}"
-
-
-def _misses_result(thing: Any, hint: Any) -> str:
-    """Why a function cannot be a setting that is a function: what it returns is compared with the hint."""
-    call = thing.__call__ if inspect.isclass(thing) and "__call__" in vars(thing) else thing
-    if not inspect.isfunction(call):
-        return "give a Python function that is annotated with what it returns"
-    arguments, given = typing.get_args(hint), _returned(call)
-    wanted = arguments[-1] if arguments else Any
-    if given is None:
-        return f"annotate the function with what it returns (-> {_name(wanted)})"
-    return "" if _agrees(given, wanted) else f"it returns {_name(given)}, not {_name(wanted)}"
-
-
-def _agrees(given: Any, wanted: Any) -> bool:
-    """Whether a function annotated to return one type may stand where another is asked for."""
-    if wanted is Any or given is wanted or isinstance(given, str):
-        return wanted is Any or _name(given) == _name(wanted)
-    options = typing.get_args(wanted) if _is_union(wanted) else (wanted,)
-    made = typing.get_args(given) if _is_union(given) else (given,)
-    return all(any(_is_kind_of(one, option) for option in options) for one in made)
-
-
-def _is_kind_of(given: Any, wanted: Any) -> bool:
-    a, b = typing.get_origin(given) or given, typing.get_origin(wanted) or wanted
-    if wanted is Any or a is b or (b is float and a is int):
-        return True
-    return inspect.isclass(a) and inspect.isclass(b) and b is not object and issubclass(a, b)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _returned(function: Callable[..., Any]) -> Any:
-    """The annotation of what a function returns; None without one, its text where only a type checker knows it."""
-    written = getattr(function, "__annotations__", {}).get("return")
-    if not isinstance(written, str):
-        return written
-    try:
-        return typing.get_type_hints(function).get("return")
-    except (NameError, AttributeError, TypeError):
-        return written
-
-
-def _name(hint: Any) -> str:
-    if isinstance(hint, str):
-        return hint.rpartition(".")[2]
-    return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
+def _makers(thing: Any) -> Iterator[Any]:
+    """The classes and functions that an object is made of, at any depth."""
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        yield type(thing)
+        for field in dataclasses.fields(thing):
+            yield from _makers(getattr(thing, field.name, None))
+    elif isinstance(thing, functools.partial):
+        yield thing.func
+        yield from _makers(thing.keywords)
+    elif isinstance(thing, Mapping | list | tuple | set | frozenset):
+        for item in thing.values() if isinstance(thing, Mapping) else thing:
+            yield from _makers(item)
+    elif callable(thing):
+        yield thing if hasattr(thing, "__qualname__") else type(thing)

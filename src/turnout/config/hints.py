@@ -29,6 +29,7 @@ PLAIN: dict[Any, Any] = {
     type(None): type(None),
 }
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 MANY = 1000  # a longer list is data, not settings
 
 
@@ -183,8 +184,20 @@ def settable(maker: Any) -> dict[str, Any]:
         return {f.name: hints[f.name] for f in dataclasses.fields(maker) if f.init}
     function = maker.__init__ if inspect.isclass(maker) else maker
     hints = _hints(function)
-    names = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind != p.VAR_POSITIONAL]
-    return {name: hints.get(name, Any) for name in names}
+    return {p.name: hints.get(p.name, Any) for p in _parameters(maker) if p.kind not in VARIADIC}
+
+
+def takes_any(maker: Any) -> bool:
+    """Whether a class or function takes keywords of any name."""
+    return not dataclasses.is_dataclass(maker) and any(p.kind is p.VAR_KEYWORD for p in _parameters(maker))
+
+
+def _parameters(maker: Any) -> list[inspect.Parameter]:
+    """The parameters of a class or function; of one that does not tell, keywords of any name."""
+    try:
+        return list(inspect.signature(maker).parameters.values())
+    except ValueError:
+        return [inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -214,5 +227,4 @@ def _one_by_one(owner: Any) -> dict[str, Any]:
 
 def required(maker: Any) -> list[str]:
     """The settings that have no default."""
-    parameters = inspect.signature(maker).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [p.name for p in _parameters(maker) if p.default is p.empty and p.kind not in VARIADIC]

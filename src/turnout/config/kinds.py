@@ -1,22 +1,27 @@
 """The roles of an experiment, and the short names of the parts that play them.
 
 A role is the type a setting is annotated with. The modules that hold its parts say what they are called in files, each
-in a dictionary `KINDS` at its end; here is only where to look. Where a part is nobody's kind, a dotted path
-`package.module:Name` stands for the user's own.
+in a dictionary `KINDS` at its end; here is only where to look. An installed package may add kinds by entry points: of
+the group `turnout.weighting`, the name of an entry point is a kind of weighting. Any other part is named by its dotted
+path, `package.module:Name` (dotted.py).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from turnout import kinds_in
-from turnout.config.dotted import part_named
+from turnout.config.dotted import Permission
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
-from turnout.errors import Mistake, nearest
+from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
 from turnout.models.layers import ModelSpec
@@ -116,24 +121,66 @@ def public_kinds(namespace: str = "") -> dict[str, Maker]:
     return found
 
 
-def find(role: Any, kind: str, path: str) -> Any:
-    """The class or function a short name or a dotted path stands for; what a path names is of the role."""
-    if ":" in kind:
-        return part_named(kind, role, ROLE_NAMES[role], path)
+def find(role: Any, kind: str, path: str, code: Permission) -> Any:
+    """The class or function that a kind, an entry point or a permitted dotted path stands for."""
     table = KINDS[role]
-    if kind not in table:
+    if kind in table:
+        return table[kind]
+    installed = _installed(ROLE_NAMES[role])
+    dotted = installed.get(kind, kind)
+    if ":" not in dotted:
         from turnout.config.misplaced import elsewhere
 
-        known = "; ".join([*elsewhere(kind), nearest(kind, table)])
+        known = "; ".join([*elsewhere(kind), nearest(kind, {**table, **installed})])
         raise Mistake(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {known}")
-    return table[kind]
+    if dotted in installed.values():
+        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
+    return code.named(dotted, path)
+
+
+@functools.cache
+def _installed(role: str) -> dict[str, str]:
+    """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
+    return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
+
+
+def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
+    """Refuse a class, or an object, that is not declared to play a role.
+
+    It is declared by its class: one that is derived from the role, or from a kind of ours.
+    """
+    if not isinstance(role, type):  # the role is a function
+        if not callable(thing):
+            raise Mistake(f"{path}: {dotted} is not a {ROLE_NAMES[role]}: give a function")
+        return
+    kind = thing if inspect.isclass(thing) else type(thing)
+    if not plays(role, kind):
+        raise Mistake(
+            f"{path}: {dotted} gives a {kind.__name__}, which is not declared to be a {ROLE_NAMES[role]}: derive its "
+            f"class from turnout.roles.{role.__name__}"
+        )
+    if thing is not kind and (missing := lacking(thing, role)):
+        raise Mistake(f"{path}: {dotted} is not a complete {ROLE_NAMES[role]}: it lacks {', '.join(missing)}")
+
+
+def plays(role: type, kind: type) -> bool:
+    """Whether a class is derived from a role, or from one of our kinds of it.
+
+    >>> plays(Partition, str), plays(Weighting, type("Mine", (Weighting,), {}))
+    (False, True)
+    """
+    return any(base is role or base in KINDS[role].values() for base in kind.__mro__)
 
 
 def name_of(role: Any, thing: Any) -> str:
-    """How a part is written in a file: its first name of more than one letter, else its dotted path."""
+    """How a part is written in a file: its first name of more than one letter, its entry point or its dotted path."""
     maker = thing if callable(thing) and not _is_instance_of_kind(role, thing) else type(thing)
     for kind, known in KINDS.get(role, {}).items():
         if known is maker and len(kind) > 1:
+            return kind
+    for kind, dotted in (_installed(ROLE_NAMES[role]) if role in KINDS else {}).items():
+        module, _, name = dotted.partition(":")
+        if getattr(sys.modules.get(module), name, None) is maker:
             return kind
     return f"{maker.__module__}:{maker.__qualname__}"
 

@@ -12,61 +12,64 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from turnout.config.dotted import function_named
-from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable
-from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, find
+from torch import nn
+
+from turnout.config.dotted import OWN, NamesOnly, PartsOf, Permission, usual_code
+from turnout.config.hints import Shape, fits, in_words, nothing, parsed, required, settable, takes_any
+from turnout.config.kinds import KINDS, ROLE_NAMES, UNSAID, check_plays, find
 from turnout.config.misplaced import meant
+from turnout.config.text import parse_value, read_file
 from turnout.config.write import OWN_OBJECT, said, table_to_toml, to_table, to_toml
 from turnout.errors import Mistake, lacking, nearest
 from turnout.experiment import Experiment
-from turnout.machine.sealed import check_text
 from turnout.models import ModelSpec
 
-RUN_FILE = "experiment.toml"  # what a run's own file is called
-CHANGED = (
-    "a run goes on with the settings it began with (--set changes rounds, stop and title); if it was you who changed "
-    "it, delete its last line"
-)
 FREE_TO_CHANGE = ("rounds", "stop", "title", "track", "runtime")  # what may differ when a run is resumed
 
 
-def load(path: str | Path) -> Experiment:
+def load(path: str | Path, code: Permission | None = None) -> Experiment:
     """Read an experiment file that holds one experiment."""
     table = read_file(path)
     if "variants" in table:
         raise Mistake(f"{path} has variants: turnout run {path} runs them all; one experiment has no such section")
-    return from_table(table)
+    return from_table(table, code)
 
 
-def read_file(path: str | Path) -> dict[str, Any]:
-    """An experiment file as tables; variants.py makes experiments of one that has variants."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        if Path(path).name == RUN_FILE:
-            check_text(Path(path), text, CHANGED)
-        return tomllib.loads(text)
-    except OSError as error:
-        hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
-        raise Mistake(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Mistake(f"{path} is not valid TOML: {error}") from error
-
-
-def from_table(table: Mapping[str, Any]) -> Experiment:
+def from_table(table: Mapping[str, Any], code: Permission | None = None) -> Experiment:
     """An experiment from nested tables.
 
     >>> from_table({"rounds": 3, "algorithm": {"weighting": "A"}}).algorithm.weighting
     CompleteOnly()
     """
-    return build(Experiment, dict(table), "")
+    return build(Experiment, dict(table), "", code)
 
 
-def build(hint: Any, value: Any, path: str) -> Any:
-    """A value of the hinted type from what TOML gave, or a mistake that says where."""
+def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> Any:
+    """A value of the hinted type from what TOML gave, or a mistake that says where.
+
+    All dotted paths are looked up before the first is imported. `code`: which are permitted; without, what the user
+    permits (`usual_code`).
+    """
+    code = code or usual_code()
+    if any(":" in text for text in _texts(value)):
+        _build(hint, value, path, NamesOnly(code))
+    return _build(hint, value, path, code)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
     if isinstance(value, str) and re.fullmatch(OWN_OBJECT, value) and hint is not str:
         raise Mistake(
             f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
@@ -75,25 +78,27 @@ def build(hint: Any, value: Any, path: str) -> Any:
     found = parsed(hint)
     match found.shape:
         case Shape.ROLE:
-            return _build_role(hint, value, path)
+            return _build_role(hint, value, path, code)
         case Shape.CHOICE:
-            return _build_choice(hint, value, path)
+            return _build_choice(hint, value, path, code)
         case Shape.LIST if isinstance(value, list | tuple):
-            return tuple(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
+            return _items(tuple, found.inside[0], value, path, code)
         case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # a single part needs no list
-            return (build(found.inside[0], value, path),)
+            built = _build(found.inside[0], value, path, code)
+            return OWN if built is OWN else (built,)
         case Shape.TABLE if isinstance(value, dict):
-            return {name: build(found.inside[0], item, f"{path}.{name}") for name, item in value.items()}
+            table = {name: _build(found.inside[0], item, f"{path}.{name}", code) for name, item in value.items()}
+            return OWN if any(item is OWN for item in table.values()) else table
         case Shape.SET if isinstance(value, list | tuple | set | frozenset):
-            return typing.get_origin(hint)(build(found.inside[0], item, f"{path}.{i}") for i, item in enumerate(value))
+            return _items(typing.get_origin(hint), found.inside[0], value, path, code)
         case Shape.NAMED if isinstance(value, str) and value in hint.__members__:
             return hint[value]
         case Shape.LITERAL | Shape.NAMED if fits(hint, value):
             return value
         case Shape.SETTINGS:
-            return _build_fields(hint, value, path)
+            return _build_fields(hint, value, path, code)
         case Shape.FUNCTION if isinstance(value, str) and ":" in value:
-            return function_named(value, hint, path)
+            return code.named(value, path)
         case Shape.FUNCTION if callable(value):
             return value
         case Shape.PLAIN if fits(hint, value):
@@ -103,7 +108,12 @@ def build(hint: Any, value: Any, path: str) -> Any:
     raise Mistake(f"{path} must be {in_words(hint)}, not {value!r}")
 
 
-def _build_role(role: Any, value: Any, path: str) -> Any:
+def _items(kind: Any, hint: Any, values: Any, path: str, code: Permission) -> Any:
+    built = [_build(hint, item, f"{path}.{i}", code) for i, item in enumerate(values)]
+    return OWN if any(item is OWN for item in built) else kind(built)
+
+
+def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
     if isinstance(value, str):
         value = {"kind": value}
     if value is None or isinstance(value, bool | int | float | list):
@@ -116,27 +126,44 @@ def _build_role(role: Any, value: Any, path: str) -> Any:
         raise Mistake(f'{path} needs a kind: {path}.kind = "..." {nearest("", KINDS[role])}')
     if not isinstance(value["kind"], str):
         raise Mistake(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', KINDS[role])}")
-    maker = find(role, value["kind"], path)
+    maker = find(role, value["kind"], path, code)
     rest = {name: item for name, item in value.items() if name != "kind"}
-    if _is_part(role, maker):
-        if rest:
-            raise Mistake(f"{path}: {value['kind']} is a function, which has no settings: leave out {', '.join(rest)}")
-        return maker
-    part = _build_fields(maker, rest, path)
-    missing = lacking(part, role)
-    if missing:
-        raise Mistake(f"{path}: {value['kind']} is no {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
+    if maker is OWN:
+        return OWN
+    if maker not in KINDS[role].values():
+        return _build_own(role, maker, rest, path, code)
+    return _build_part(role, maker, rest, path, code)
+
+
+def _build_own(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+    """A part from a class or function of the user's own; it must be declared to play the role."""
+    dotted = f"{maker.__module__}:{maker.__qualname__}"
+    if role is ModelSpec and not _is_spec(maker):  # it makes a module, which is looked at when the model is built
+        arguments = _arguments(maker, settings, path, code)
+        return partial(maker, **arguments) if arguments else maker
+    if code.by_identity and inspect.isclass(maker):
+        check_plays(role, maker, dotted, path)
+    part = _build_part(role, maker, settings, path, code)
+    if code.by_identity:
+        check_plays(role, part, dotted, path)
+    elif missing := lacking(part, role):
+        raise Mistake(f"{path}: {dotted} is no {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
     return part
 
 
-def _is_part(role: Any, maker: Any) -> bool:
-    """Whether a function is itself the part (a predicate, a function that makes a module) rather than making one."""
-    if role is ModelSpec and maker not in KINDS[role].values():
-        return not hasattr(maker, "build")
-    return not inspect.isclass(maker) and bool(required(maker))
+def _is_spec(maker: Any) -> bool:
+    """Whether a class is that of model specs, and does not make modules itself."""
+    return inspect.isclass(maker) and not issubclass(maker, nn.Module) and hasattr(maker, "build")
 
 
-def _build_choice(hint: Any, value: Any, path: str) -> Any:
+def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+    is_part = not isinstance(role, type) and not inspect.isclass(maker) and bool(required(maker))
+    if is_part and settings:
+        raise Mistake(f"{path}: {maker.__name__} is a function, which has no settings: leave out {', '.join(settings)}")
+    return maker if is_part else _build_fields(maker, settings, path, code)
+
+
+def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
     options = parsed(hint).inside
     wanted = [o for o in options if o is not type(None)]
     if len(wanted) < len(options) and (value is None or _says_nothing(hint, wanted, value)):
@@ -144,7 +171,7 @@ def _build_choice(hint: Any, value: Any, path: str) -> Any:
     mistakes = []
     for option in wanted:
         try:
-            return build(option, value, path)
+            return _build(option, value, path, code)
         except Mistake as mistake:
             mistakes.append(mistake)
     if len(mistakes) > 1 and not any(parsed(option).shape in (Shape.ROLE, Shape.SETTINGS) for option in wanted):
@@ -158,22 +185,27 @@ def _says_nothing(hint: Any, wanted: Sequence[Any], value: Any) -> bool:
     return isinstance(value, str) and value == nothing(hint)
 
 
-def _build_fields(maker: Any, value: Any, path: str) -> Any:
+def _build_fields(maker: Any, value: Any, path: str, code: Permission) -> Any:
     if not isinstance(value, dict):
         if isinstance(maker, type) and isinstance(value, maker):
             return value
         raise Mistake(f"{path or 'the experiment'} must be a table of settings, not {value!r}")
-    hints = settable(maker)
-    arguments = {}
-    for name, item in value.items():
-        here = f"{path}.{name}" if path else name
-        if name not in hints:
-            raise Mistake(f"unknown setting {here}: {meant(name, maker, path)}")
-        arguments[name] = build(hints[name], item, here)
+    arguments = _arguments(maker, value, path, code)
     missing = [name for name in required(maker) if name not in arguments]
     if missing:
         raise Mistake(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
-    return maker(**arguments)
+    return OWN if any(argument is OWN for argument in arguments.values()) else maker(**arguments)
+
+
+def _arguments(maker: Any, value: dict[str, Any], path: str, code: Permission) -> dict[str, Any]:
+    """The settings of a class or function, each of the type that it is annotated with."""
+    hints, arguments = settable(maker), {}
+    for name, item in value.items():
+        here = f"{path}.{name}" if path else name
+        if name not in hints and not takes_any(maker):
+            raise Mistake(f"unknown setting {here}: {meant(name, maker, path)}")
+        arguments[name] = _build(hints.get(name, Any), item, here, code)
+    return arguments
 
 
 def with_setting(experiment: Experiment, setting: str) -> Experiment:
@@ -188,29 +220,34 @@ def with_setting(experiment: Experiment, setting: str) -> Experiment:
     return with_value(experiment, path.strip(), parse_value(text.strip()))
 
 
-def parse_value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
 def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
     """The object with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
     name, _, rest = path.partition(".")
     here = f"{above}.{name}" if above else name
     if isinstance(thing, tuple):
         return _with_item(thing, name, rest, value, here)
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        raise Mistake(f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=...")
-    hints = settable(type(thing))
+    hints, now = settings_of(thing, here, above)
     if name not in hints:
         raise Mistake(f"unknown setting {here}: {meant(name, thing, above)}")
     changed = build(hints[name], value, here) if rest in ("", "kind") else None
     if rest not in ("", "kind"):
-        changed = with_value(getattr(thing, name), rest, value, here)
-    return dataclasses.replace(thing, **{name: changed})
+        changed = with_value(now.get(name), rest, value, here)
+    return replaced(thing, {name: changed})
+
+
+def settings_of(thing: Any, here: str, above: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that a part may have, with their hints, and those that it has."""
+    if isinstance(thing, partial):  # of a function that makes a model
+        return settable(thing.func), thing.keywords
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise Mistake(f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=...")
+    hints = settable(type(thing))
+    return hints, {name: getattr(thing, name) for name in hints}
+
+
+def replaced(thing: Any, changes: Mapping[str, Any]) -> Any:
+    """A part with some of its settings replaced."""
+    return partial(thing, **changes) if isinstance(thing, partial) else dataclasses.replace(thing, **changes)
 
 
 def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: str) -> tuple[Any, ...]:
@@ -236,20 +273,16 @@ def changed_settings(path: Path, experiment: Experiment) -> list[str]:
 
 def new_settings(path: Path, experiment: Experiment) -> list[str]:
     """The settings of an experiment that are not those of a run's file, but for what it is called and runs on."""
-    differences = _differences(_whole(_table_of(path)), tomllib.loads(to_toml(experiment)))
+    differences = _differences(_whole(read_file(path), experiment), tomllib.loads(to_toml(experiment)))
     return [name for name in differences if name.split(".")[0] not in ("title", "runtime")]
 
 
-def _whole(table: dict[str, Any]) -> dict[str, Any]:
+def _whole(table: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
     """A file's table with the settings that an earlier version did not have; as it is where it cannot be built."""
     try:
-        return tomllib.loads(to_toml(from_table(table)))
+        return tomllib.loads(to_toml(from_table(table, PartsOf(experiment))))
     except Mistake:
         return table
-
-
-def _table_of(path: Path) -> dict[str, Any]:
-    return read_file(path)
 
 
 def check_same(path: Path, experiment: Experiment) -> str | None:
@@ -257,7 +290,7 @@ def check_same(path: Path, experiment: Experiment) -> str | None:
 
     What its file should say from now on comes back where rounds, stop rules or title are new; what it runs on stays.
     """
-    before, now = _table_of(path), tomllib.loads(to_toml(experiment))
+    before, now = read_file(path), tomllib.loads(to_toml(experiment))
     if changed := changed_settings(path, experiment):
         raise Mistake(
             f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "

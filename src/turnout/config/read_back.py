@@ -11,9 +11,11 @@ import re
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from turnout.config.dotted import PartsOf
 from turnout.config.read import from_table
 from turnout.config.write import OWN_OBJECT, to_toml
 from turnout.errors import Mistake
@@ -24,7 +26,7 @@ def check_reads_back(experiment: Experiment) -> None:
     """Before the first round: a mistake where the file would give other settings, a warning where it cannot be read."""
     table = tomllib.loads(to_toml(experiment))
     try:
-        again = from_table(table)
+        again = from_table(table, PartsOf(experiment))
     except Mistake as mistake:
         nowhere = isinstance(mistake.__cause__, ImportError | AttributeError)  # a class that only this program has
         if not nowhere and not any(map(_is_own, _texts(table))):
@@ -61,6 +63,8 @@ def _differing(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     if dataclasses.is_dataclass(a) and type(a) is type(b):
         names = [f.name for f in dataclasses.fields(a) if f.init]
         inside = [(name, getattr(a, name), getattr(b, name)) for name in names]
+    elif isinstance(a, partial) and isinstance(b, partial):
+        inside = [("kind", a.func, b.func), ("settings", a.keywords, b.keywords)]
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         inside = [(str(i), *pair) for i, pair in enumerate(zip(a, b, strict=True))]
     elif isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():

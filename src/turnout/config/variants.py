@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from turnout.config.hints import settable
-from turnout.config.read import build, from_table
+from turnout.config.read import build, from_table, replaced, settings_of
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
 
@@ -91,13 +91,14 @@ def _joined(a: dict[str, Any], b: dict[str, Any], here: str) -> dict[str, Any]:
 
 def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
     """The object with some settings replaced, all at once; tables in tables go down to its parts."""
-    hints, replaced = settable(type(thing)), {}
+    hints, now = settings_of(thing, above, above)
+    changed = {}
     for name, value in changes.items():
         here = f"{above}.{name}" if above else name
         if name not in hints:
             raise Mistake(f"unknown setting {here}: {nearest(name, hints)}")
-        replaced[name] = _changed(getattr(thing, name), hints[name], value, here)
-    return dataclasses.replace(thing, **replaced)
+        changed[name] = _changed(now.get(name), hints[name], value, here)
+    return replaced(thing, changed)
 
 
 def _changed(now: Any, hint: Any, value: Any, here: str) -> Any:
@@ -105,7 +106,7 @@ def _changed(now: Any, hint: Any, value: Any, here: str) -> Any:
         return build(hint, value, here)
     if isinstance(now, tuple):
         return _with_items(now, value, here)
-    if dataclasses.is_dataclass(now) and not isinstance(now, type):
+    if isinstance(now, partial) or (dataclasses.is_dataclass(now) and not isinstance(now, type)):
         return with_table(now, value, here)
     return build(hint, value, here)
 

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         named = {"kind": name_of(role, thing)} if role is not None else {}
         return named | _fields(thing)
+    if isinstance(thing, partial) and role is not None and not thing.args and _has_path(thing.func):
+        return {"kind": name_of(role, thing.func)} | to_table(thing.keywords)
     if isinstance(thing, list | tuple):
         return [to_table(item, role) for item in thing]
     if isinstance(thing, set | frozenset):
@@ -46,12 +49,17 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if isinstance(thing, Mapping):
         return {str(name): to_table(item, role) for name, item in thing.items()}
     if callable(thing):
-        return name_of(role, thing) if "<" not in getattr(thing, "__qualname__", "<") else f"<source {_hash(thing)}>"
+        return name_of(role, thing) if _has_path(thing) else f"<source {_hash(thing)}>"
     if isinstance(thing, Path):
         return str(thing)
     return (
         thing if thing is None or isinstance(thing, str | int | float) else f"<{type(thing).__name__} {_hash(thing)}>"
     )
+
+
+def _has_path(thing: Any) -> bool:
+    """Whether a file can name a function or class by its dotted path."""
+    return "<" not in getattr(thing, "__qualname__", "<")
 
 
 def _fields(thing: Any) -> dict[str, Any]:

@@ -86,7 +86,9 @@ class Demo:
                 f'folder = "disk-{i}"\n{slow}{rule}')  # fmt: skip
 
     def start(self, i: int) -> None:
-        self.devices[i] = device_process([self.file(i)], self.folder / f"device-{i}.log").start()
+        process = device_process([self.file(i)], self.folder / f"device-{i}.log")
+        process.command = [*process.command, "--allow", "turnout"]  # for the rule of the device MOODY
+        self.devices[i] = process.start()
 
     def stop(self) -> None:
         for process in self.devices.values():

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from turnout.config.read import build, load
+from turnout.config.text import parse_table
 from turnout.data.agreement import as_agreed
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
@@ -77,12 +76,13 @@ class DeviceFile:
 def read_device(path: Path) -> DeviceFile:
     """A device's file."""
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise Mistake(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
                       ) from error  # fmt: skip
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise Mistake(f"{path} is not valid TOML: {error}") from error
+    table = parse_table(text, str(path))
     found: DeviceFile = build(DeviceFile, table | {"client": str(table.get("client", ""))}, "")
     if not found.client:
         raise Mistake(f'{path} does not say whose device this is: client = "a name of its own"')

@@ -55,9 +55,9 @@ def _is_recipe(function: Callable[..., object]) -> bool:
 def cook(name: str) -> dict[str, Experiment]:
     """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
-        from turnout.config.dotted import imported
+        from turnout.config.dotted import usual_code
 
-        recipe, name = imported(name, "the recipe"), name.rpartition(":")[2]
+        recipe, name = usual_code().named(name, "the recipe"), name.rpartition(":")[2]
     else:
         known = recipes()
         recipe = known.get(name.replace("_", "-"))

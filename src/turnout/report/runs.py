@@ -142,7 +142,7 @@ class RunRecords:
         """The experiment file as tables; empty if it cannot be read."""
         try:
             return tomllib.loads(self.text("experiment.toml"))
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             return {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.config.read import read_file
+from turnout.config.text import read_file
 from turnout.errors import Mistake
 from turnout.machine.sealed import load_tensors, read_json
 from turnout.records import run_list

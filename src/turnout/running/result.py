@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from torch import nn
 
-from turnout.config.read import load, read_file
+from turnout.config.dotted import allowing
+from turnout.config.read import load
+from turnout.config.text import read_file
 from turnout.data.description import Description, read_description
 from turnout.errors import Mistake, nearest
 from turnout.experiment import Experiment
@@ -144,15 +146,22 @@ def kept_model(experiment: Experiment, folder: Path, kept: Description, client: 
         raise Mistake(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
-def load_model(folder: str | Path, client: int | str | None = None, data_dir: str | Path | None = None) -> nn.Module:
+def load_model(
+    folder: str | Path,
+    client: int | str | None = None,
+    data_dir: str | Path | None = None,
+    *,
+    allow: Sequence[str] = (),
+) -> nn.Module:
     """A run's trained model from its folder alone: neither its data nor the program that ran it is needed.
 
     A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
-    memory) needs that program: `to.open_run(folder, experiment=experiment).model()`.
+    memory) needs that program: `to.open_run(folder, experiment=experiment).model()`. `allow`: as for `open_run`.
     """
-    opened = open_model(folder, data_dir)
-    if not kept_here(opened.experiment, client):
-        opened = open_one(folder, data_dir)
+    with allowing(allow):
+        opened = open_model(folder, data_dir)
+        if not kept_here(opened.experiment, client):
+            opened = open_one(folder, data_dir)
     return opened.model(client)
 
 
@@ -249,30 +258,53 @@ class RunGroup:
 
 
 @overload
-def open_run(folder: str | Path, data_dir: str | Path | None = None, *, experiment: Experiment) -> Run: ...
+def open_run(
+    folder: str | Path, data_dir: str | Path | None = None, *, experiment: Experiment, allow: Sequence[str] = ()
+) -> Run: ...
 @overload
 def open_run(
-    folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None
+    folder: str | Path,
+    data_dir: str | Path | None = None,
+    experiment: Experiment | None = None,
+    *,
+    allow: Sequence[str] = (),
 ) -> Run | RunGroup: ...
 def open_run(
-    folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None
+    folder: str | Path,
+    data_dir: str | Path | None = None,
+    experiment: Experiment | None = None,
+    *,
+    allow: Sequence[str] = (),
 ) -> Run | RunGroup:
     """A run from its folder, or the group of a folder that holds several.
 
     If the file of a run cannot name all of its objects, give the experiment as well.
+
+    allow  packages whose code the file may name by a dotted path, beside modules below the current folder
     """
     path = Path(folder)
     if experiment is not None or not holds_several(path):
-        return open_one(path, data_dir, experiment)
-    found = {RunName(run.variant, run.seed or 0): open_one(run.path, data_dir) for run in runs_in(path).runs}
+        return open_one(path, data_dir, experiment, allow=allow)
+    found = {
+        RunName(run.variant, run.seed or 0): open_one(run.path, data_dir, allow=allow) for run in runs_in(path).runs
+    }
     return RunGroup(path, found)
 
 
-def open_one(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
+def open_one(
+    folder: str | Path,
+    data_dir: str | Path | None = None,
+    experiment: Experiment | None = None,
+    *,
+    allow: Sequence[str] = (),
+) -> Run:
     """As `open_run`, but a folder of several runs is refused."""
     path = Path(folder)
     check_run_folder(path)
-    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+    if experiment is None:
+        with allowing(allow):
+            experiment = load(path / "experiment.toml")
+    return Run(path, experiment, Path(data_dir) if data_dir else None)
 
 
 def holds_several(path: Path) -> bool:

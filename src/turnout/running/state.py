@@ -125,7 +125,7 @@ def _guessed(done: int, rounds: int | None) -> str:
 def _settings(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

@@ -43,5 +43,5 @@ def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
 def _settings(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnout.config.dotted import imported, misses
+from turnout.config.dotted import usual_code
 from turnout.errors import Mistake, lacking, nearest
 
 
@@ -67,14 +67,14 @@ def make_tracker(said: str | Tracker) -> Tracker:
         return made
     if not colon:
         raise Mistake(f"there is no tracker {said!r}: {nearest(said, KNOWN)}, or package.module:Name for your own")
-    maker = imported(said, "track")
-    if isinstance(maker, type) and (lost := misses(maker, Tracker)):
-        raise Mistake(f"{said} is no tracker, {lost}: see turnout.trackers.tracker.Tracker")
-    return _checked(maker() if isinstance(maker, type) else maker, said)
+    maker = usual_code().named(said, "track")
+    if not isinstance(maker, type) or Tracker not in maker.__mro__:
+        raise Mistake(f"{said} is not declared to be a tracker: derive the class from turnout.roles.Tracker")
+    return _checked(maker(), said)
 
 
 def _checked(tracker: Any, said: str) -> Tracker:
     if missing := lacking(tracker, Tracker):
-        raise Mistake(f"{said} is no tracker, it lacks {', '.join(missing)}: see turnout.trackers.tracker.Tracker")
+        raise Mistake(f"{said} is no tracker, it lacks {', '.join(missing)}: see turnout.roles.Tracker")
     checked: Tracker = tracker
     return checked

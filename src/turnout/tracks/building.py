@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,25 +90,51 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
     """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model).cpu()
-    make = getattr(model, "build", model)
+    make = model if isinstance(model, type) else getattr(model, "build", model)
     if not callable(make):
         raise Mistake(f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one")
-    needed = [
-        p for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind != p.VAR_KEYWORD
-    ]
-    if len(needed) > 2:
+    positional, named = _data_arguments(make, input_shape, classes)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "model") & (2**63 - 1))
+            built = make(*positional, **named)
+    except TypeError as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        given = ", ".join([*map(repr, positional), *(f"{name}={value!r}" for name, value in named.items())])
         raise Mistake(
-            f"the model function needs {', '.join(map(str, needed))}: it is given (input_shape, classes) only"
-        )
-    arguments = (input_shape, classes)[: len(needed)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "model") & (2**63 - 1))
-        built = make(*arguments)
+            f"the model cannot be made: {_name_of(make)}({given}) failed in {place.filename}, line {place.lineno} "
+            f"({str(error).strip().splitlines()[0]}). A class or function that makes the model may take the input "
+            "shape and the number of classes; give it the other arguments it needs, or a module that is made already"
+        ) from error
+    if isinstance(built, nn.Module):
+        return built
     if hasattr(built, "build"):
         return build_model(built, input_shape, classes, seed)
-    if not isinstance(built, nn.Module):
-        raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module")
-    return built
+    raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module: {_name_of(make)} must return one")
+
+
+def _data_arguments(
+    make: Callable[..., Any], input_shape: tuple[int, ...], classes: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a model's class or function is given of the data: by position, or by name where it takes names only."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except ValueError:  # one that does not tell what it takes
+        return (), {}
+    needed = [p for p in parameters if p.default is p.empty and p.kind != p.VAR_KEYWORD]
+    known: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
+    named = {p.name: known[p.name] for p in needed if p.kind is p.KEYWORD_ONLY and p.name in known}
+    rest = [p for p in needed if p.name not in named]
+    if len(rest) > 2 or any(p.kind is p.KEYWORD_ONLY for p in rest):
+        raise Mistake(
+            f"the model function needs {', '.join(map(str, rest))}: {_name_of(make)} is given (input_shape, classes) "
+            "only; give it the others as settings, or a module that is made already"
+        )
+    return (input_shape, classes)[: len(rest)], named
+
+
+def _name_of(make: Any) -> str:
+    return getattr(getattr(make, "func", make), "__qualname__", type(make).__name__)
 
 
 def load_weights(module: nn.Module, path: Path) -> None:

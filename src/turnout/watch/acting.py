@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.config.dotted import Code
+from turnout.errors import Mistake, nearest
+from turnout.recipes import recipes
 from turnout.running.folder import contents, file_name
 from turnout.running.stopping import interrupt
 from turnout.watch.watched import Watched
@@ -45,9 +48,7 @@ class Actions:
 
     def start(self, wanted: dict[str, Any]) -> str:
         """Run a recipe or an experiment file in a new folder; the name of the run."""
-        source, name = _text(wanted, "source"), _text(wanted, "name")
-        if source.startswith("-"):
-            raise Mistake(f"{source!r} is no recipe or file: name one, such as digits or my.toml")
+        source, name = self._source(_text(wanted, "source")), _text(wanted, "name")
         settings = [line.strip() for line in _text(wanted, "settings").splitlines() if line.strip()]
         seeds = _text(wanted, "seeds")
         if seeds and not re.fullmatch(r"[1-9]\d{0,3}", seeds):
@@ -60,6 +61,22 @@ class Actions:
         options = [word for setting in settings for word in ("--set", setting)] + (["--seeds", seeds] if seeds else [])
         self._run(name, [*([source] if source else []), *options, "--out", str(self.watched.folder / name)])
         return name
+
+    def _source(self, said: str) -> str:
+        """A recipe of Turnout's, or a file or a recipe of the user's own that lies below the watched folder."""
+        folder, known = self.watched.folder.resolve(), recipes()
+        if said == "" or said.replace("_", "-") in known:
+            return said
+        path = (folder / said).resolve()
+        if path.is_relative_to(folder) and path.is_file():
+            return str(path)
+        with suppress(Mistake):
+            Code(below=folder).check(said, "the recipe")
+            return said
+        raise Mistake(
+            f"{said!r} cannot be started from a page, only a recipe of turnout list ({nearest(said, known)}) or what "
+            f"lies below {self.watched.folder}: a file, named from there, or a recipe package.module:function"
+        )
 
     def resume(self, name: str) -> str:
         self._run(name, ["--out", str(self.watched.path(name)), "--resume"])

@@ -22,6 +22,7 @@ from turnout.errors import Mistake, nearest
 from turnout.rng import uniform
 
 # name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
+MOST_UNITS = 1_000_000  # of work: a trace is a probability for each of them
 TABLE_2 = {
     "T0": (1.000, 0.000, False),
     "T30": (0.753, 0.148, False),
@@ -43,6 +44,8 @@ def probabilities(name: str, full_work: int, absence: float = 0.05) -> np.ndarra
     >>> probabilities("T50", full_work=5).round(3)
     array([0.   , 0.   , 0.035, 0.58 , 0.376, 0.009])
     """
+    if full_work > MOST_UNITS:
+        raise Mistake(f"traces are for at most {MOST_UNITS:,} units of work a round, not {full_work:,}: ask for less")
     mean, std, inactive = TABLE_2[name]
     zero = absence if inactive else 0.0
     mean_present = mean / (1 - zero)

@@ -148,7 +148,7 @@ class Term(Protocol):
         ...
 
 
-class Stateless:
+class Stateless(Term):
     """The defaults: a term that neither sends nor keeps anything."""
 
     personal: ClassVar[bool] = False
