@@ -69,15 +69,12 @@ def mutations(source: bytes) -> list[Mutation]:
 
     def found() -> Iterator[Mutation]:
         for node, statement, function in visited(ast.parse(source), None, None):
-            simple = not hasattr(statement, "body")
-            first, last = (statement.lineno, statement.end_lineno) if simple else (node.lineno, node.end_lineno)
-            lines = tuple(sorted({statement.lineno, *range(first, last + 1)})) if function else ()
             for kind, place, text in changes(node, function):
-                start, end = (
-                    starts[place.lineno - 1] + place.col_offset,
-                    starts[place.end_lineno - 1] + place.end_col_offset,
-                )
-                yield Mutation(place.lineno, kind, start, end, text, lines)
+                span = place if hasattr(statement, "body") else statement  # of an `if` or a loop not what is inside
+                lines = {statement.lineno, *range(span.lineno, span.end_lineno + 1)} if function else ()
+                start = starts[place.lineno - 1] + place.col_offset
+                end = starts[place.end_lineno - 1] + place.end_col_offset
+                yield Mutation(place.lineno, kind, start, end, text, tuple(sorted(lines)))
 
     return [change for change in found() if change.apply(source) != source and compiles(change.apply(source))]
 
