@@ -58,7 +58,7 @@ class Mutation:
 
 
 def mutations(source: bytes) -> list[Mutation]:
-    """Every mutation of a module that still compiles, in the order of the text.
+    """Every mutation of a module, in the order of the text.
 
     >>> [m.apply(b"def f(a): return a < 2").decode() for m in mutations(b"def f(a): return a < 2")][0]
     'def f(a): return (a <= 2)'
@@ -76,15 +76,7 @@ def mutations(source: bytes) -> list[Mutation]:
                 end = starts[place.end_lineno - 1] + place.end_col_offset
                 yield Mutation(place.lineno, kind, start, end, text, tuple(sorted(lines)))
 
-    return [change for change in found() if change.apply(source) != source and compiles(change.apply(source))]
-
-
-def compiles(source: bytes) -> bool:
-    try:
-        compile(source, "mutant", "exec")
-    except SyntaxError:
-        return False
-    return True
+    return [change for change in found() if change.apply(source) != source]
 
 
 def visited(node: ast.AST, statement: ast.AST | None, function: ast.AST | None) -> Iterator[tuple]:
