@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Many tests start programs, which begin sooner where what is imported was compiled before.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-gpu campaign bench docs wheel format clean
+.PHONY: demo test test-slow test-gpu campaign mutants bench docs wheel format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -28,6 +28,11 @@ test-slow: $(READY)
 CAMPAIGN ?= --kills 1000 --messages 1000000
 campaign: $(READY)
 	$(BIN)/python tests/campaign/run.py $(CAMPAIGN) --out campaign.json
+
+# Whether the tests notice a wrong line. The first run finds which tests execute which line, which takes half an hour.
+MUTANTS ?= --number 200
+mutants: $(READY)
+	$(BIN)/python tests/campaign/mutants.py $(MUTANTS) --out mutants-out
 
 # The whole suite with every run on the GPU (`runtime.device` is "auto"), in the environment of $(PYTHON), whose torch
 # has to know the GPU.

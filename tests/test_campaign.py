@@ -35,6 +35,44 @@ def test_files_and_experiments_of_nonsense_are_refused_with_a_sentence(fuzz: Mod
     assert len(counts.tried) > 9
 
 
+def test_mutations_are_single_mistakes_in_code_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    mutations = importlib.import_module("mutations").mutations
+    source = """
+LIMIT: int = 3
+def f(a: int, b: int, at: float = 0.5) -> int:
+    \"\"\"Neither 1 here nor the message counts.\"\"\"
+    if not a < b:
+        raise ValueError(f"{a + b}", 7)
+    a -= max(a, b, key=abs) * -2
+    return a if a and b else LIMIT
+"""
+    found = [(m.line, m.kind, m.text, m.lines) for m in mutations(source.encode())]
+    assert sorted(found) == sorted(
+        [
+            (2, "constant", "4", ()),
+            (3, "constant", "1.0", ()),
+            (5, "condition", "(not (not a < b))", (5,)),
+            (5, "sign or not removed", "(a < b)", (5,)),
+            (5, "comparison", "(a <= b)", (5,)),
+            (5, "comparison", "(a >= b)", (5,)),
+            (6, "statement dropped", "pass", (6,)),
+            (7, "statement dropped", "pass", (7,)),
+            (7, "arithmetic", "a += max(a, b, key=abs) * -2", (7,)),
+            (7, "arithmetic", "(max(a, b, key=abs) / -2)", (7,)),
+            (7, "arguments swapped", "(max(b, a, key=abs))", (7,)),
+            (7, "argument dropped", "(max(a, b))", (7,)),
+            (7, "name", "min", (7,)),
+            (7, "sign or not removed", "(2)", (7,)),
+            (7, "constant", "3", (7,)),
+            (8, "condition", "(not (a and b))", (8,)),
+            (8, "and/or", "(a or b)", (8,)),
+            (8, "input returned", "return a", (8,)),
+            (8, "input returned", "return b", (8,)),
+        ]
+    )
+
+
 @pytest.mark.slow
 def test_a_short_campaign(tmp_path: Path) -> None:
     sizes = {"kills": 12, "groups": 4, "stops": 3, "damages": 2, "memory": 8, "files": 200}

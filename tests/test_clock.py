@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -445,6 +446,28 @@ def test_devices_that_send_nothing_have_a_latency(tmp_path):
     draw = to.devices.DeviceFile(str(tmp_path / "fleet.csv")).draw(torch.tensor([0]), 0, 0)
     assert 2 * float(draw.latency_C[0]) == 4.0
     assert float(draw.up_C[0]) > 0
+
+
+def test_links_that_were_timed_apart_have_a_rate_each():
+    """Rates are medians over a client's rounds; the noise is the deviation of log(seconds) around each client's own."""
+    rounds = ((2.0, 1.0, 4.0), (4.0, 2.0, 5.0), (1.0, 8.0, 10.0))  # seconds of training, download, upload
+    seen = [
+        Observation("ada", 8, 250_000, 500_000, train, down + up, download_seconds=down, upload_seconds=up, tier="slow")
+        for train, down, up in rounds
+    ]
+    found = devices_of([*seen, Observation("bob", 6, 125_000, 250_000, train_seconds=2.0, link_seconds=3.0)])
+    ada, bob = found.rows  # 250 000 bytes are 2 megabits
+    assert (ada.client, ada.tier, ada.speed, ada.latency) == ("ada", "slow", 8 / 2.0, 0.0)
+    assert (ada.down_mbps, ada.up_mbps) == (2 / 2.0, 4 / 5.0)
+    assert (bob.client, bob.speed, bob.down_mbps, bob.up_mbps) == ("bob", 6 / 2.0, (1 + 2) / 3.0, (1 + 2) / 3.0)
+    whole = [math.log(train + down + up) for train, down, up in rounds]
+    assert found.noise == pytest.approx(statistics.pstdev(seconds - statistics.median(whole) for seconds in whole))
+
+
+def test_a_file_of_devices_reads_back_as_written(tmp_path):
+    rows = tuple(DeviceRow(name, 16.0, 4.0, 2.0, 0.5, "slow") for name in ("ada", 'b, "c"', "two\r\nlines", "äöü"))
+    write_devices(tmp_path / "fleet.csv", rows)
+    assert read_devices(tmp_path / "fleet.csv").rows == rows
 
 
 def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):

@@ -12,7 +12,16 @@ import torch
 import turnout as to
 from turnout.errors import Mistake
 from turnout.tracks.prepare import prepare
+from turnout.world.client_names import ClientNames
 from worlds import blobs, play, ready, world
+
+
+def test_the_number_of_a_client_fits_int64_with_room_to_spare():
+    """Where no data set bounds them, numbers are below 2^62."""
+    anyone, three = ClientNames(None), ClientNames(None, 3)
+    assert anyone.number(2**62 - 1) == anyone.number(str(2**62 - 1)) == 2**62 - 1
+    assert [anyone.number(client) for client in (2**62, str(2**62), -1, "-1", "ada", "")] == [None] * 6
+    assert [three.number(client) for client in (0, 2, 3, "3")] == [0, 2, None, None]
 
 
 @dataclass(frozen=True)

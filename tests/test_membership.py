@@ -13,7 +13,7 @@ import turnout as to
 from turnout.errors import Mistake
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.server.state import Server
-from turnout.types import flatten
+from turnout.types import Turnout, flatten
 from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
 
@@ -431,6 +431,25 @@ def test_what_a_skipped_round_leaves_in_the_ledger():
     assert records[0].skipped == "no update of those who count is a number"
     assert server.roster.ledger.absent_K.tolist() == [0, 0, 1, 0]
     assert server.roster.curve == []
+
+
+def test_what_the_rules_learn_from_a_round():
+    """Counts and losses by client without those who have left; the curve is Σ p_k F_k / Σ p_k over those who report."""
+    part = to.Membership(leave="decide")
+    roster = dataclasses.replace(part.begin(), gone_L=torch.tensor([7]))
+    client_C, p_C = torch.tensor([2, 3, 5, 7]), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    for clock, losses in enumerate([(2.0, math.inf, 4.0, math.inf), (3.0, 1.0, math.inf, math.inf)]):
+        loss_C = torch.tensor(losses, dtype=torch.float64)
+        work_C = torch.isfinite(loss_C).double()
+        turnout = Turnout(client_C, work_C, 1.0, work_C, torch.ones(4, dtype=torch.float64))
+        roster = part.observe(roster, clock, turnout, loss_C, p_C)
+    ledger = roster.ledger
+    assert ledger.client_K.tolist() == [2, 3, 5]
+    assert (ledger.asked_K.tolist(), ledger.absent_K.tolist()) == ([2, 2, 2], [0, 1, 1])
+    assert (ledger.lowest_K.tolist(), ledger.latest_K.tolist()) == ([2.0, 1.0, 4.0], [3.0, 1.0, 4.0])
+    (_, first), (_, second) = roster.curve
+    assert first == pytest.approx((0.1 * 2 + 0.3 * 4) / (0.1 + 0.3))
+    assert second == pytest.approx((0.1 * 3 + 0.2 * 1) / (0.1 + 0.2))
 
 
 def test_a_skipped_round_changes_nothing_where_no_rule_looks_at_absences():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from turnout.errors import Mistake
 from turnout.rng import uniform
 from turnout.world.participation import Always, Dropout, Homogeneous, OnOff, Participation, Stratified, Traces
-from turnout.world.stratified import divide
+from turnout.world.stratified import _tilt, divide
 from turnout.world.traces import TABLE_2, max_entropy, probabilities
 
 KINDS: list[Participation] = [
@@ -234,6 +234,14 @@ def test_counts_per_group_are_uniform_over_the_allowed(sizes: list[int], places:
     assert set(seen) <= set(allowed)
     statistic = sum((seen[c] - 400) ** 2 / 400 for c in allowed)
     assert statistic < (len(allowed) - 1) + 4 * math.sqrt(2 * len(allowed))
+
+
+@pytest.mark.parametrize(("most", "total"), [([3, 3, 8, 5], 4), ([1, 40], 9), ([2] * 30, 12)])
+def test_counts_are_proposed_with_the_right_sum_on_average(most: list[int], total: int) -> None:
+    """Σ_g Σ_n n exp(tilt n) / Σ_n exp(tilt n) = total, n in 0..most_g; with another tilt most proposals are lost."""
+    tilt = _tilt(torch.tensor(most), total)
+    weights = [np.exp(tilt * np.arange(n + 1)) for n in most]
+    assert sum(w @ np.arange(len(w)) / w.sum() for w in weights) == pytest.approx(total, rel=1e-6)
 
 
 def test_within_a_group_everyone_is_kept_alike() -> None:

@@ -72,6 +72,14 @@ def test_an_option_that_is_not_there_is_refused():
         to.Scaffold(option=3)
 
 
+def test_two_terms_need_two_names():
+    """What a term keeps, sends and holds is found by its name."""
+    both = [to.Scaffold(), to.Scaffold(name="other")]
+    ready(world(COUNTS, local=STEPS, terms=both))
+    with pytest.raises(Mistake, match=r"two terms are called the same \(scaffold, scaffold\)"):
+        ready(world(COUNTS, local=STEPS, terms=[both[0], both[0]]))
+
+
 def corrected_ends(prepared: Weights, t: int, w: Tensor, delta: Tensor) -> Tensor:
     """Where each client ends with the gradient g - δ_k."""
     return torch.stack([walk(prepared, k, t, w, lambda x, g, at, j, k=k: g - delta[k])[0] for k in range(len(delta))])
