@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnout.config.write import to_table
-from turnout.data.description import Description, read_text
+from turnout.data.description import Description
 from turnout.data.federation import digest
-from turnout.errors import Mistake
+from turnout.runtimes import border
 from turnout.runtimes.flower.enrolled import likeness
 from turnout.runtimes.flower.keys import signed_text, verified
 from turnout.runtimes.flower.messages import NEVER, Standing, question
 from turnout.runtimes.flower.post import Letter
 
 AGAIN_SECONDS = 3.0  # after which a node that could not say who it is is asked again
-SAYS = {"examples": int, "data": str, "digest": str, "key": str, "signature": str}
 
 
 class Introductions:
@@ -43,18 +42,10 @@ class Introductions:
         return letters
 
     def wrong(self, node: int, head: dict[str, Any], run: str) -> str | None:
-        """Why an introduction is not believed; None where it is."""
-        for name, kind in SAYS.items():
-            if type(head.get(name)) is not kind:
-                return f"its introduction has no {name}"
-        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
-            return "it has no name, or no training samples"
+        """Why an introduction, which has the form it must have (runtimes/border.py), is not believed; None: it is."""
         if head["digest"] != self.digest:
             return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
-        try:
-            data = read_text(head["data"], "its description")
-        except Mistake as mistake:
-            return str(mistake)
+        data = border.description(head["data"])
         if self.data is not None and likeness(data) != likeness(self.data):
             return f"its data is of another kind ({data.input_shape}, {data.classes} classes)"
         self.data = self.data or data
