@@ -6,17 +6,17 @@ All forgers of a test share one honest device, which costs a single model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import LEAVING, Device
+from turnout.runtimes.flower.answering import Device
 from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, OWN, REPLY, head_of
+from turnout.runtimes.flower.messages import HEAD, OWN, REPLY, Standing, head_of
 from turnout.types import flatten, unflatten
 
 GONE = object()  # in place of a value: the name is missing
@@ -44,22 +44,27 @@ class HandMade:
         if not self.name:
             return said | {self.part: self.value(said.get(self.part, b""))}
         tensors, plain = flatten(wire.unpack(said[self.part]))
-        both = {**plain, **tensors}
-        old = both.pop(self.name, None)
-        both = {name: value for name, value in both.items() if not name.startswith(self.name + "/")}
+        both, name = {**plain, **tensors}, self.name
+        if "CLIENT" in name:
+            client = str(wire.unpack(said[HEAD])["client"])
+            name = name.replace("CLIENT", f"replies/{client}" if self.question == "work" else client)
+        old = both.pop(name, None)
+        both = {other: value for other, value in both.items() if not other.startswith(name + "/")}
         if self.value is not GONE:
-            both[self.name] = self.value(old) if callable(self.value) else self.value
-        tensors = {name: value for name, value in both.items() if isinstance(value, torch.Tensor)}
+            both[name] = self.value(old) if callable(self.value) else self.value
+        tensors = {n: value for n, value in both.items() if isinstance(value, torch.Tensor)}
         return said | {self.part: wire.pack(unflatten(tensors, {n: v for n, v in both.items() if n not in tensors}))}
 
 
 class Forger:
-    """A device of its own name that sends hand-made answers, one after another, made from those of `honest`."""
+    """A device of its own name that sends hand-made answers, one after another, made from those of `honest`.
 
-    def __init__(self, honest: Device, name: str, folder: Path, answers: Iterable[HandMade]):
-        self.honest, self.name, self.folder, self.answers = honest, name, folder, list(answers)
+    `silent`: it sends nothing instead of each, as a device that is absent; all else is the same.
+    """
+
+    def __init__(self, honest: Device, name: str, answers: Iterable[HandMade], silent: bool = False):
+        self.honest, self.name, self.answers, self.silent = honest, name, list(answers), silent
         self.sent = 0
-        folder.mkdir(parents=True, exist_ok=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.honest, name)
@@ -68,25 +73,33 @@ class Forger:
         honest, what = self.honest, head_of(parts)["what"]
         honest.identity = replace(honest.identity, name=self.name)
         made = self.answers[self.sent % len(self.answers)]
-        leaves = made.question == "leave" and what == "work"
         said = honest.answer(parts)
-        if leaves:  # it has done its work, and says goodbye with the same answer
-            head = wire.unpack(said[HEAD])
-            said |= {HEAD: wire.pack(head | {"leaving": True}), OWN: wire.pack({"rows": honest_rows(honest)})}
-        if what != made.question and not leaves:
+        head = wire.unpack(said[HEAD])
+        if made.question == "request" and what in ("hello", "work"):  # or it is not asked whether it takes work
+            said |= {HEAD: wire.pack(head | {"next": False, "why": "later"})}
+        if what != {"leave": "work", "unfinished": "work"}.get(made.question, made.question):
             return said
         self.sent += 1
+        if self.silent:
+            return {HEAD: wire.pack(head | ({"next": False, "why": "later"} if what == "request" else {}))}
+        if made.question == "leave":  # it has done its work, and says goodbye with the same answer
+            said |= {HEAD: wire.pack(head | {"leaving": True}), OWN: wire.pack({"rows": first_rows(honest)})}
+        if made.question == "unfinished":  # it has done too little for its work to count
+            said |= {HEAD: wire.pack(head | {"steps": 1}), REPLY: too_little(honest, parts)}
         return made.of(said)
 
 
-def honest_rows(device: Any) -> dict[str, torch.Tensor]:
-    """What a device that leaves sends for the terms: its first rows."""
+def first_rows(device: Any) -> dict[str, torch.Tensor]:
+    """What a device that leaves sends for the terms."""
     rows = device.clients.store.initial
     return {name: value[None] for name, value in rows.items() if name.startswith("mine/")}
 
 
-def ask_to_leave(folder: Path) -> None:
-    (folder / LEAVING).touch()
+def too_little(device: Any, parts: Parts) -> bytes:
+    """The reply of a device whose work does not count."""
+    head = head_of(parts)
+    download = device._download(head, Standing.of(head), parts)
+    return wire.pack(wire.replies_tree(device.clients.unfinished(download.client_C, download)))
 
 
 # -- changes of a value
@@ -179,8 +192,6 @@ def deep(content: bytes) -> bytes:
 
 
 def header(table: object) -> bytes:
-    import json
-
     said = json.dumps(table).encode()
     return len(said).to_bytes(8, "little") + said
 
@@ -204,7 +215,7 @@ INTRODUCTION: dict[str, tuple[Any, ...]] = {
     "data": (GONE, 5, "", "{}", "[]", LONE, "[" * 20_000, '{"clients": "x"}'),
     "digest": (GONE, 5, "another", LONE),
     "key": (GONE, 5, LONE, "ssh-rsa AAAA", "x"),
-    "labels": (5, "ab", [[]], [None], {"a": 1}, [HUGE], [-1], [True]),
+    "labels": (5, "ab", [[]], [None], [HUGE], [-1], [True]),
 }
 WORKED: dict[str, tuple[Any, ...]] = {
     "steps": ("4", 1.5, True, -1, 10**6, HUGE, [4]),
@@ -255,3 +266,47 @@ MEASURE = [
     *odd_bytes("measure", REPLY), HandMade("measure", REPLY, "", many_names),
 ]  # fmt: skip
 SLOPE = [*listed("gradient", REPLY, GRADIENT), *odd_bytes("gradient", REPLY)]
+UNFINISHED = listed(
+    "unfinished", REPLY, {
+        "client_C": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
+        "message/tensors/since": ODD_TENSORS, "message/tensors/update": (torch.ones(1, 9), 5),
+        "report/bytes_down": (*ODD_TENSORS, minus, largest), "sums/a/b": (torch.ones(1), 5), "states/x": (5,),
+    },
+)  # fmt: skip
+LEAVE = [
+    *listed("leave", OWN, dict.fromkeys(("rows/mine/scaffold/c",), (*ODD_TENSORS, whole, nan, infinite, long))),
+    *odd_bytes("leave", OWN),
+]  # fmt: skip
+
+BUILT: dict[str, tuple[Any, ...]] = {
+    "turnout/client_C": (*ODD_TENSORS, minus),
+    "turnout/work_C": (*ODD_TENSORS, minus, nan, infinite),
+    "turnout/full_work": (GONE, 5, "x", HUGE, None),
+    "turnout/progress_C": (*ODD_TENSORS, minus, nan),
+    "turnout/full_progress_C": (GONE, 5, nan),
+    "turnout/times": (5, [1], torch.ones(1)),
+    "turnout/more": (5,),
+    "spent/training": (GONE, "x", HUGE, -1.0, float("nan"), None),
+    "spent/scored": (GONE, "x", HUGE, [1]),
+    "CLIENT/set_l": (*ODD_TENSORS, minus),
+    "CLIENT/f_Rl": (*ODD_TENSORS, whole, nan, infinite, minus, twice),
+    "CLIENT/examples": (GONE, "x", HUGE, 0, -1, 2**39, True),
+    "CLIENT/loss": (GONE, "x", HUGE, None, float("nan")),
+    "CLIENT/epochs": (GONE, "x", HUGE, -1.0),
+    "CLIENT/finite": (GONE, 1, False, None),
+    "CLIENT/weight_bytes": (GONE, "x", HUGE, -1, 2**62),
+    "CLIENT/client": (GONE, "x", 99),
+    "CLIENT/more": (5,),
+}
+TAUGHT: dict[str, tuple[Any, ...]] = {
+    "CLIENT/output": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
+    "CLIENT/weights/body 0/linear1.weight": (*ODD_TENSORS, nan, long),
+    "CLIENT/weights/body 0/more": (torch.ones(2), 5),
+    "CLIENT/weights/body 9/more": (torch.ones(2), 5),
+    "99/output": (torch.ones(2, 2),),
+}
+LATEST: dict[str, tuple[Any, ...]] = {
+    "CLIENT/labels": (*ODD_TENSORS, minus, largest),
+    "CLIENT/output": (*ODD_TENSORS, whole, nan),
+    "99/output": (torch.ones(2, 2),),
+}
