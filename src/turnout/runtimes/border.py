@@ -83,7 +83,10 @@ def head(what: str, message: bytes | None) -> State:
 
 def description(text: str) -> Description:
     """What a client's data is like."""
-    found = read_text(text, "its description")
+    try:
+        found = read_text(text, "its description")
+    except Exception as error:  # a parser of a text that a stranger has written
+        raise Refused(f"its description cannot be read ({type(error).__name__})") from error
     sizes = ListOf(Whole(1, 1 << 24))
     schema: Schema = {
         "input_shape": sizes,
