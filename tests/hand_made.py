@@ -1,18 +1,25 @@
 """Answers made by hand that no working device sends: each is an honest answer with one thing changed.
 
 `Forger` is a device that sends one of them whenever it is asked that kind of question, and honest answers otherwise.
-All forgers of a test share one honest device, which costs a single model.
+All forgers of a test may share one honest device, which costs a single model.
+
+    python tests/hand_made.py DEVICE.toml ...     be these devices: 200 answers among all but the last two of them,
+                                                  which send two bad introductions; each answer is a line of the output
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from turnout.deploy.device import open_device, read_device, stay_as
 from turnout.runtimes import wire
 from turnout.runtimes.flower.answering import Device
 from turnout.runtimes.flower.link import Parts
@@ -64,7 +71,7 @@ class Forger:
 
     def __init__(self, honest: Device, name: str, answers: Iterable[HandMade], silent: bool = False):
         self.honest, self.name, self.answers, self.silent = honest, name, list(answers), silent
-        self.sent = 0
+        self.given = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.honest, name)
@@ -72,14 +79,14 @@ class Forger:
     def answer(self, parts: Parts) -> Parts:
         honest, what = self.honest, head_of(parts)["what"]
         honest.identity = replace(honest.identity, name=self.name)
-        made = self.answers[self.sent % len(self.answers)]
+        made = self.answers[self.given % len(self.answers)]
         said = honest.answer(parts)
         head = wire.unpack(said[HEAD])
         if made.question == "request" and what in ("hello", "work"):  # or it is not asked whether it takes work
             said |= {HEAD: wire.pack(head | {"next": False, "why": "later"})}
         if what != {"leave": "work", "unfinished": "work"}.get(made.question, made.question):
             return said
-        self.sent += 1
+        self.given += 1
         if self.silent:
             return {HEAD: wire.pack(head | ({"next": False, "why": "later"} if what == "request" else {}))}
         if made.question == "leave":  # it has done its work, and says goodbye with the same answer
@@ -310,3 +317,38 @@ LATEST: dict[str, tuple[Any, ...]] = {
     "CLIENT/output": (*ODD_TENSORS, whole, nan),
     "99/output": (torch.ones(2, 2),),
 }
+
+# -- over a real SuperLink
+
+TWO_HUNDRED = [*WORK[:150], *REQUEST[:20], *MEASURE[:30]]
+BAD_HELLOS = [HandMade("hello", HEAD, "error", 5), HandMade("hello", HEAD, "name", LONE)]
+
+
+class Reporting(Forger):
+    """Prints what it has sent."""
+
+    def answer(self, parts: Parts) -> Parts:
+        made, before = self.answers[self.given % len(self.answers)], self.given
+        said = super().answer(parts)
+        if self.given > before:
+            print(f"sent {str(made)!a}", flush=True)
+        return said
+
+
+def be_forgers(files: list[Path]) -> None:
+    """Send the answers, a few from each of these devices, until their connections are lost."""
+    several = len(files) - len(BAD_HELLOS)
+    tasks = [*(TWO_HUNDRED[i::several] for i in range(several)), *([hello] for hello in BAD_HELLOS)]
+    threads = []
+    for path, answers in zip(files, tasks, strict=True):
+        said = read_device(path)
+        forger = Reporting(open_device(path), said.client, answers)
+        threads.append(threading.Thread(target=stay_as, args=(forger, said), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    be_forgers([Path(word) for word in sys.argv[1:]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 
 import hand_made
 import turnout as to
+from deployments import Deployment, deployed
 from flower_grid import HereGrid, devices_of
-from hand_made import Forger, HandMade, listed
+from hand_made import BAD_HELLOS, TWO_HUNDRED, Forger, HandMade, listed
 from test_flower import world
+from turnout.deploy.demo import compare
 from turnout.deploy.server import serve_experiment
 from turnout.machine.sealed import load_tensors
 from turnout.machine.terminal import COMMANDS
@@ -236,3 +239,34 @@ def test_an_honest_reply_that_does_not_count_is_taken(tmp_path: Path) -> None:
     assert "refused" not in rounds
     assert (rounds["answered"].tolist(), rounds["counted"].tolist()) == ([3], [2])
     assert clients["bytes_down"][1] > 0
+
+
+@pytest.mark.slow
+def test_two_hundred_answers_over_a_real_superlink(tmp_path: Path) -> None:
+    """Eight devices with registered keys send them over TLS, two more are refused: the run ends as it should, and the
+    replay, in which whoever was refused is absent, has the same model to the bit."""
+    forgers, rounds = [str(i) for i in range(GOOD, GOOD + 10)], 40
+    deployment = Deployment(
+        tmp_path / "app", tls=True, rounds=rounds, clients=GOOD + 10, start_with=GOOD + 8, server_data=False,
+        round_seconds=60.0, request_seconds=60.0,
+    )  # fmt: skip
+    good = [str(i) for i in range(GOOD)]
+    deployment.let_in(*good, *forgers)
+    files = [deployment.device(name, name) for name in forgers]
+    with deployed(deployment):
+        deployment.start(files[0], [sys.executable, hand_made.__file__, *map(str, files)])
+        for name in good:
+            deployment.start(deployment.device(name, name))
+        deployment.until(rounds + 1, seconds=1500.0)
+    sent = next(deployment.folder.glob(f"{files[0].stem}.*.log")).read_text()
+    missing = [made for made in [*TWO_HUNDRED, *BAD_HELLOS] if f"sent {str(made)!a}\n" not in sent]
+    assert missing == []
+    out, said = deployment.folder / "run", list[str]()
+    with Records.read(out / "records.sqlite") as records:
+        assert records.last_round() == rounds - 1
+        assert min(records.column("answered")) >= GOOD
+        refused = [words for told in records.rounds()["refused"] if isinstance(told, str) for words in told.split("; ")]
+    assert len(refused) >= len(TWO_HUNDRED) + len(BAD_HELLOS)
+    compare(out, said.append)
+    assert said[-1].endswith("gives the same model, to the bit"), said
+    assert (deployment.folder / "server" / "superlink.log").read_text().count("Traceback") == 0

@@ -95,7 +95,8 @@ class Algorithm:
     """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
 
     max_weight  caps a single weight (off by default: a large N/K or E/s is part of a scheme's showing)
-    nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
+    nonfinite   a client whose update is not finite: "stop" the simulation with a sentence, or count it "absent", as a
+                deployment always does
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
     mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
     personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
