@@ -55,7 +55,8 @@ from turnout.runtimes.schema import (
 from turnout.task.spec import TaskSpec, metric_infos
 from turnout.types import BYTE, Replies, State, Tensors, row_bytes, unflatten
 
-NOT_NEGATIVE = ("running_var", "num_batches_tracked", "moment/second")  # where one is, the mean of all is not usable
+# Endings of states that are never below 0: one negative entry would make the mean of all clients useless.
+NOT_NEGATIVE = ("running_var", "num_batches_tracked", "moment/second", "moment/count")
 
 
 # -- what every answer says of its device
