@@ -21,14 +21,12 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.clients.state import initial_shared
 from turnout.config.read import from_table
 from turnout.config.write import to_toml
 from turnout.engine.trainers import place_of
 from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
 from turnout.parts.compression.base import Dense, Sending
-from turnout.runtimes import wire
-from turnout.runtimes.border import fault
+from turnout.runtimes import border, wire
 from turnout.runtimes.clients import Clients
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
@@ -100,8 +98,6 @@ class BytesRuntime(Simulated):
     def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.InProcess):
         super().__init__(setup)
         self.processes, self.working = processes, list[int]()
-        model, layout = setup.model, setup.model.layout
-        self.sent_states = initial_shared(layout, model.flat_P, model.states, setup.algorithm)
         text = to_toml(setup.experiment.but(runtime=compute))
         for i, process in enumerate(processes):
             process.ask("open", experiment=text, residue=i, processes=len(processes))
@@ -130,12 +126,10 @@ class BytesRuntime(Simulated):
         return replies.take(torch.cat([place for _, place in parts]).argsort())
 
     def _check(self, answers: list[Replies], parts: list[Assignment], download: Download) -> None:
-        """What comes from elsewhere is looked at as a device's reply would be."""
-        states = download.states if not self.algorithm.share_personal else self.sent_states | download.states
+        """What comes from elsewhere is read as a device's reply would be."""
         for replies, part in zip(answers, parts, strict=True):
             sending = Sending(download.t, self.seed, part.client_R, self.layout.shared_slots)
-            wrong = fault(replies, part, self.algorithm, self.layout, states, sending)
-            assert wrong is None, wrong
+            border.work(wire.pack(wire.replies_tree(replies)), replies, self.algorithm, sending)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         parts = self._at(client_I)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -13,10 +14,10 @@ import turnout as to
 from turnout.config.read import from_table
 from turnout.config.write import to_table
 from turnout.errors import Mistake
-from turnout.exchange import Assignment
 from turnout.parts.compression.base import Sending
 from turnout.records.same import same
-from turnout.runtimes.border import fault
+from turnout.runtimes import border, wire
+from turnout.runtimes.schema import Refused
 from turnout.tracks.building import refuse_simulation_only
 from turnout.tracks.prepare import prepare
 from turnout.types import Message, Replies
@@ -281,17 +282,18 @@ def test_nobody_hostile_is_an_ordinary_world():
     assert torch.equal(nobody.sent(update.clone(), torch.arange(3), 0), update)
 
 
-@pytest.mark.parametrize(("value", "says"), [(1.0, None), (1e19, "longer than can be counted"), (torch.nan, "number")])
+@pytest.mark.parametrize(("value", "says"), [(1.0, None), (1e19, "longer than can be counted"), (torch.nan, "finite")])
 def test_an_update_that_no_device_can_have_made_is_refused_at_the_border(value: float, says: str | None):
     prepared = ready(world([8, 8]))
     layout, one = prepared.model.layout, torch.tensor([0])
     update_RP = torch.full((1, layout.shared), value)
     message = Message({"update": update_RP}, torch.tensor([4 * layout.shared]))
     report = {"loss": torch.ones(1), "finite": torch.ones(1, dtype=torch.bool)}
-    report |= {name: torch.zeros(1, dtype=torch.int64) for name in ("bytes_up", "bytes_down")}
-    replies, asked = Replies(one, message, report=report), Assignment(one, torch.tensor([4]))
-    found = fault(replies, asked, prepared.algorithm, layout, {}, Sending(0, 0, one, layout.shared_slots))
-    assert found is None if says is None else says in found
+    report |= {"bytes_up": message.bytes_C, "bytes_down": torch.zeros(1, dtype=torch.int64)}
+    replies = Replies(one, message, report=report)
+    sent, sending = wire.pack(wire.replies_tree(replies)), Sending(0, 0, one, layout.shared_slots)
+    with pytest.raises(Refused, match=says) if says else nullcontext():
+        border.work(sent, replies, prepared.algorithm, sending)
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [2, 2]
         said = str(records.rounds()["refused"][0])
-    for words in ("cannot be read", "most_bytes", "steps", "another client", "not a number", "(1, 609)", "float64"):
+    for words in ("cannot be read", "most_bytes", "steps", "another client", "not finite", "(1, 609)", "float64"):
         assert words in said, (words, said)
 
 

@@ -94,3 +94,31 @@ def test_parts_of_nonsense_are_that_reply_s_error(replies: list[Message], bad: b
     first, second = link_to(superlink).take(["a", "b"])
     assert "Flower says: " in (first.error or "")
     assert second.error is None
+
+
+def test_a_reply_in_the_name_of_another_node_is_that_reply_s_error(replies: list[Message]) -> None:
+    """Its announcement says what it answers, and so does its content: a node could write another's question there."""
+    forged = reply_to("b", b"2" * 100_000)
+    announced = reply_to("b", b"2" * 100_000)
+    announced.metadata.__dict__["_reply_to_message_id"] = "a"
+    superlink = SuperLink(announced, replies[1])
+    superlink.PullMessages = with_content_of(superlink.PullMessages, forged)
+    superlink.push(forged)
+    superlink.push(replies[1])
+    first, second = link_to(superlink).take(["a", "b"])
+    assert (first.message, "another message" in (first.error or "")) == ("a", True)
+    assert (second.message, second.parts["reply"]) == ("b", b"1" * 100_000)
+
+
+def with_content_of(pull, forged: Message):
+    """Announce the parts of another message than the first one that is announced."""
+
+    def pulled(request):
+        found = pull(request)
+        for head, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            if head.metadata.reply_to_message_id == "a":
+                head.metadata.message_id = forged.object_id
+                tree.CopyFrom(get_object_tree(forged))
+        return found
+
+    return pulled

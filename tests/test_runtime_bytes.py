@@ -17,7 +17,8 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.recipes import cook
 from turnout.round import download_for
-from turnout.runtimes.border import fault
+from turnout.runtimes import border, wire
+from turnout.runtimes.schema import Refused
 from turnout.testing.parity import shrunk, small_recipes
 from turnout.tracks.prepare import prepare
 from turnout.types import Message, Replies
@@ -69,7 +70,7 @@ def made_reply():
     asked = runtime.full_work(torch.tensor([1]), 0)
     replies, _ = runtime.clients.work(download, asked)
     sending = Sending(0, track.experiment.seed, asked.client_R, runtime.layout.shared_slots)
-    return replies, (asked, track.algorithm, runtime.layout, server.states, sending)
+    return replies, (replies, track.algorithm, sending)
 
 
 def spoilt(replies: Replies, kind: str) -> Replies:
@@ -90,10 +91,9 @@ def spoilt(replies: Replies, kind: str) -> Replies:
 @pytest.mark.parametrize("kind", ["another's", "cut", "noise", "no loss", "bytes", "more states", "nan"])
 def test_a_reply_that_cannot_be_used_is_found_at_the_border(kind, a_reply):
     replies, against = a_reply
-    assert fault(replies, *against) is None
-    found = fault(spoilt(replies, kind), *against)
-    assert found is not None
-    assert found.startswith("it")
+    border.work(wire.pack(wire.replies_tree(replies)), *against)
+    with pytest.raises(Refused, match=r"^it"):
+        border.work(wire.pack(wire.replies_tree(spoilt(replies, kind))), *against)
 
 
 def test_rows_of_numbers_are_never_padded(a_reply):

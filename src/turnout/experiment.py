@@ -97,7 +97,8 @@ class Algorithm:
 
     max_weight  caps what one update is multiplied by in all: share, boost, borrowed shares, N/K, E/s wherever it is
                 applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
-    nonfinite   a client whose update is not finite: "stop" the run with a sentence, or count it "absent" and go on
+    nonfinite   a client whose update is not finite: "stop" the simulation with a sentence, or count it "absent", as a
+                deployment always does
     scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
     mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
     personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments

@@ -48,7 +48,7 @@ ROUNDS, LAST_ACT = 40, 10  # after round 10 the last fault comes; who was cut of
 SPOILT = ("nan", "cut", "large", "client", NEVER_SENT)  # what device 4 sends, one after another
 RECORDED = {
     "a device that sends garbage": "cannot be read", "a device that sends too much": "most_bytes",
-    "a device that sends no numbers": "not a number", "a device that speaks for another": "another client",
+    "a device that sends no numbers": "not finite", "a device that speaks for another": "another client",
     "an old introduction": "signature",
 }  # fmt: skip
 SLOW = 0.3  # seconds that each piece takes on the slowed way

@@ -13,20 +13,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from answers import answers
 from faults import Counts
+from torch import Tensor
 
 import turnout as to
 from turnout.config.read import from_table, load, read_file
 from turnout.config.write import to_toml
 from turnout.errors import Mistake
-from turnout.exchange import Assignment
-from turnout.parts.compression.base import Sending
 from turnout.records.records import Records
 from turnout.records.run_list import read_run_list
-from turnout.runtimes.border import fault
-from turnout.runtimes.wire import pack, replies_from, replies_tree, unpack
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
+from turnout.runtimes.schema import Refused
+from turnout.runtimes.wire import pack, unpack
 from turnout.types import flatten, unflatten
 from turnout.world.fleet.read import read_fleet
 
@@ -52,64 +50,36 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(made)
 
 
-class Replies:
-    """A device's reply under each compression, and what the server asks of it."""
-
-    def __init__(self) -> None:
-        self.cases = [self._case(c) for c in (to.Dense(), to.SparseTernary(keep=0.1), to.TopK(keep=0.2))]
-
-    def _case(self, compression: object) -> tuple[bytes, Weights, Assignment]:
-        owner = torch.arange(3).repeat_interleave(8)
-        x, y = torch.randn(24, 5, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
-        algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=algorithm, rounds=1))
-        assert isinstance(track, Weights)
-        return *self._sent(track), track
-
-    def _sent(self, track: Weights) -> tuple[bytes, Assignment]:
-        from turnout.round import download_for
-
-        client_C = torch.arange(3)
-        server, layout = track.begin(), track.model.layout
-        download = download_for(client_C, server, 0, 0.1, track.algorithm, layout.shared_slots)
-        asked = track.runtime.full_work(client_C, 0)
-        replies, _ = track.runtime.clients.work(download, asked)
-        return pack(replies_tree(replies)), asked
-
-    def check(self, message: bytes, case: int) -> None:
-        """Read a message as a server does."""
-        _, asked, track = self.cases[case]
-        try:
-            replies = replies_from(message)
-        except Mistake:
-            return
-        sending = Sending(0, 0, asked.client_R, track.model.layout.shared_slots)
-        fault(replies, asked, track.algorithm, track.model.layout, track.begin().states, sending)
-
-
 def changed(message: bytes, draw: random.Random) -> bytes:
-    """A well-formed message with another content: a tensor of other numbers, shape, type or name, or none of it."""
+    """A well-formed message with another content: values of another size, type, shape or name, or missing."""
     tensors, plain = flatten(unpack(message))
-    for name in draw.sample(sorted(tensors), draw.choice((1, 1, 2))):
-        value = tensors.pop(name)
-        match draw.randrange(8):
-            case 0 | 1 | 2 if value.numel():
+    both = {**plain, **tensors}
+    for name in draw.sample(sorted(both), min(len(both), draw.choice((1, 1, 2)))):
+        value = both.pop(name)
+        match draw.randrange(9):
+            case 0 | 1 | 2 if isinstance(value, Tensor) and value.numel():
                 flat = value.clone().reshape(-1)
                 flat[draw.randrange(len(flat))] = _odd_number(value.dtype, draw)
-                tensors[name] = flat.reshape(value.shape)
-            case 3:
-                tensors[name] = value.to(draw.choice((torch.float64, torch.int64, torch.uint8, torch.bool)))
-            case 4:
-                tensors[name] = value.reshape(-1)[: draw.randrange(value.numel() + 1)]
-            case 5:
-                tensors[name] = value[None] if draw.random() < 0.5 else torch.cat([value, value])
+                both[name] = flat.reshape(value.shape)
+            case 3 if isinstance(value, Tensor):
+                both[name] = value.to(draw.choice((torch.float64, torch.int64, torch.uint8, torch.bool)))
+            case 4 if isinstance(value, Tensor):
+                both[name] = value.reshape(-1)[: draw.randrange(value.numel() + 1)]
+            case 5 if isinstance(value, Tensor) and value.dim():
+                both[name] = value[None] if draw.random() < 0.5 else torch.cat([value, value])
             case 6:
-                tensors[draw.choice((name + "x", "states/" + name, ""))] = value
+                both[draw.choice((name + "x", "more " + name, ""))] = value
+            case 7:
+                both[name] = draw.choice(ODD)
+            case _ if not isinstance(value, Tensor):
+                both[name] = draw.choice(ODD)
             case _:
                 pass
-    return pack(unflatten(tensors, plain))
+    tensors = {name: value for name, value in both.items() if isinstance(value, Tensor)}
+    return pack(unflatten(tensors, {name: value for name, value in both.items() if name not in tensors}))
+
+
+ODD = (None, -1, 0, 7, 2**62, 10**400, 1.5, -0.5, math.inf, math.nan, True, "", "x", "\ud800", "\x1b[2J", [], [1], {})
 
 
 def _odd_number(dtype: torch.dtype, draw: random.Random) -> float | int:
@@ -119,19 +89,24 @@ def _odd_number(dtype: torch.dtype, draw: random.Random) -> float | int:
 
 
 def messages(counts: Counts, seed: int, most: int) -> None:
-    """Replies whose bytes were changed, and one in eight whose content was, under a form that is right."""
-    draw, replies = random.Random(seed), Replies()
-    for i in range(most):
-        case = i % len(replies.cases)
-        message = (changed if draw.randrange(8) == 0 else mutated)(replies.cases[case][0], draw)
-        wrong = None
-        try:
-            replies.check(message, case)
-        except Exception:
-            wrong = traceback.format_exc()[-800:]
-        counts.add("fuzzed messages", wrong)
-        if counts.over:
-            return
+    """So many answers of each kind: bytes of one that is right changed, or one in eight well formed with other content.
+
+    Each is read at the border; what passes is used as the server does.
+    """
+    draw = random.Random(seed)
+    for kind, cases in answers().items():
+        for i in range(most):
+            honest, use = cases[i % len(cases)]
+            wrong = None
+            try:
+                use((changed if draw.randrange(8) == 0 else mutated)(honest, draw))
+            except Refused:
+                pass
+            except Exception:
+                wrong = f"{kind}: {traceback.format_exc()[-800:]}"
+            counts.add(f"fuzzed answers: {kind}", wrong)
+            if counts.over:
+                return
 
 
 def readers(folder: Path) -> Iterator[tuple[str, bytes, Reader]]:

@@ -1,6 +1,6 @@
 """A campaign against the program: kills, failing disks, damage, memory, nonsense, sanitizers, devices; with counts.
 
-    python tests/campaign/run.py --kills 1000 --messages 10000000 --jobs 16 --out campaign.json
+    python tests/campaign/run.py --kills 1000 --messages 1000000 --jobs 16 --out campaign.json
 
 Each job is a process with its own folders and seed; sanitizers and devices have one of their own. The counts are
 written as it goes on. A C compiler makes the shim that kills at operations on files and the sanitized kernels; without
@@ -158,7 +158,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--memory", type=int, default=60, help="runs that get too little memory")
     parser.add_argument("--devices", type=int, default=1, help="times through the faults of a real deployment")
     parser.add_argument("--files", type=int, default=20_000, help="fuzzed files of each kind")
-    parser.add_argument("--messages", type=int, default=10_000_000, help="fuzzed messages")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="fuzzed answers of devices, of each kind")
     parser.add_argument("--stride", type=int, default=1, help="every how manieth operation on a file")
     parser.add_argument("--seconds", type=float, default=7200.0, help="after which nothing more is begun")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

@@ -11,7 +11,8 @@
     ray          such workers on a Ray cluster; crew: those who are at hand, and who steps in for whom
     timing       how devices turn bytes and steps into seconds, and those into the turnout
     wire         the records of exchange.py as bytes
-    border       whether what a device sent can be used
+    border       what a device may send: a typed schema for each kind of answer
+    schema       kinds of values, and messages read by them
     table        which settings start which runtime
 
 May import the round and everything below it. Tracks, evaluation, records and the loop see only the promise in

@@ -1,90 +1,244 @@
-"""What a device sends is checked before it is used: names, shapes, types, numbers, and that messages can be decoded.
+"""The border: what a device may send. Each kind of answer has a typed schema, and an answer that fails it is refused.
 
-A simulated client is trusted; a runtime whose clients are elsewhere calls `fault` for each reply, and one with a fault
-counts as an absence.
+A refused answer counts as an absence: nothing of it is used, neither its content nor what its head says, and the
+record of the round names the device and what was wrong. Clients of a simulation are trusted and do not come here.
 
-Shape letters: R replies, P shared parameters.
+A message is read as flat names ("message/tensors/update"). A schema (schema.py) lists every name with a kind: type,
+shape, range. Names come from the task, the model and the algorithm, never from the device: an unknown one is refused,
+except in a head and among the numbers of a report, where it is dropped.
+
+head         what every answer says of its device, and what the question at hand adds; hello is a head alone
+description  of a client's data, which is in its hello
+work         a trained update, with what goes beside it; `unfinished`: work that does not count
+measured     metrics of a model
+gradient     of a client's whole data
+rows         of a client that leaves, for the terms
+scores, learnt, outputs   of the score track
+
+Shape letters: R replies, P shared parameters, S public samples, l labels of one client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.exchange import Assignment
+from turnout.data.description import Description, read_text
+from turnout.exchange import Measured
 from turnout.experiment import Algorithm
-from turnout.layout import Layout
 from turnout.parts.compression.base import Sending
-from turnout.types import Replies, Tensors
+from turnout.runtimes import wire
+from turnout.runtimes.schema import (
+    COUNT,
+    FLOATS,
+    HEAD_BYTES,
+    LARGE,
+    WHOLE,
+    Flag,
+    Kind,
+    ListOf,
+    Maybe,
+    Number,
+    Refused,
+    Rows,
+    Schema,
+    Text,
+    Whole,
+    check,
+    read,
+    shown,
+)
+from turnout.task.spec import TaskSpec, metric_infos
+from turnout.types import BYTE, Replies, State, Tensors, row_bytes, unflatten
 
-REPORTED = {"loss": True, "finite": False, "bytes_up": False, "bytes_down": False}  # whether it is a float
-
-
-def fault(
-    replies: Replies, asked: Assignment, algorithm: Algorithm, layout: Layout, states: Tensors, sending: Sending
-) -> str | None:
-    """Why replies cannot be used, in words; None where they can. `states` are the server's, by name."""
-    if not torch.equal(replies.client_C, asked.client_R):
-        return f"it is of clients {replies.client_C.tolist()[:3]}, and {asked.client_R.tolist()[:3]} were asked"
-    rows = len(asked.client_R)
-    wanted = {name: states[name] for name in _sent_states(algorithm, layout, states)}
-    found = (
-        _wrong_rows("states", replies.states, wanted, rows)
-        or _wrong_report(replies.report, rows)
-        or _not_numbers({"states": replies.states, **replies.sums, "hints": replies.hints}, rows)
-    )
-    return found or _wrong_message(replies, algorithm, layout, sending)
-
-
-def _sent_states(algorithm: Algorithm, layout: Layout, states: Tensors) -> list[str]:
-    """The names of the states that clients send."""
-    own = ("personal/",) if algorithm.share_personal else ()
-    prefixes = ("moment/", *own)
-    return [name for name in states if name in layout.shared_states or name.startswith(prefixes)]
-
-
-def _wrong_rows(what: str, rows_by_name: Tensors, wanted: Tensors, rows: int) -> str | None:
-    if rows_by_name.keys() != wanted.keys():
-        return f"its {what} are {sorted(rows_by_name)[:3]}, not {sorted(wanted)[:3]}"
-    for name, like in wanted.items():
-        value = rows_by_name[name]
-        if tuple(value.shape) != (rows, *like.shape) or value.is_floating_point() != like.is_floating_point():
-            return f"its {name} has shape {tuple(value.shape)}, not {(rows, *like.shape)}"
-    return None
+# Endings of states that are never below 0: one negative entry would make the mean of all clients useless.
+NOT_NEGATIVE = ("running_var", "num_batches_tracked", "moment/second", "moment/count")
 
 
-def _wrong_report(report: Tensors, rows: int) -> str | None:
-    for name, is_float in REPORTED.items():
-        value = report.get(name)
-        if value is None or tuple(value.shape) != (rows,) or value.is_floating_point() != is_float:
-            return f"its report has no {name} of one number a client"
-    if bool((report["bytes_up"] < 0).any() or (report["bytes_down"] < 0).any()):
-        return "it reports a negative number of bytes"
-    return None
+# -- what every answer says of its device
+
+EVERY: Schema = {
+    "name": Text(200, least=1, name=True), "client": Whole(-1), "leaving": Flag(), "holds": Whole(-1), "next": Flag(),
+    "why": Text(), "lost": Maybe(Flag()), "error": Maybe(Text()),
+}  # fmt: skip
+HEADS: Mapping[str, Schema] = {
+    "hello": {
+        "examples": Whole(1), "data": Text(HEAD_BYTES), "digest": Text(), "key": Text(), "signature": Text(),
+        "labels": Maybe(ListOf(Whole())),
+    },
+    "work": {"steps": Maybe(Whole())} | dict.fromkeys(("training", "download", "upload"), Maybe(Number(0.0))),
+    "measure": {"tested": Maybe(Whole())},
+}  # fmt: skip
 
 
-def _not_numbers(groups: Mapping[str, Tensors], rows: int) -> str | None:
-    for group, tensors in groups.items():
-        for name, value in tensors.items():
-            if len(value) != rows:
-                return f"its {group} {name} has {len(value)} rows, not {rows}"
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                return f"its {group} {name} are not all numbers"
-    return None
+def head(what: str, message: bytes | None) -> State:
+    """What an answer to a question says of its device."""
+    if message is None or len(message) > HEAD_BYTES:
+        raise Refused("its answer has no head" if message is None else "its head is too large")
+    return read(message, {**EVERY, **HEADS.get(what, {})}, others="")
 
 
-def _wrong_message(replies: Replies, algorithm: Algorithm, layout: Layout, sending: Sending) -> str | None:
-    """Decode it once, as the server will."""
+def description(text: str) -> Description:
+    """What a client's data is like."""
     try:
-        update_RP: Tensor = algorithm.compression.decode(replies.message, sending, torch.zeros(layout.shared))
-    except (Mistake, RuntimeError, KeyError, IndexError, ValueError) as error:
-        return f"its message cannot be decoded: {str(error).splitlines()[0][:120]}"
-    if tuple(update_RP.shape) != (len(replies.client_C), layout.shared):
-        return f"its update has shape {tuple(update_RP.shape)}, not {(len(replies.client_C), layout.shared)}"
-    if not bool(torch.isfinite(update_RP).all()):
-        return "its update is not a number throughout"
-    countable = bool(torch.isfinite(update_RP.square().sum(1)).all())  # in float32 up to 1.8e19
-    return None if countable else "its update is longer than can be counted"
+        found = read_text(text, "its description")
+    except Exception as error:  # a parser of a text that a stranger has written
+        raise Refused(f"its description cannot be read ({type(error).__name__})") from error
+    sizes = ListOf(Whole(1, 1 << 24))
+    schema: Schema = {
+        "input_shape": sizes,
+        "target_shape": sizes,
+        "classes": Whole(0, 1 << 24),
+        "labels": ListOf(Text()),
+    }
+    check(vars(found), schema)
+    if {found.input_type, found.target_type} - {"float32", "int64"}:
+        raise Refused("its samples are neither float32 nor int64")
+    return found
+
+
+# -- weights
+
+
+def work(message: bytes, like: Replies, algorithm: Algorithm, sending: Sending) -> Replies:
+    """Replies to work of the clients of `sending`, for which `like` is a pattern; everything in them is finite."""
+    client_R, rows = sending.client_C, len(sending.client_C)
+    schema = _replies_schema(rows, algorithm.compression.longest(sending)) | {
+        **{f"message/tensors/{name}": _like(rows, value, name) for name, value in like.message.tensors.items()},
+        **{f"states/{name}": _like(rows, value, name) for name, value in like.states.items()},
+        **{f"sums/{term}/{name}": _like(rows, v) for term, values in like.sums.items() for name, v in values.items()},
+        **{f"hints/{name}": _like(rows, value) for name, value in like.hints.items()},
+        **{f"report/{name}": _reported(rows, value) for name, value in like.report.items()},
+    }
+    found = _replies(read(message, schema, others="report/"), client_R)
+    found = replace(found, sums={term: found.sums.get(term, {}) for term in like.sums})
+    if not bool(found.report["finite"].all()):
+        raise Refused("its training was not finite")
+    beside = row_bytes(found.states) + row_bytes(found.hints) + sum(map(row_bytes, found.sums.values()))
+    if not torch.equal(found.report["bytes_up"], found.message.bytes_C + beside):
+        raise Refused("its report/bytes_up is not what it sends")
+    _check_decoded(found, algorithm, sending)
+    return found
+
+
+def unfinished(message: bytes, algorithm: Algorithm, sending: Sending) -> Replies:
+    """Replies to work that does not count: what was downloaded, and no update."""
+    rows, compression = len(sending.client_C), algorithm.compression
+    kept = {name: value[None] for name, value in compression.residuals(sending.slots).items()}
+    held = {f"message/tensors/{name}": _like(rows, value) for name, value in compression.held(kept).items()}
+    schema = _replies_schema(rows, most=0) | held | {"report/bytes_down": Rows((rows,), WHOLE, 0, COUNT)}
+    return _replies(read(message, schema, others="report/"), sending.client_C)
+
+
+def _replies_schema(rows: int, most: int) -> dict[str, Kind]:
+    return {"client_C": Rows((rows,), WHOLE), "message/bytes": Rows((rows,), WHOLE, 0, most)}
+
+
+def _like(rows: int, value: Tensor, name: str = "") -> Rows:
+    """Rows of the shape and type of a pattern; encoded ones are as long as they are."""
+    shape = (rows, None) if name == BYTE else (rows, *value.shape[1:])
+    return Rows(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
+
+
+def _reported(rows: int, value: Tensor) -> Rows:
+    if value.is_floating_point():
+        return Rows((rows,), FLOATS, -LARGE, LARGE)
+    return Rows((rows,), (torch.bool,)) if value.dtype == torch.bool else Rows((rows,), WHOLE, 0, COUNT)
+
+
+def _replies(found: Mapping[str, Any], client_R: Tensor) -> Replies:
+    if not torch.equal(found["client_C"], client_R):
+        raise Refused("it replies for another client")
+    blank: State = {"message": {"tensors": {}}, "states": {}, "sums": {}, "report": {}, "hints": {}}
+    tree = blank | unflatten(found, {})
+    return wire.replies_of(tree | {"message": {"tensors": {}} | tree["message"]})
+
+
+def _check_decoded(replies: Replies, algorithm: Algorithm, sending: Sending) -> None:
+    """Decode updates once, as the server will."""
+    bytes_R, width = replies.message.bytes_C, sum(slot.size for slot in sending.slots)
+    if BYTE in replies.message.tensors and bool((bytes_R > replies.message.tensors[BYTE].shape[1]).any()):
+        raise Refused("its message is shorter than it says")
+    try:
+        update_RP = algorithm.compression.decode(replies.message, sending, torch.zeros(width))
+    except Exception as error:  # decoders of bytes that a stranger has written
+        raise Refused(f"its message cannot be decoded ({shown(str(error), 100)})") from error
+    if (why := Rows((len(bytes_R), width)).wrong(update_RP)) is not None:
+        raise Refused(f"its update {why}")
+
+
+def measured(message: bytes, task: TaskSpec, common: bool, own: bool) -> Measured:
+    """A client's metrics, which are the task's; one that is not finite is NaN, and shares are from 0 to 1."""
+    kinds = {name: Rows((1,), FLOATS, *((0.0, 1.0) if info.unit == "percent" else (-LARGE, LARGE)), gaps=True)
+             for name, info in metric_infos(task).items()}  # fmt: skip
+    asked = {"common": common, "own": own}
+    schema: dict[str, Kind] = {f"{g}/{name}": kind for g in asked if asked[g] for name, kind in kinds.items()}
+    found = read(message, schema | {"noisy": Maybe(Rows((1,), (torch.bool,)))})
+    values = {g: {name: found[f"{g}/{name}"] for name in kinds} if asked[g] else {} for g in asked}
+    for group in values.values():
+        group |= {name: torch.where(torch.isfinite(value), value, torch.nan) for name, value in group.items()}
+    return Measured(common=values["common"], own=values["own"], noisy_C=found.get("noisy"))
+
+
+def gradient(message: bytes, like_P: Tensor) -> Tensor:
+    """A client's gradient."""
+    found: Tensor = read(message, {"gradient": Rows(tuple(like_P.shape))})["gradient"]
+    return found.to(like_P)
+
+
+def rows(message: bytes, like: Tensors) -> Tensors:
+    """What a client that leaves has kept for the terms; `like` is one row of each."""
+    schema = {
+        f"rows/{n}": Rows((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
+    }
+    return {name.removeprefix("rows/"): value for name, value in read(message, schema).items()}
+
+
+# -- scores
+
+
+def scores(message: bytes, client: int, set_l: Sequence[int], score_Sl: Rows, full_work: float, examples: int) -> State:
+    """The tree of a BuildAnswer of one client, which may have so many examples at most."""
+    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
+    found = read(message, {
+        "turnout/client_C": Rows((1,), WHOLE, client, client),
+        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
+        "turnout/full_work": Number(full_work, full_work),
+        "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
+        f"{own}/client": Whole(client, client),
+        f"{own}/set_l": Rows((len(set_l),), WHOLE),
+        f"{own}/f_Rl": score_Sl,
+        f"{own}/examples": Whole(1, examples),
+        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
+        **{f"spent/{name}": Number(0.0) for name in ("training", "epochs", "scoring", "scored")},
+    })  # fmt: skip
+    if found[f"{own}/set_l"].tolist() != list(set_l):
+        raise Refused("its scores are of other labels than its own")
+    if not found[f"{own}/finite"]:
+        raise Refused("its training was not finite")
+    return unflatten({}, found)
+
+
+def learnt(message: bytes, client: int, labels: int, tested: int, weights: Mapping[str, Tensors]) -> State:
+    """The tree of a LearnReply of one client; `weights` is a pattern of its weights, where they are averaged."""
+    schema: dict[str, Kind] = {f"{client}/output": Maybe(Rows((tested, labels)))}
+    schema |= {
+        f"{client}/weights/{w}/{n}": Rows(tuple(v.shape)) for w, named in weights.items() for n, v in named.items()
+    }
+    tree: State = {"weights": {}} | unflatten({}, read(message, schema)).get(str(client), {})
+    return {str(client): tree}
+
+
+def outputs(message: bytes, client: int, labels: int, tested: int) -> State:
+    """The tree of an OwnOutput of one client; there are so many labels in all."""
+    found = read(
+        message, {f"{client}/labels": Rows((None,), WHOLE, 0, labels - 1), f"{client}/output": Rows((tested, None))}
+    )
+    set_l = found[f"{client}/labels"].tolist()
+    if set_l != sorted(set(set_l)) or found[f"{client}/output"].shape[1] != len(set_l):
+        raise Refused("its output is not one column a label")
+    return unflatten({}, found)

@@ -40,29 +40,17 @@ def pack(tree: State) -> bytes:
 def unpack(message: bytes) -> State:
     """The tree of such bytes; a message that cannot be one is a mistake."""
     try:
-        length = int.from_bytes(message[:8], "little")
-        header = json.loads(message[8 : 8 + length])
-        plain = json.loads(header["__metadata__"][PLAIN])
-        return unflatten(load(message), plain)
+        return unflatten(*flat(message))
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise Mistake(f"a message of {len(message)} bytes cannot be read: {error}") from error
 
 
-def replies_from(message: bytes) -> Replies:
-    """The replies that a device sent, whatever it sent: tensors under the names they must have, or a mistake.
-
-    Whether they fit what was asked is for runtimes/border.py to say.
-    """
-    tree = unpack(message)
-    try:
-        found = replies_of(tree)
-        groups = (found.message.tensors, found.states, found.report, found.hints, *found.sums.values())
-        values = [found.client_C, found.message.bytes_C, *(value for group in groups for value in group.values())]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Mistake(f"a message of {len(message)} bytes is no reply ({error!r})") from error
-    if not all(isinstance(value, Tensor) and value.dim() for value in values) or found.client_C.dtype != torch.int64:
-        raise Mistake(f"a message of {len(message)} bytes is no reply: it has something else than rows of numbers")
-    return found
+def flat(message: bytes) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and the plain values of such bytes by their full names; bytes that are not such raise anything."""
+    length = int.from_bytes(message[:8], "little")
+    header = json.loads(message[8 : 8 + length])
+    plain = json.loads(header["__metadata__"][PLAIN])
+    return load(message), dict(plain.items())
 
 
 def _names(tree: State) -> Tensors:

@@ -69,7 +69,7 @@ class Announced:
             one = self.coming[asked]
             try:
                 self._pull(one)
-                message = self._made(one)
+                message = self._made(one, asked)
             except ObjectUnavailableError:
                 one.later()
                 continue
@@ -100,7 +100,7 @@ class Announced:
                 raise missing[0] from None
             raise
 
-    def _made(self, one: Coming) -> Message:
+    def _made(self, one: Coming, asked: str) -> Message:
         client, run = self.grid._runtime_client, self.grid.run.run_id
         client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=one.message)
@@ -111,6 +111,8 @@ class Announced:
             raise ObjectPullError(one.message, f"it cannot be read ({type(error).__name__})") from error
         if not isinstance(message, Message):
             raise ObjectPullError(one.message, "it is not a message")
+        if message.metadata.reply_to_message_id != asked:  # it would be taken for another node's
+            raise ObjectPullError(one.message, "it answers another message than the one it was announced for")
         return message
 
     def _lost(self, asked: str, why: str) -> Message:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -26,12 +26,16 @@ from turnout.runtimes.flower.notes import Notes
 from turnout.runtimes.flower.post import Heard, Letter, Post
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.work import POLL
+from turnout.runtimes.schema import Refused
 from turnout.types import Extra, Tensors
 from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Event, Join, Leave
 
 CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is
 CLOSE_SECONDS = 5.0  # for which a run that ends waits until those who have left have heard it
+
+Found = TypeVar("Found")
+Read = Callable[[Client, Heard], Found]  # what an answer brings; Refused where it cannot be used
 
 
 class Devices:
@@ -51,7 +55,7 @@ class Devices:
         """A reply to work of a round that has closed."""
 
     def rows_of(self, heard: Heard) -> Tensors | None:
-        """The rows that a client which leaves has sent, where they are what they should be."""
+        """The rows that a client which leaves has sent; None: it has sent none."""
         return None
 
     def wrong_introduction(self, node: int, head: dict[str, Any]) -> str | None:
@@ -140,10 +144,9 @@ class Devices:
             if heard.letter.what == "hello":
                 self._enter(heard)
                 continue
-            client = self.know(heard)
-            if client is not None and heard.letter.what == "work":
+            late = heard.letter.what == "work"
+            if self.know(heard, self.late_reply if late else _nothing) is not None and late:
                 self.notes.late += 1
-                self.late_reply(client, heard)
 
     def _enter(self, heard: Heard) -> None:
         node, head = heard.letter.node, heard.head
@@ -151,59 +154,67 @@ class Devices:
             self.notes.failed.append(f"node {node}: {heard.wrong}")
             self.introductions.not_yet(node)
             return
-        wrong = heard.wrong or self.wrong_introduction(node, head)
-        entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
+        try:
+            wrong = heard.wrong or self.wrong_introduction(node, head)
+            entered = wrong or self.enrolled.enter(head["name"], head["key"], head["examples"], node)
+        except Exception as error:
+            entered = _words(error)
         if isinstance(entered, str):
             self.notes.refused.append(f"node {node}: {entered}")
             self.post.send([self.introductions.refuse(node, entered, self.run)], HELLO_SECONDS)
             return
-        entered.accepts, entered.labels = bool(head["next"]), tuple(head.get("labels") or ())
-        entered.leaving = bool(head["leaving"]) and not entered.member  # its leaving is on record: it is told so
+        entered.accepts, entered.labels = head["next"], tuple(head.get("labels", ()))
+        entered.leaving = head["leaving"] and not entered.member  # its leaving is on record: it is told so
         entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()  # its goodbye comes when it is asked
 
-    def know(self, heard: Heard) -> Client | None:
-        """The client that has answered; None where the answer cannot be used."""
+    def know(self, heard: Heard, read: Read[Found]) -> tuple[Client, Found] | None:
+        """The client that has answered, and what `read` makes of its answer.
+
+        None where the answer cannot be used; that is noted, and is as if the client had not answered.
+        """
         client = self.enrolled.at(heard.letter.node)
         if client is None or client.number != heard.letter.client:
             return None
-        wrong = heard.wrong
         if heard.failed:
-            self.notes.failed.append(f"{client.name}: {wrong}")
+            self.notes.failed.append(f"{client.name}: {heard.wrong}")
             return None
-        if wrong is None and (heard.head["client"], heard.head["name"]) != (client.number, client.name):
-            wrong = "it speaks for another client"
-        if wrong is not None:
-            self.notes.refused.append(f"{client.name}: {wrong}")
+        try:
+            if heard.wrong is not None:
+                raise Refused(heard.wrong)
+            if (heard.head["client"], heard.head["name"]) != (client.number, client.name):
+                raise Refused("it speaks for another client")
+            found = read(client, heard)
+            leaves = heard.head["leaving"] and client.member
+            rows = self.rows_of(heard) if leaves else None
+        except Exception as error:  # whatever one device sends, the training of the others goes on
+            self.notes.refused.append(f"{client.name}: {_words(error)}")
             return None
         client.seen, client.accepts = time.monotonic(), heard.head["next"]
         client.declines = not client.accepts and (client.declines or heard.letter.what == "request")
-        self._noticed(client, heard)
-        return client
+        client.holds = heard.head["holds"] if heard.head["holds"] == client.used else NEVER
+        client.lost = client.lost or heard.head.get("lost", False)
+        if leaves:
+            client.leaving, client.mine = True, rows
+        return client, found
 
-    def _noticed(self, client: Client, heard: Heard) -> None:
-        """What every answer says: the model it has, whether it leaves, whether it has lost its rows."""
-        holds = heard.head["holds"]
-        client.holds = holds if holds == client.used else NEVER
-        client.lost = client.lost or heard.head.get("lost") is True
-        if heard.head["leaving"] and client.member:
-            client.leaving = True
-            client.mine = self.rows_of(heard)
-
-    def survey(self, what: str, clients: Sequence[Client], parts: dict[int, Parts]) -> dict[int, Heard]:
-        """Ask some clients something, and wait for those who answer in time."""
+    def survey(
+        self, what: str, clients: Sequence[Client], parts: dict[int, Parts], read: Read[Found]
+    ) -> dict[int, Found]:
+        """Ask some clients something, and wait for those who answer in time: what `read` makes of their replies."""
         free = self.reachable()
         letters = [Letter(c.node, what, parts[c.number], c.number, -2) for c in clients if c.node in free and c.node]
         self.post.send(letters, self.settings.request_seconds)
-        waiting, found, until = {letter.client for letter in letters}, dict[int, Heard](), time.monotonic()
-        until += self.settings.request_seconds
+        waiting, found = {letter.client for letter in letters}, dict[int, Found]()
+        until = time.monotonic() + self.settings.request_seconds
         while waiting and time.monotonic() < until:
             for heard in self.post.collect():
                 if heard.letter.what != what or heard.letter.client not in waiting:
                     self.hear([heard])
                     continue
                 waiting.discard(heard.letter.client)
-                if (client := self.know(heard)) is not None and REPLY in heard.parts:
-                    found[client.number] = heard
+                known = self.know(heard, read if REPLY in heard.parts else _nothing)
+                if known is not None and known[1] is not None:
+                    found[known[0].number] = known[1]
             waiting &= {letter.client for letter, _, _ in self.post.out.values()}
             time.sleep(POLL)
         return found
@@ -241,3 +252,12 @@ class Devices:
         ):
             self.post.collect()
             time.sleep(POLL)
+
+
+def _nothing(client: Client, heard: Heard) -> None:
+    """Of an answer that has only a head."""
+
+
+def _words(error: Exception) -> str:
+    """Why an answer cannot be used."""
+    return str(error) if isinstance(error, Refused) else f"its answer cannot be used ({type(error).__name__}: {error})"

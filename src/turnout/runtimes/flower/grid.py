@@ -69,6 +69,9 @@ class GridLink:
             asked = message.metadata.reply_to_message_id
             if message.has_error():
                 found.append(Answer(asked, {}, f"Flower says: {message.error.reason}"))
-            else:
+                continue
+            try:
                 found.append(Answer(asked, parts_of(message.content)))
+            except Exception as error:  # a node may send records of any form
+                found.append(Answer(asked, {}, f"its message cannot be read ({type(error).__name__})"))
         return found

@@ -13,19 +13,18 @@ from typing import Any
 
 from turnout.config.write import to_table
 from turnout.data.agreement import difference
-from turnout.data.description import Description, read_text
+from turnout.data.description import Description
 from turnout.data.federation import digest
-from turnout.errors import Mistake
-from turnout.machine.terminal import harmless
+from turnout.runtimes import border
 from turnout.runtimes.flower.keys import RegisteredKeys, signed_text
 from turnout.runtimes.flower.link import Link
 from turnout.runtimes.flower.messages import NEVER, Standing, question
 from turnout.runtimes.flower.post import Letter, Post
+from turnout.runtimes.schema import Refused, shown
 
 HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 LOOK = 0.2  # seconds between two looks for a first device
 AGAIN_SECONDS = 3.0  # after which a node that could not say who it is is asked again
-SAYS = {"examples": int, "data": str, "digest": str, "key": str, "signature": str}
 
 
 class Introductions:
@@ -55,20 +54,15 @@ class Introductions:
         return letters
 
     def wrong(self, node: int, head: dict[str, Any], run: str) -> str | None:
-        """Why an introduction is not believed; None where it is."""
-        for name, kind in SAYS.items():
-            if type(head.get(name)) is not kind:
-                return f"its introduction has no {name}"
-        if not head["name"] or len(head["name"]) > 200 or not 0 < head["examples"] < 1 << 40:
-            return "it has no name, or no training samples"
+        """Why an introduction, which has the form it must have (runtimes/border.py), is not believed; None: it is."""
         text = signed_text(run, self._challenges.get(node, ""), head["name"], head["data"])
         wrong = self.keys.wrong(head["name"], head["key"], head["signature"], text)
         if wrong is not None:
             return wrong
         try:
-            data = read_text(head["data"], "its description")
-        except Mistake as mistake:
-            return str(mistake)
+            data = border.description(head["data"])
+        except Refused as refused:
+            return str(refused)
         if self.data is not None and (differs := difference(data, self.data)) is not None:
             return differs
         if self.digest is not None and head["digest"] != self.digest:
@@ -78,7 +72,7 @@ class Introductions:
     def refuse(self, node: int, why: str, run: str) -> Letter:
         """Refuse a node, and the message that says why."""
         self.strangers.add(node)
-        print(f"node {node} is refused: {harmless(why)}", file=sys.stderr)
+        print(f"node {node} is refused: {shown(why)}", file=sys.stderr)
         return Letter(node, "refused", question("refused", Standing(run, NEVER), why=why))
 
 
@@ -98,7 +92,7 @@ def first_description(link: Link, keys: RegisteredKeys, most_bytes: int) -> Desc
                 continue
             wrong = heard.wrong or introductions.wrong(node, head, "")
             if wrong is None:
-                return read_text(head["data"], "its description")
+                return border.description(head["data"])
             post.send([introductions.refuse(node, wrong, "")], HELLO_SECONDS)
         time.sleep(LOOK)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from turnout.runtimes.schema import shown
 from turnout.types import Extra
 
 
@@ -20,7 +21,9 @@ class Notes:
 
     def extra(self) -> Extra:
         said: Extra = {
-            name: "; ".join(words) for name in ("refused", "declined", "failed") if (words := getattr(self, name))
+            name: "; ".join(map(shown, words))
+            for name in ("refused", "declined", "failed")
+            if (words := getattr(self, name))
         }
         counts = {name: float(n) for name in ("late", "late_used", "unreachable") if (n := getattr(self, name))}
         return said | counts

@@ -1,7 +1,6 @@
 """Messages that are out, and answers that have come. A node with a message out is left alone.
 
-What a node sends is looked at before it is used: its size, that it can be read, that its head has what every answer
-has. A bad answer costs that node its turn and is noted.
+Of an answer, its size and its head are checked here (runtimes/border.py); its other parts when they are used.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from turnout.errors import Mistake
+from turnout.runtimes import border
 from turnout.runtimes.flower.link import Answer, Link, Parts
-from turnout.runtimes.flower.messages import HEAD, head_of
+from turnout.runtimes.flower.messages import HEAD
+from turnout.runtimes.schema import Refused
 from turnout.types import State
-
-HEAD_BYTES = 1 << 16
-SHOWN = 80  # letters of an error in the record
-SAID = {"name": str, "client": int, "leaving": bool, "holds": int, "next": bool, "why": str}  # in every answer
 
 
 @dataclass(frozen=True)
@@ -83,21 +79,12 @@ class Post:
     def _heard(self, answer: Answer) -> Heard:
         letter, sent, _ = self.out.pop(answer.message)
         if answer.error is not None:
-            return Heard(letter, {}, {}, answer.error[:SHOWN], sent, failed=True)
-        wrong = self._wrong(answer.parts)
-        if wrong is not None:
-            return Heard(letter, {}, {}, wrong, sent)
+            return Heard(letter, {}, {}, answer.error, sent, failed=True)
+        size = sum(map(len, answer.parts.values()))
         try:
-            head = head_of(answer.parts)
-        except Mistake as mistake:
-            return Heard(letter, {}, {}, str(mistake), sent)
-        for name, kind in SAID.items():
-            if type(head.get(name)) is not kind:
-                return Heard(letter, {}, {}, f"its answer has no {name}", sent)
+            if size > self.most_bytes:
+                raise Refused(f"its answer has {size:,} bytes, more than runtime.most_bytes")
+            head = border.head(letter.what, answer.parts.get(HEAD))
+        except Refused as wrong:
+            return Heard(letter, {}, {}, str(wrong), sent)
         return Heard(letter, head, answer.parts, head.get("error"), sent)
-
-    def _wrong(self, parts: Parts) -> str | None:
-        size = sum(map(len, parts.values()))
-        if size > self.most_bytes:
-            return f"its answer has {size:,} bytes, more than runtime.most_bytes"
-        return "its head is too large" if len(parts.get(HEAD, b"")) > HEAD_BYTES else None

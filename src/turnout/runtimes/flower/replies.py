@@ -1,4 +1,4 @@
-"""What a reply to work is worth: checked against what a reply of this client must be like, before it is used.
+"""Replies to work, read at the border (runtimes/border.py) by the pattern of what a reply of this client must be like.
 
 Shape letters: C clients of the cohort.
 """
@@ -8,22 +8,20 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnout.data.description import Description
-from turnout.errors import Mistake
-from turnout.exchange import Assignment, Download
+from turnout.exchange import Download
 from turnout.parts.compression.base import Sending
 from turnout.parts.local import turn_out
-from turnout.runtimes import wire
-from turnout.runtimes.border import fault
+from turnout.runtimes import border
 from turnout.runtimes.flower.enrolled import Client, Enrolled
 from turnout.runtimes.flower.messages import REPLY
 from turnout.runtimes.flower.post import Heard
-from turnout.runtimes.flower.template import template, unlike
+from turnout.runtimes.flower.template import template
+from turnout.runtimes.schema import Refused, Whole
 from turnout.runtimes.setup import Setup
 from turnout.types import Replies, Turnout
 
@@ -40,16 +38,11 @@ class Done:
 
 
 def times_told(heard: Heard) -> dict[str, float]:
-    """Seconds that a device says its training and its transfers took; NaN where that is no such number.
+    """Seconds that a device says its training and its transfers took; NaN where it does not say.
 
     `upload_seconds` are of its reply before this one: how long a reply takes is known when it is there.
     """
-
-    def seconds(value: Any) -> float:
-        good = type(value) in (int, float) and math.isfinite(value) and value >= 0
-        return float(value) if good else math.nan
-
-    return {column: seconds(heard.head.get(name)) for name, column in TOLD.items()}
+    return {column: float(heard.head.get(name, math.nan)) for name, column in TOLD.items()}
 
 
 class ReplyCheck:
@@ -64,43 +57,25 @@ class ReplyCheck:
         if self.like is None:
             self.like = template(self.setup, data, download)
 
-    def checked(self, client: Client, heard: Heard, download: Download | None) -> Done | str | None:
-        """What a client has done; None where it did nothing, words where its reply cannot be used."""
+    def read(self, client: Client, heard: Heard) -> Done | None:
+        """What a client has done; None where it did nothing."""
         steps, t = heard.head.get("steps"), heard.letter.t
         if steps is None or REPLY not in heard.parts:
             return None
-        try:
-            replies = wire.replies_of(wire.unpack(heard.parts[REPLY]))
-            wrong = self._wrong(client, steps, replies, t, download)
-        except (Mistake, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            wrong = f"its reply cannot be read ({type(error).__name__})"
-        if wrong is not None:
-            return wrong
-        assert self.like is not None
-        report = {name: v for name, v in replies.report.items() if name in self.like.report}
-        times = {"reply_seconds": time.monotonic() - heard.sent} | times_told(heard)
-        report |= {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
-        return Done(steps, replace(replies, report=report), t)
-
-    def _wrong(self, client: Client, steps: Any, replies: Replies, t: int, download: Download | None) -> str | None:
         client_1 = torch.tensor([client.number])
-        full = int(self.full(client_1, t)[0])
-        if type(steps) is not int or not 0 < steps <= full:
-            return f"it reports {steps!r} steps of {full}"
+        if (wrong := Whole(1, int(self.full(client_1, t)[0])).wrong(steps)) is not None:
+            raise Refused(f"its steps {wrong}")
+        replies = self._replies(heard.parts[REPLY], client_1, steps, t)
+        times = {"reply_seconds": time.monotonic() - heard.sent} | times_told(heard)
+        timed = {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
+        return Done(steps, replace(replies, report=replies.report | timed), t)
+
+    def _replies(self, message: bytes, client_1: Tensor, steps: int, t: int) -> Replies:
+        sending = Sending(t, self.setup.experiment.seed, client_1, self.setup.model.layout.shared_slots)
+        if not bool(self.algorithm.weighting.counts(self.turnout(client_1, torch.tensor([steps]), t))[0]):
+            return border.unfinished(message, self.algorithm, sending)
         assert self.like is not None
-        turnout = self.turnout(client_1, torch.tensor([steps]), t)
-        if not bool(self.algorithm.weighting.counts(turnout)[0]):
-            held = self.algorithm.compression.held(self.like.message.tensors)
-            same = replies.message.tensors.keys() == held.keys() and torch.equal(replies.client_C, client_1)
-            return None if same else "it sends an update that does not count"
-        wrong = unlike(replies, self.like)
-        if wrong is not None:
-            return wrong
-        layout = self.setup.model.layout
-        sending = Sending(t, self.setup.experiment.seed, client_1, layout.shared_slots)
-        like = {name: value[0] for name, value in self.like.states.items()}
-        like |= {} if download is None else dict(download.states)
-        return fault(replies, Assignment(client_1, torch.tensor([steps])), self.algorithm, layout, like, sending)
+        return border.work(message, self.like, self.algorithm, sending)
 
     def full(self, client_C: Tensor, t: int) -> Tensor:
         """The steps of complete work."""

@@ -19,7 +19,7 @@ from turnout.errors import Mistake
 from turnout.exchange import Download, Farewell, Measure, Measured, Told
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
-from turnout.runtimes import wire
+from turnout.runtimes import border
 from turnout.runtimes.clients import Clients, farewell_of
 from turnout.runtimes.flower import surveys
 from turnout.runtimes.flower.devices import Devices
@@ -59,7 +59,7 @@ class FlowerRuntime(Devices):
         return float(self.examples(members.ids()).double().mean()) if len(members) else 0.0
 
     def late_reply(self, client: Client, heard: Heard) -> None:
-        done = self.checked(client, heard) if self.settings.late == "use" else None
+        done = self.replies.read(client, heard) if self.settings.late == "use" else None
         if done is not None:
             self._late[client.number] = done
 
@@ -70,25 +70,14 @@ class FlowerRuntime(Devices):
         return {f"mine/{term}/{name}": value for term, rows in own.items() for name, value in rows.items()}
 
     def rows_of(self, heard: Heard) -> Tensors | None:
-        """The rows a client that leaves has sent, where they are what they should be."""
-        if OWN not in heard.parts:
-            return None
-        like = self._first_rows()
-        try:
-            rows: Tensors = wire.flatten(wire.unpack(heard.parts[OWN])["rows"])[0]
-        except (Mistake, KeyError, AttributeError):
-            return None
-        good = rows.keys() == like.keys() and all(
-            rows[n].shape == (1, *v.shape) and bool(torch.isfinite(rows[n].double()).all()) for n, v in like.items()
-        )
-        return rows if good else None
+        return border.rows(heard.parts[OWN], self._first_rows()) if OWN in heard.parts else None
 
     # -- a round
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         self._unfinished, self._worked = {}, {}
         self.replies.begin(self.data, download)
-        work = Work(download.t, partial(self._work_parts, download), partial(self.checked, download=download))
+        work = Work(download.t, partial(self._work_parts, download), self.replies.read)
         self.hear(self.post.collect())
         late, self._late = self._late, {}
         done = RoundOfWork(self, client_C, work, late).play()
@@ -109,14 +98,6 @@ class FlowerRuntime(Devices):
     def _work_parts(self, download: Download, client: Client, seconds: float) -> Parts:
         own = download.among(torch.tensor([client.number]))
         return work_parts(own, client.standing(self.run), client.holds, seconds)
-
-    def checked(self, client: Client, heard: Heard, download: Download | None = None) -> Done | None:
-        """What a client sends after work; None where it did none, or where it cannot be used."""
-        found = self.replies.checked(client, heard, download)
-        if isinstance(found, str):
-            self.notes.refused.append(f"{client.name}: {found}")
-            return None
-        return found
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return Replies.join([self._unfinished[c] for c in client_I.tolist()])
@@ -144,7 +125,7 @@ class FlowerRuntime(Devices):
         return surveys.gradient(self, shared_P, states, client_C, share_C, t)
 
     def measure(self, asked: Measure) -> Measured:
-        return surveys.measure(self, self.tester, asked)
+        return surveys.measure(self, self.tester, self.setup.experiment.task, asked)
 
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}

@@ -10,13 +10,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
 from turnout.exchange import Measure, Measured
-from turnout.runtimes import wire
+from turnout.runtimes import border, wire
 from turnout.runtimes.clients import Clients
 from turnout.runtimes.flower.devices import Devices
+from turnout.runtimes.flower.enrolled import Client
 from turnout.runtimes.flower.messages import COMMON, OWN, REPLY, question
 from turnout.runtimes.flower.post import Heard
+from turnout.runtimes.schema import Refused
+from turnout.task import TaskSpec
 from turnout.types import Tensors
 
 
@@ -28,26 +30,14 @@ def gradient(
     common = wire.pack({"shared": shared_P, "states": states, "t": t})
     parts = {c.number: question("gradient", c.standing(devices.run)) | {COMMON: common} for c in clients}
     total_P, mass = torch.zeros_like(shared_P), 0.0
-    found = devices.survey("gradient", clients, parts)
+    found = devices.survey("gradient", clients, parts, lambda c, heard: border.gradient(heard.parts[REPLY], shared_P))
     for c, share in zip(client_C.tolist(), share_C.tolist(), strict=True):
-        gradient_P = _vector(found.get(c), shared_P)
-        if gradient_P is not None:
-            total_P, mass = total_P + share * gradient_P, mass + share
+        if c in found:
+            total_P, mass = total_P + share * found[c], mass + share
     return total_P / mass if mass else None
 
 
-def _vector(heard: Heard | None, like_P: Tensor) -> Tensor | None:
-    if heard is None:
-        return None
-    try:
-        found = wire.unpack(heard.parts[REPLY])["gradient"]
-    except (Mistake, KeyError):
-        return None
-    good = isinstance(found, Tensor) and found.shape == like_P.shape and bool(torch.isfinite(found).all())
-    return found.to(like_P) if good else None
-
-
-def measure(devices: Devices, tester: Clients | None, asked: Measure) -> Measured:
+def measure(devices: Devices, tester: Clients | None, task: TaskSpec, asked: Measure) -> Measured:
     """The one model on the server's own test data where it has some, else on devices; clients' own on theirs."""
     central = {} if tester is None else tester.measure(replace(asked, common=False, own=False)).central
     elsewhere = bool(asked.central) and tester is None
@@ -56,16 +46,20 @@ def measure(devices: Devices, tester: Clients | None, asked: Measure) -> Measure
     client_C = asked.client_C
     if elsewhere:
         client_C = torch.tensor([c.number for c in devices.enrolled.members()], dtype=torch.int64)
-    found, tested = _measured(devices, replace(asked, central={}, common=asked.common or elsewhere), client_C)
-    common, own = (_columns(client_C, {c: getattr(m, name) for c, m in found.items()}) for name in ("common", "own"))
+    found = _measured(devices, task, replace(asked, central={}, common=asked.common or elsewhere), client_C)
+    common, own = (
+        _columns(client_C, {c: getattr(m, name) for c, (m, _) in found.items()}) for name in ("common", "own")
+    )
     if elsewhere:
-        central = {"global": _pooled(common, torch.tensor([float(tested.get(c, 0)) for c in client_C.tolist()]))}
+        tested_C = torch.tensor([float(found[c][1]) if c in found else 0.0 for c in client_C.tolist()])
+        central = {"global": _pooled(common, tested_C)}
     keep = torch.isin(client_C, asked.client_C)
     common, own = ({n: v[keep] for n, v in values.items()} for values in (common, own))
     return Measured(central, common if asked.common else {}, own)
 
 
-def _measured(devices: Devices, asked: Measure, client_C: Tensor) -> tuple[dict[int, Measured], dict[int, int]]:
+def _measured(devices: Devices, task: TaskSpec, asked: Measure, client_C: Tensor) -> dict[int, tuple[Measured, int]]:
+    """What each client has measured, and on how many samples: no more than it enrolled with count."""
     clients, parts = [devices.enrolled[c] for c in client_C.tolist()], {}
     for client in clients:
         tree = wire.measure_tree(asked, torch.tensor([client.number]))
@@ -73,16 +67,14 @@ def _measured(devices: Devices, asked: Measure, client_C: Tensor) -> tuple[dict[
         parts[client.number] = question("measure", client.standing(devices.run)) | {
             COMMON: wire.pack(common), OWN: wire.pack(tree),
         }  # fmt: skip
-    found, tested = {}, {}
-    for c, heard in devices.survey("measure", clients, parts).items():
-        try:
-            measured, count = wire.measured_of(wire.unpack(heard.parts[REPLY])), heard.head.get("tested")
-            values = [*measured.common.values(), *measured.own.values()]
-        except (Mistake, KeyError, AttributeError, TypeError):
-            continue
-        if type(count) is int and 0 < count < 1 << 40 and all(tuple(v.shape) == (1,) for v in values):
-            found[c], tested[c] = measured, count
-    return found, tested
+
+    def read(client: Client, heard: Heard) -> tuple[Measured, int]:
+        if not heard.head.get("tested"):
+            raise Refused("it does not say on how many samples it has tested")
+        found = border.measured(heard.parts[REPLY], task, asked.common, asked.own)
+        return found, min(heard.head["tested"], client.examples)
+
+    return devices.survey("measure", clients, parts, read)
 
 
 def _columns(client_C: Tensor, rows: dict[int, Tensors]) -> Tensors:

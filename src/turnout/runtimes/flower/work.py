@@ -35,11 +35,14 @@ POLL = 0.1  # seconds between two looks at what has come
 
 @dataclass(frozen=True)
 class Work(Generic[Done]):
-    """What a round asks for: the message for a client that has so many seconds, and what its answer is worth."""
+    """What a round asks for: the message for a client that has so many seconds, and how its answer is read.
+
+    `read` gives None for a client that did no work, and raises Refused where the answer cannot be used.
+    """
 
     t: int
     parts: Callable[[Client, float], Parts]
-    checked: Callable[[Client, Heard], Done | None]
+    read: Callable[[Client, Heard], Done | None]
 
 
 class RoundOfWork(Generic[Done]):
@@ -116,19 +119,19 @@ class RoundOfWork(Generic[Done]):
         if letter.t != self.t or letter.what not in ("request", "work"):
             self.runtime.hear([heard])
             return
-        client = self.runtime.know(heard)
+        known = self.runtime.know(heard, self.work.read if letter.what == "work" else lambda client, heard: None)
         if letter.client is not None:
             self.requested.discard(letter.client)
             self.working.discard(letter.client)
-        if client is None:
+        if known is None:
             return
+        client, done = known
         if letter.what == "request":
             if client.accepts:
                 self._send_work([client])
             else:
                 self.runtime.notes.declined.append(f"{client.name}: {heard.head['why']}")
             return
-        done = self.work.checked(client, heard)
         if done is not None:
             self.done[client.number] = done
 

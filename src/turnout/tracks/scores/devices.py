@@ -22,6 +22,7 @@ from torch import Tensor
 from turnout.data.labels import Public
 from turnout.errors import Mistake
 from turnout.machine.files import write_whole
+from turnout.runtimes import border
 from turnout.runtimes.flower.answering import Answering, Device, Identity
 from turnout.runtimes.flower.devices import Devices
 from turnout.runtimes.flower.enrolled import Client
@@ -32,14 +33,21 @@ from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.flower.post import Heard
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.flower.work import RoundOfWork, Work
+from turnout.runtimes.schema import Rows
 from turnout.runtimes.wire import pack, unpack
 from turnout.tracks.scores import wire
+from turnout.tracks.scores.averaging import sent_by
 from turnout.tracks.scores.clients import ScoreClients
-from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
+from turnout.tracks.scores.exchange import (
+    Averages,
+    BuildAnswer,
+    BuildRequest,
+    LearnReply,
+    LearnRequest,
+    OwnOutput,
+)
 from turnout.tracks.scores.setup import ScoreSetup
-from turnout.types import State, flatten
-
-BAD = (Mistake, KeyError, TypeError, AttributeError, ValueError, RuntimeError)  # what unreadable answers raise
+from turnout.types import State
 
 
 class DeviceScores(Devices):
@@ -53,7 +61,7 @@ class DeviceScores(Devices):
             raise Mistake("runtime.late = 'use' takes updates of weights: leave it out where scores are federated")
         self.setup, self.full_work = setup, setup.algorithm.local.full_work
         self.samples, self.labels = len(setup.public.x), len(setup.federation.labels)
-        self._averages: dict[str, Any] = {}
+        self.models = ScoreClients(setup, []) if setup.algorithm.start == "averaged" else None
 
     def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
         return [torch.tensor(self.enrolled[c].labels, dtype=torch.int64) for c in client_C.tolist()]
@@ -66,7 +74,6 @@ class DeviceScores(Devices):
         return super().wrong_introduction(node, head)
 
     def build(self, request: BuildRequest) -> BuildAnswer:
-        self._averages = request.averages
         common = pack({"t": request.t, "lr": request.lr, "averages": request.averages})
 
         def parts(client: Client, seconds: float) -> Parts:
@@ -80,34 +87,15 @@ class DeviceScores(Devices):
         return answer.among(request.client_C)
 
     def _built(self, client: Client, heard: Heard) -> BuildAnswer | None:
-        """What a client has built; None where it did no work, or where its answer cannot be used."""
+        """What a client has built; None where it did no work. It has as many samples as it enrolled with, or fewer;
+        drawn anew in a round, there may be one of a label that has none by its share."""
         if REPLY not in heard.parts:
             return None
-        try:
-            answer = wire.build_answer_of(unpack(heard.parts[REPLY]))
-            wrong = self._wrong(client, answer)
-        except BAD as error:
-            wrong = f"its scores cannot be read ({type(error).__name__})"
-        if wrong is None:
-            return answer
-        self.notes.refused.append(f"{client.name}: {wrong}")
-        return None
-
-    def _wrong(self, client: Client, answer: BuildAnswer) -> str | None:
-        turnout, (reply,) = answer.turnout, answer.replies
-        own = torch.tensor(client.labels)
-        if turnout.client_C.tolist() != [client.number] or reply.client != client.number:
-            return "its scores are another client's"
-        if not 0 < float(turnout.work_C[0]) <= self.full_work or turnout.full_work != self.full_work:
-            return f"it reports {float(turnout.work_C[0])} units of work of {self.full_work}"
-        if not torch.equal(reply.set_l, own) or tuple(reply.f_Rl.shape) != (self.samples, len(own)):
-            return f"its scores are {tuple(reply.f_Rl.shape)}, not {(self.samples, len(own))}"
-        if not reply.f_Rl.is_floating_point() or not bool(torch.isfinite(reply.f_Rl).all()):
-            return "its scores are not numbers"
-        counts = (reply.examples, reply.weight_bytes)
-        if any(type(n) is not int or not 0 <= n < 1 << 40 for n in counts) or reply.examples == 0:
-            return f"it reports {reply.examples!r} samples"
-        return None if type(reply.finite) is bool else "it does not say whether its scores are numbers"
+        labels, most = client.labels, client.examples + len(client.labels)
+        shape, softmax = (self.samples, len(labels)), self.setup.algorithm.scores == "softmax"
+        kind = Rows(shape, low=0.0, high=1.0) if softmax else Rows(shape)
+        tree = border.scores(heard.parts[REPLY], client.number, labels, kind, self.full_work, most)
+        return wire.build_answer_of(tree)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
         tree = wire.learn_request_tree(request)
@@ -116,27 +104,24 @@ class DeviceScores(Devices):
         for client in clients:
             own = pack({"mean": {str(client.number): request.mean[client.number]}})
             parts[client.number] = question("learn", client.standing(self.run)) | {COMMON: common, OWN: own}
-        found = []
-        for number, heard in self.survey("learn", clients, parts).items():
-            reply = self._learnt(number, heard, request)
-            if reply is not None:
-                self.enrolled[number].used = request.t
-                found.append(reply)
-        return sorted(found, key=lambda reply: reply.client)
+        found = self.survey("learn", clients, parts, partial(self._learnt, request))
+        for number in found:
+            self.enrolled[number].used = request.t
+        return [found[number] for number in sorted(found)]
 
-    def _learnt(self, number: int, heard: Heard, request: LearnRequest) -> LearnReply | None:
-        try:
-            (reply,) = wire.learn_replies_of(unpack(heard.parts[REPLY]))
-            tensors = flatten(reply.weights)[0]
-            known = flatten(self._averages)[0]
-        except BAD:
-            return None
-        shape = (int(request.tested_R.sum()) if request.tested_R.dtype == torch.bool else len(request.tested_R),
-                 len(self.enrolled[number].labels))  # fmt: skip
-        good = reply.client == number and (reply.output_Tl is None or tuple(reply.output_Tl.shape) == shape)
-        values = [*tensors.values(), *([] if reply.output_Tl is None else [reply.output_Tl])]
-        good = good and all(bool(torch.isfinite(v.double()).all()) for v in values)
-        return reply if good and all(known[n].shape == v.shape for n, v in tensors.items() if n in known) else None
+    def _learnt(self, request: LearnRequest, client: Client, heard: Heard) -> LearnReply:
+        weights, tested = self._weights(client, request.t), _count(request.tested_R)
+        tree = border.learnt(heard.parts[REPLY], client.number, len(client.labels), tested, weights)
+        (reply,) = wire.learn_replies_of(tree)
+        return reply
+
+    def _weights(self, client: Client, t: int) -> Averages:
+        """What a client sends of its model after it has learnt: names and shapes."""
+        if self.models is None:
+            return {}
+        set_l = torch.tensor(client.labels)
+        architecture = self.models.architectures.of(client.number, t, len(set_l))
+        return sent_by(architecture, [set_l], architecture.fresh(t, 1))[0]
 
     def forget(self, client_I: Tensor) -> None:
         for c in client_I.tolist():
@@ -145,21 +130,23 @@ class DeviceScores(Devices):
     def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
         clients, common = [self.enrolled[c] for c in client_C.tolist()], pack({"tested": tested_R})
         parts = {c.number: question("measure", c.standing(self.run)) | {COMMON: common} for c in clients}
-        found = []
-        for number, heard in self.survey("measure", clients, parts).items():
-            try:
-                (own,) = wire.own_outputs_of(unpack(heard.parts[REPLY]))
-            except BAD:
-                continue
-            if own.client == number and own.output_Tl.shape[1] == len(own.set_l) and own.output_Tl.dim() == 2:
-                found.append(own)
-        return found
+
+        def read(client: Client, heard: Heard) -> OwnOutput:
+            tree = border.outputs(heard.parts[REPLY], client.number, self.labels, _count(tested_R))
+            (own,) = wire.own_outputs_of(tree)
+            return own
+
+        return list(self.survey("measure", clients, parts, read).values())
 
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         return {"cohort": 8 * self.samples * self.labels * cohort}
+
+
+def _count(tested_R: Tensor) -> int:
+    return int(tested_R.sum()) if tested_R.dtype == torch.bool else len(tested_R)
 
 
 class ScoreDevice(Device):

@@ -95,7 +95,8 @@ class Scores:
     held_out   the share of the public samples whose labels only the accuracies see: β and distillation use the others
     distil     teach the global scores to the clients' models
     permuted   a control: the algorithm is shown the public labels in another order, the accuracies see the true ones
-    nonfinite  scores that are no numbers: "stop" the run with a sentence, or count the client "absent"
+    nonfinite  scores that are not finite: "stop" the simulation with a sentence, or count the client "absent", as a
+               deployment always does
     """
 
     local: Local = field(default_factory=_local)
