@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.machine.terminal import harmless
 from turnout.runtimes import wire
 from turnout.runtimes.flower.keys import sign, signed_text
 from turnout.runtimes.flower.link import Parts
 from turnout.runtimes.flower.messages import HEAD, NEVER, OWN, Standing, head_of
 from turnout.runtimes.flower.policy import Policy
+from turnout.runtimes.schema import shown
 from turnout.types import State, Tensors
 
 LEAVING, LEFT = "leaving", "left"  # files in a device's folder
@@ -69,7 +69,7 @@ class Device:
         if what == "hello":  # the server does not know yet whose rows these are
             return self.said(standing, **self._introduction(head, standing))
         if what == "refused":
-            print(f"the server refuses {self.identity.name}: {harmless(str(head['why']))}", flush=True)
+            print(f"the server refuses {self.identity.name}: {shown(str(head['why']))}", flush=True)
             return self.said(standing)
         if what == "bye":
             (self.folder / LEFT).touch()
