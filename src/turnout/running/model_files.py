@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from turnout.errors import Mistake
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
-from turnout.task import Predictor
+from turnout.task import Predictor, ScoresOnly
 
 
 def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
@@ -32,7 +32,9 @@ def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
     module = module.eval()
     with replacing(path) as temporary, _quiet():
         try:
-            return write(module, temporary, sample)
+            return write(
+                module if path.suffix == ".safetensors" else _returning_scores(module, sample), temporary, sample
+            )
         except Mistake:
             raise
         except Exception as error:  # whatever a model of one's own does under a compiler
@@ -53,6 +55,12 @@ def check_form(path: Path) -> None:
 def _onnx() -> None:
     optional("onnx", "writing ONNX", "onnx")
     optional("onnxscript", "writing ONNX", "onnx")
+
+
+def _returning_scores(module: nn.Module, sample: Tensor) -> nn.Module:
+    """The module itself where it returns a tensor, so that names inside its program are its own."""
+    with torch.no_grad():
+        return module if isinstance(module(sample), Tensor) else ScoresOnly(module).eval()
 
 
 def _weights(module: nn.Module, path: Path, sample: Tensor) -> str:
