@@ -9,20 +9,19 @@ from typing import Any, NamedTuple, overload
 
 from torch import nn
 
-from turnout.config.read import load, read_file
+from turnout.config.opening import open_table
+from turnout.config.read import read_file
 from turnout.data.description import Description, read_description
 from turnout.errors import Mistake, nearest
-from turnout.experiment import Experiment
+from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
+from turnout.models import Model
 from turnout.records.records import Records
 from turnout.running.frames import as_frame, client_columns, round_columns
-from turnout.running.loop import read_state
 from turnout.running.stop_rules import Progress, reason_to_stop
-from turnout.runtimes.settings import IN_FOLDER
+from turnout.running.trained import trained_model, trained_weights
 from turnout.tracks.prepare import prepare
-from turnout.tracks.rebuild import needed_of, rebuild
-
-NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"
+from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Run:
     def stopped(self) -> str | None:
         """Which stop rule ended the run before its last round; None if none did."""
         with self.records() as records:
-            if (records.last_round() or 0) + 1 >= self.experiment.rounds:
+            if self.experiment.stop == Stop() or (records.last_round() or 0) + 1 >= self.experiment.rounds:
                 return None
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
@@ -88,67 +87,35 @@ class Run:
 
         return runs_html(self.folder)
 
-    def model(self, client: int | str | None = None) -> nn.Module:
+    def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
 
-        Without a client, personal parameters have their initial values, or their average if they were shared. The
+        Without a client, personal parameters have their initial values, or their average if they were shared. Give a
+        `module`, or a function that builds it, where the run's file cannot name the model (a lambda, an object). The
         data is not needed, unless the folder is of an older version.
         """
-        kept = read_description(self.folder)
-        if kept is None or not kept_here(self.experiment, client):
-            return self._model_with_data(client)
-        return kept_model(self.experiment, self.folder, kept, client)
+        return trained_model(self.experiment, self.folder, self.data_dir, client, module)
+
+    def weights(self, client: int | str | None = None, module: Model | None = None) -> Tensors:
+        """The trained parameters and buffers by name, as in `model(client).state_dict()`, without the module.
+
+        Two kinds of runs need the module all the same: one whose frozen values take more than 64 MiB, of which the
+        folder has the hashes only, and one whose clients exchange scores.
+        """
+        return trained_weights(self.experiment, self.folder, self.data_dir, client, module)
 
     def data(self) -> Description:
         """What is kept of the data: shapes, labels, names."""
         return read_description(self.folder) or prepare(self.experiment, self.data_dir).data()
-
-    def _model_with_data(self, client: int | str | None) -> nn.Module:
-        track = prepare(self.experiment, self.data_dir)
-        number = None if client is None else track.data().client(client)
-        found = read_state(track, self.folder)
-        if found is None:
-            raise Mistake(NO_CHECKPOINT.format(self.folder))
-        return track.module(track.unpack(found.state), number)
-
-
-def kept_here(experiment: Experiment, client: int | str | None) -> bool:
-    """Whether a model is in the run's folder: a client's own may be where another runtime has put it."""
-    return client is None or isinstance(experiment.runtime, IN_FOLDER)
-
-
-def kept_model(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:
-    """A run's model from its folder and the experiment's model and algorithm, without data."""
-    number = None if client is None else kept.client(client)
-    track = rebuild(experiment, kept)
-    found = read_state(track, folder, kept.mark)
-    if found is None:
-        raise Mistake(NO_CHECKPOINT.format(folder))
-    try:
-        return track.module(track.unpack(found.state), number)
-    except RuntimeError as error:  # sizes that do not fit
-        raise Mistake(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
 def load_model(folder: str | Path, client: int | str | None = None, data_dir: str | Path | None = None) -> nn.Module:
     """A run's trained model from its folder alone: neither its data nor the program that ran it is needed.
 
     A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
-    memory) needs that program: `to.open_run(folder, experiment=experiment).model()`.
+    memory) is given to `to.open_run(folder).model(module=...)`.
     """
-    opened = open_model(folder, data_dir)
-    if not kept_here(opened.experiment, client):
-        opened = open_run(folder, data_dir)
-    return opened.model(client)
-
-
-def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
-    """A run whose model is to be used: of its experiment only what the model needs, so that data may be gone."""
-    path = Path(folder)
-    check_run_folder(path)
-    if read_description(path) is None:
-        return open_run(path, data_dir)
-    return Run(path, needed_of(read_file(path / "experiment.toml")), Path(data_dir) if data_dir else None)
+    return open_run(folder, data_dir).model(client)
 
 
 def label_of(folder: Path) -> str | None:
@@ -221,10 +188,15 @@ class RunGroup:
 
 
 def open_run(folder: str | Path, data_dir: str | Path | None = None, experiment: Experiment | None = None) -> Run:
-    """A run from its folder; if its file cannot name all of its objects, give the experiment as well."""
+    """A run from its folder.
+
+    Objects that its file cannot give back (a lambda, tensors in memory) are missing from its experiment, which records,
+    reports and weights do not need; to have them give the experiment as well.
+    """
     path = Path(folder)
     check_run_folder(path)
-    return Run(path, experiment or load(path / "experiment.toml"), Path(data_dir) if data_dir else None)
+    experiment = experiment or open_table(read_file(path / "experiment.toml"))
+    return Run(path, experiment, Path(data_dir) if data_dir else None)
 
 
 def check_run_folder(path: Path) -> None:

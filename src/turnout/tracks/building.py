@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from turnout.data.description import Description
 from turnout.errors import Mistake, nearest
@@ -115,6 +116,18 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
     if not isinstance(built, nn.Module):
         raise Mistake(f"the model function gave {type(built).__name__}, not an nn.Module")
     return built
+
+
+def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
+    """The module itself; layers that learn their size from the first samples (nn.LazyLinear) do so now, by the seed."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        was_training = [inner for inner in module.modules() if inner.training]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(key(seed, "sizes from samples") & (2**63 - 1))
+            module.eval()(x)
+        for inner in was_training:
+            inner.training = True
+    return module
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
