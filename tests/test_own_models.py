@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 import turnout as to
 from turnout.cli import main
+from turnout.machine.sealed import load_tensors, read_json, save_tensors, write_json
 from turnout.records.same import same
 from turnout.tracks import first_values
 
@@ -125,6 +128,35 @@ def test_frozen_values_that_are_too_large_to_keep_are_known_by_their_hash(
         to.run(small(rounds=4), tmp_path / "run", resume=True, quiet=True)
 
 
+def test_frozen_values_that_are_not_kept_need_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_values, "LIMIT", 100)
+    run = to.run(small(model=Based(60, 10)), tmp_path / "run", quiet=True)
+    module, expected, opened = run.experiment.model, dict(run.model().state_dict()), to.open_run(tmp_path / "run")
+    with pytest.raises(to.Mistake, match=r"\.weights\(module=\.\.\.\), on the command line --module"):
+        opened.weights()
+    assert_equal(opened.weights(module=module), expected)  # type: ignore[arg-type]
+    with pytest.raises(to.Mistake, match=r"\(base\.weight, base\.bias, head\.weight, head\.bias\)"):
+        opened.weights(module=Based(60, 10))
+
+
+def test_a_run_of_an_older_version_resumes_and_keeps_them_from_then_on(tmp_path: Path) -> None:
+    """Its fingerprint says nothing of first values, and it has no file of them."""
+    run = to.run(small(), tmp_path / "run", quiet=True)
+    checkpoint, data = run.folder / "checkpoint.safetensors", run.folder / "data.json"
+    tensors, about = load_tensors(checkpoint, "")
+    before = about["fingerprint"].partition("-")[0]
+    save_tensors(checkpoint, tensors, about | {"fingerprint": before})
+    write_json(data, read_json(data, "") | {"mark": before})
+    (run.folder / "untrained.safetensors").unlink()
+    assert main(["check", str(run.folder)]) == 0
+    assert run.model().state_dict().keys() == {"base.weight", "base.bias", "head.weight", "head.bias"}
+    to.run(small(rounds=4), tmp_path / "run", resume=True, quiet=True)
+    to.run(small(rounds=4), tmp_path / "whole", quiet=True)
+    assert same(tmp_path / "run" / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []
+    first, second = (load_file(tmp_path / name / "untrained.safetensors") for name in ("run", "whole"))
+    assert_equal(first, second)
+
+
 def test_first_values_of_personal_parameters_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"algorithm.personal": to.personal.Named("head.*"), "algorithm.selection": to.selection.Count(2)}
     run = to.run(small(rounds=1, **changes), tmp_path / "run", quiet=True)
@@ -160,9 +192,11 @@ algorithm.local = {{epochs = 1, batch_size = 5}}
 
 def write_factory(folder: Path, module: str, base: float) -> None:
     (folder / f"{module}.py").write_text(FACTORY.format(base=base))
-    import importlib
-    import sys
+    forget(module)
 
+
+def forget(module: str) -> None:
+    """As in another process: the module is looked for anew."""
     importlib.invalidate_caches()
     sys.modules.pop(module, None)
 
@@ -185,17 +219,9 @@ def test_check_finds_a_factory_that_builds_other_values(
     assert main(["run", "--out", "run", "--resume", "--set", "rounds=3", "-q"]) == 2
     assert "(base.weight)" in capsys.readouterr().err
     (tmp_path / "my_base.py").unlink()
-    write_gone(tmp_path, "my_base")
+    forget("my_base")
     assert main(["check", "run"]) == 0
     assert "cannot be compared" in capsys.readouterr().out
-
-
-def write_gone(folder: Path, module: str) -> None:
-    import importlib
-    import sys
-
-    importlib.invalidate_caches()
-    sys.modules.pop(module, None)
 
 
 def test_check_finds_values_of_another_run(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +246,7 @@ def test_check_finds_values_that_were_changed_or_deleted(tmp_path: Path, capsys:
     assert main(["check", str(tmp_path / "run")]) == 1
     assert "untrained.safetensors is missing" in capsys.readouterr().out
     to.run(small(rounds=3), tmp_path / "run", resume=True, quiet=True)
-    assert path.read_bytes()[100:] != b""
+    assert path.read_bytes() == content
     assert main(["check", str(tmp_path / "run")]) == 0
 
 

@@ -43,8 +43,10 @@ def trained_weights(
     experiment: Experiment, folder: Path, data_dir: Path | None, client: int | str | None, module: Model | None
 ) -> Tensors:
     """The trained parameters and buffers by name."""
-    experiment = experiment if module is None else experiment.but(model=module)
-    found = _trained(experiment, folder, data_dir, client)
+    if module is None:
+        found = _trained(experiment, folder, data_dir, client)
+    else:  # which is refused if it is another model
+        found = trained_model(experiment, folder, data_dir, client, module)
     inner = found.model if isinstance(found, Predictor) else found
     return {name: value.detach() for name, value in inner.state_dict().items()}
 
