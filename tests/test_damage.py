@@ -54,7 +54,15 @@ def flipped(content: bytes, at: int, bit: int = 0) -> bytes:
     return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
 
 
-FILES = ["checkpoint.safetensors", "clients/", "records.sqlite", "environment.json", "experiment.toml", "data.json"]
+FILES = [
+    "checkpoint.safetensors",
+    "untrained.safetensors",
+    "clients/",
+    "records.sqlite",
+    "environment.json",
+    "experiment.toml",
+    "data.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)

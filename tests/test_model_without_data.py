@@ -52,6 +52,11 @@ WAYS: dict[str, dict[str, object]] = {
     "exact": {"runtime": to.InProcess(precision="float64"), "algorithm.personal": to.personal.batch_norm},
     "watched": {"evaluate": to.Evaluate(activations=True), "algorithm.local.epochs": 1},
     "some": {"algorithm.selection": to.selection.Count(3)},
+    "calibrated": {
+        "algorithm.personal": to.personal.batch_norm,
+        "algorithm.newcomers": "calibrated",
+        "algorithm.selection": to.selection.Count(1),
+    },
 }
 
 
@@ -99,7 +104,7 @@ def test_data_in_memory_is_not_needed_to_build_a_model_that_a_file_can_name(tmp_
     task = to.Task(loss=lambda output, target: (output - target).square().mean(1))
     run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), tmp_path / "run", quiet=True)
     with pytest.raises(to.Mistake, match="an object of your own"):
-        to.open_run(tmp_path / "run")
+        prepare(to.open_run(tmp_path / "run").experiment)
     assert_same(to.load_model(tmp_path / "run"), with_data(run, None))
 
 
@@ -134,7 +139,7 @@ def test_a_module_that_only_the_program_has_needs_the_program(tmp_path: Path) ->
     with pytest.raises(to.Mistake, match="model was an object of your own"):
         to.load_model(tmp_path / "run")
     assert_same(to.open_run(tmp_path / "run", experiment=run.experiment).model(), with_data(run, None))
-    with pytest.raises(to.Mistake, match="holds another model than this experiment's"):
+    with pytest.raises(to.Mistake, match="holds another model than this one: weight is missing"):
         to.open_run(tmp_path / "run", experiment=run.experiment.but(model=to.models.MLP(9))).model()
 
 

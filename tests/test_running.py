@@ -123,7 +123,7 @@ def test_any_model_and_tensors_in_memory(model: object, tmp_path: Path) -> None:
     assert run.final("global_accuracy") > run.curve("global_accuracy")[1][0]
     assert isinstance(run.model(), Net | nn.Linear)
     with pytest.raises(to.Mistake, match="object of your own"):
-        to.open_run(tmp_path / "run")
+        to.open_run(tmp_path / "run").model()
     again = to.open_run(tmp_path / "run", experiment=run.experiment)
     assert torch.equal(next(again.model().parameters()), next(run.model().parameters()))
 

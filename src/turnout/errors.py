@@ -20,6 +20,29 @@ class UnknownSetting(Mistake, TypeError):
     """An argument that a part has not; also what Python raises for one."""
 
 
+class Absent:
+    """Stands for an object that the file of a run names and cannot give back: any use of it is a mistake that says why.
+
+    >>> Absent("model was an object of your own").build
+    Traceback (most recent call last):
+    turnout.errors.Mistake: model was an object of your own
+    """
+
+    def __init__(self, why: str):
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Mistake(self.why)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        raise Mistake(self.why)
+
+    def __repr__(self) -> str:
+        return f"<{self.why}>"
+
+
 OUT_OF_MEMORY = "the machine is out of memory: take a smaller model, ask fewer clients a round, or use --jobs 1"
 _NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "failed to map segment", "IOERR_SHMMAP",
               "Storage size calculation overflowed")  # fmt: skip
@@ -99,6 +122,8 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
     Traceback (most recent call last):
     turnout.errors.Mistake: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
     """
+    if isinstance(part, Absent):
+        return
     if isinstance(part, str):
         raise Mistake(f"{where} is the text {part!r}: in Python give an object, such as {example}")
     if isinstance(part, type):

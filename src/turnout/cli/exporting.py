@@ -22,6 +22,13 @@ Model = Annotated[
 Client = Annotated[
     str | None, typer.Option(metavar="N", help="That client's own model, personal parameters included: number or name.")
 ]
+Module = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH:NAME",
+        help="The class or function of the model (package.module:Name), for a run whose file cannot name it.",
+    ),
+]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one a table.")]
 Parquet = Annotated[Path | None, typer.Option(metavar="DIR", help="The records as Parquet files (needs pyarrow).")]
 TensorBoard = Annotated[
@@ -42,6 +49,7 @@ def export(
     run: Source,
     model: Model = None,
     client: Client = None,
+    module: Module = None,
     csv: Csv = None,
     parquet: Parquet = None,
     tensorboard: TensorBoard = None,
@@ -51,12 +59,14 @@ def export(
 ) -> None:
     """Write a run's trained model, or its records, for other programs.
 
-    The model needs neither the training data nor, but for .safetensors, this library. Of a folder of runs, the tables
-    of records have the columns variant and seed.
+    The model needs neither the training data nor, but for .safetensors, this library. The weights alone
+    (.safetensors) do not need the model's class either; a program needs it, and --module names it where the run's
+    model was a lambda or an object. Of a folder of runs, the tables of records have the columns variant and seed.
 
     \b
     turnout export runs/mine --model model.safetensors
     turnout export runs/mine --model client-3.onnx --client 3
+    turnout export runs/mine --model model.pt --module package.module:Name
     turnout export runs/mine --csv tables
     turnout export runs/mine --parquet tables --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
@@ -67,10 +77,12 @@ def export(
             "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
             "--devices FILE"
         )
+    if module is not None and model is None:
+        raise Mistake("--module builds the model that is written: it goes with --model FILE")
     if client is not None and model is None:
         raise Mistake("--client chooses a model: it goes with --model FILE")
     if model is not None:
-        _model(run, model, client, data_dir)
+        _model(run, model, client, module, data_dir)
     if csv is not None or parquet is not None:
         _tables(run, csv, parquet)
     if tensorboard is not None:
@@ -93,18 +105,22 @@ def write_devices(run: Path, path: Path) -> None:
     say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)
 
 
-def _model(run: Path, path: Path, client: str | None, data_dir: Path | None) -> None:
+def _model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
     from turnout.cli.screen import say
     from turnout.report.units import size
-    from turnout.running.model_files import check_form, write_model
-    from turnout.running.result import load_model, open_model
+    from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
+    from turnout.running.result import open_one
+    from turnout.running.trained import module_named
 
     check_destination("--model", path)
     check_form(path)
-    opened, trained = open_model(run, data_dir), load_model(run, client, data_dir)
+    opened, given = open_one(run, data_dir), module_named(module)
     if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
         say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
-    what = write_model(trained, path, opened.data().sample(2))
+    if path.suffix == WEIGHTS:
+        what = write_weights(opened.weights(client, given), opened.data().standardised, path)
+    else:
+        what = write_program(opened.model(client, given), path, opened.data().sample(2))
     say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
 
 

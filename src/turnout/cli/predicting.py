@@ -17,12 +17,21 @@ Table = Annotated[
     Path, typer.Argument(metavar="DATA.csv", help="Rows like those it was trained on; a label is not needed.")
 ]
 Client = Annotated[str | None, typer.Option(metavar="N", help="By that client's own model: its number or name.")]
+Module = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH:NAME",
+        help="The class or function of the model (package.module:Name), for a run whose file cannot name it.",
+    ),
+]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="The CSV file to write. [default: print it]")]
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data files are.")]
 
 
 @permits_code
-def predict(run: Run, data: Table, client: Client = None, out: Out = None, data_dir: DataDir = None) -> None:
+def predict(
+    run: Run, data: Table, client: Client = None, module: Module = None, out: Out = None, data_dir: DataDir = None
+) -> None:
     """Predict the rows of a table by a run's model.
 
     Writes the table's own columns and the prediction (of classes also its probability). A run on a table finds its
@@ -32,17 +41,19 @@ def predict(run: Run, data: Table, client: Client = None, out: Out = None, data_
     \b
     turnout predict runs/mine new-people.csv
     turnout predict runs/mine new-people.csv --client Ulm --out predicted.csv
+    turnout predict runs/mine new-people.csv --module package.module:Name
     """
     from turnout.cli.screen import say
     from turnout.running.prediction import predict as predicted
-    from turnout.running.result import label_of, load_model, open_model
+    from turnout.running.result import label_of, open_one
+    from turnout.running.trained import module_named
 
     if out is not None:
         check_destination("--out", out)
-    opened = open_model(run, data_dir)
+    opened, given = open_one(run, data_dir), module_named(module)
     if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
         say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
-    model = load_model(run, client, data_dir)
+    model = opened.model(client, given)
     found = predicted(model, opened.data(), data, label_of(run), data_dir)
     text = io.StringIO()
     found.write(text)

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from turnout.config.hints import MANY, Shape, example, fits, in_words, parsed, settable
-from turnout.errors import Mistake, check_part
+from turnout.errors import Absent, Mistake, check_part
 
 
 def check_settings(part: Any, path: str = "") -> None:
@@ -33,6 +33,8 @@ def check_settings(part: Any, path: str = "") -> None:
 
 
 def _check(hint: Any, value: Any, here: str) -> None:
+    if isinstance(value, Absent):
+        raise Mistake(value.why)
     if isinstance(value, float) and math.isnan(value):
         raise Mistake(f"{here} is not a number (nan): give one")
     if parsed(hint).shape is Shape.ROLE and isinstance(hint, type):

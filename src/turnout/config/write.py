@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from turnout.config.hints import nothing, role_in, settable
 from turnout.config.kinds import name_of
+from turnout.errors import Absent, Mistake
 from turnout.experiment import Experiment
 from turnout.machine.sealed import content
 
@@ -31,6 +32,8 @@ OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has
 
 def to_table(thing: Any, role: Any = None) -> Any:
     """An object as nested tables: every field, so that the file is exact; what is None by default is left out then."""
+    if isinstance(thing, Absent):
+        raise Mistake(thing.why)
     if isinstance(thing, np.generic):
         thing = thing.item()
     if isinstance(thing, Enum):
@@ -105,7 +108,9 @@ def _usual(kind: type) -> dict[str, Any]:
 def _hash(thing: Any) -> str:
     """A user's own object by the hash of its content or source: it can be recognised, not rebuilt."""
     digest = hashlib.sha256()
-    if isinstance(thing, Tensor):
+    if inspect.ismodule(thing):  # what it holds is without end
+        digest.update(thing.__name__.encode())
+    elif isinstance(thing, Tensor):
         digest.update(repr((tuple(thing.shape), thing.dtype)).encode())
         digest.update(content(thing))
     elif isinstance(thing, nn.Module):

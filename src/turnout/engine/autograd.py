@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.backends import cudnn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from turnout.engine.batches import Batch
 from turnout.engine.dropout import seeded
@@ -46,7 +46,7 @@ class Vmapped:
         self._rehearsed = False
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
-        output = functional_call(self.network.module, {**weights, **states}, (x,))
+        output = self.network.scores(x, {**weights, **states})
         return (self.network.loss(output, y) * share_B).sum()
 
     def _losses(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor, gain: Tensor) -> Any:
@@ -114,10 +114,10 @@ class Vmapped:
         return self._outputs(flat_cP, states, x)
 
     def _outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
-        module = self.network.module.eval()
+        self.network.module.eval()
         weights = self.network.layout.views(flat_cP)
         with _cudnn(self._cudnn), ForClients():
-            return vmap(lambda w, s, xs: functional_call(module, {**w, **s}, (xs,)))(weights, states, x)
+            return vmap(lambda w, s, xs: self.network.scores(xs, {**w, **s}))(weights, states, x)
 
     def twin(self) -> Vmapped:
         return Vmapped(self.network.twin())
@@ -200,7 +200,7 @@ class Looped:
             x = x.contiguous(memory_format=torch.channels_last)
         address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
         with seeded(address, flat_P.device):
-            loss = self.network.loss(module(x), y).mean()
+            loss = self.network.loss(self.network.scores(x), y).mean()
             grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         for name in self.network.layout.states:
             states[name][i] = buffers[name]
@@ -246,11 +246,11 @@ class Looped:
         return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
-        module, layout = self.network.module.eval(), self.network.layout
+        self.network.module.eval()
         found = []
         for i in range(flat_cP.shape[0]):
             own = {name: value[i] for name, value in states.items()}
-            found.append(functional_call(module, {**layout.unpack(flat_cP[i]), **own}, (x[i],)))
+            found.append(self.network.scores(x[i], {**self.network.layout.unpack(flat_cP[i]), **own}))
         return torch.stack(found).detach()
 
     def twin(self) -> Looped:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.own_kernels import ForClients
 from turnout.layout import Layout
-from turnout.task import PerSample
+from turnout.task import PerSample, scores_of
 from turnout.types import Tensors
 
 
@@ -45,7 +45,11 @@ class Network:
         On a GPU with the operations that take weights as they lie: torch's recurrent layers want theirs in one piece.
         """
         with ForClients() if x.is_cuda else nullcontext():
-            return functional_call(self.module, {**self.layout.unpack(flat_P), **states}, (x,))
+            return self.scores(x, {**self.layout.unpack(flat_P), **states})
+
+    def scores(self, x: Tensor, tensors: Tensors | None = None) -> Tensor:
+        """The module's scores of samples, with these parameters and buffers instead of its own where given."""
+        return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
 
     @property
     def keys(self) -> int:

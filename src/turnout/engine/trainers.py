@@ -234,5 +234,5 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
-        network.loss(network.module(x), y).mean()
+        network.loss(network.scores(x), y).mean()
     return total + network.layout.width * x.element_size()

@@ -37,7 +37,7 @@ class Damaged(Mistake):
         super().__init__(f"{path} is damaged ({why}): {then}")
 
 
-def digest(*pieces: bytes) -> str:
+def digest(*pieces: bytes | memoryview) -> str:
     made = hashlib.blake2b(digest_size=16)
     for piece in pieces:
         made.update(len(piece).to_bytes(8, "little"))

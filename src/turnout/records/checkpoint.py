@@ -76,7 +76,8 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
     tensors, about = load_tensors(path, then := start_over(path.parent))
     if about.get("format") != FORMAT:
         raise Mistake(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
-    if about.get("fingerprint") != fingerprint:
+    before_first_values = fingerprint.partition("-")[0]  # what an earlier version wrote
+    if about.get("fingerprint") not in (fingerprint, before_first_values):
         raise Mistake(
             f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
             "the folder's own experiment.toml"

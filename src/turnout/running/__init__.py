@@ -20,6 +20,7 @@ worker.py      a process that takes one run after another
 display.py     these messages on the terminal
 notebook.py    the same in a notebook, updated in place
 frames.py      records as tables of pandas
+trained.py     the trained values of a run: tensors by name, or the module with them
 model_files.py a trained model as a file: weights, TorchScript, torch.export, ONNX
 prediction.py  what a run's model says of the rows of a table
 observed_times.py  a run's recorded times as devices

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnout.config.opening import open_table
 from turnout.config.text import read_file
+from turnout.data.description import read_description
 from turnout.errors import Mistake
 from turnout.machine.sealed import load_tensors, read_json
 from turnout.records import run_list
@@ -15,6 +17,9 @@ from turnout.records.checkpoint import rounds_done, start_over
 from turnout.records.records import Records
 from turnout.running.loop import DELETE
 from turnout.running.state import is_held
+from turnout.tracks.first_values import FILE as FIRST_VALUES
+from turnout.tracks.first_values import kept_values
+from turnout.tracks.rebuild import built_now
 
 TABLES = {
     "environment.json": DELETE,
@@ -71,6 +76,7 @@ def _run(folder: Path) -> Iterator[Checked]:
         yield _looked_at(folder / "records.sqlite", lambda: _records(folder))
     if (folder / CHECKPOINT).is_file():
         yield _looked_at(folder / CHECKPOINT, lambda: _state(folder))
+        yield _first_values(folder)
     for path in sorted([*folder.glob("*.new"), *folder.glob("clients/*.new")]):
         yield Checked(path, note=LEFT)
 
@@ -89,6 +95,24 @@ def _state(folder: Path) -> None:
     _, about = load_tensors(folder / CHECKPOINT, then)
     for name in about.get("client_files", []):
         load_tensors(folder / "clients" / str(name), then)
+
+
+def _first_values(folder: Path) -> Checked:
+    """What the run keeps of its model before the first round, and whether the same model is built today."""
+    path = folder / FIRST_VALUES
+    try:
+        begun = kept_values(folder, str(load_tensors(folder / CHECKPOINT, start_over(folder))[1].get("fingerprint")))
+    except (Mistake, OSError) as error:
+        return Checked(path, wrong=str(error))
+    kept = read_description(folder)
+    if begun is None or kept is None:  # a run of an older version
+        return Checked(path)
+    try:
+        now = built_now(open_table(read_file(folder / "experiment.toml")), kept)
+    except Exception as error:  # whatever a function that builds a model does
+        why = str(error).partition(": give the experiment")[0]
+        return Checked(path, note=f"it cannot be compared with the model that is built today ({why})")
+    return _looked_at(path, lambda: begun.refuse_other(now, folder))
 
 
 def _looked_at(path: Path, read: Callable[[], object]) -> Checked:

@@ -39,6 +39,8 @@ from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
+from turnout.tracks.first_values import FILE as FIRST_VALUES
+from turnout.tracks.first_values import read_first_values
 from turnout.tracks.prepare import prepare
 from turnout.tracks.track import Track
 
@@ -69,6 +71,8 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         records.describe(metric_infos(track.experiment.task))
         records.warn(track.warnings)
         track.data().write(folder)
+        if first == 0 or not (folder / FIRST_VALUES).exists():
+            track.first.write(folder)
         if first == 0:
             records.add_evaluation(_evaluated(track, state, -1))
         try:
@@ -199,6 +203,8 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
     path = folder / NAME
     if not path.exists():
         return None
+    if mark is None and (begun := read_first_values(folder)) is not None:
+        begun.refuse_other(track.first, folder)
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.load_clients(run_id(folder), folder / "clients", found.client_files)

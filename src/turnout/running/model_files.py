@@ -15,24 +15,40 @@ from torch import Tensor, nn
 from turnout.errors import Mistake
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
-from turnout.task import Predictor
+from turnout.task import ScoresOnly, Standardised
+from turnout.types import Tensors
+
+WEIGHTS = ".safetensors"  # the form that needs no module
 
 
-def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
+def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> str:
+    """Write tensors under their own names; in words, what was written.
+
+    Where targets were standardised, the way back to their unit is in the file's metadata.
+    """
+    about = {} if unit is None else {"target_mean": _single(unit.mean), "target_std": _single(unit.std)}
+    with replacing(path) as temporary:
+        save_file({name: value.clone().contiguous() for name, value in weights.items()}, temporary, about)
+    note = "" if unit is None else " (for standardised targets: their mean and deviation are in the file's metadata)"
+    return f"{len(weights)} tensors{note}"
+
+
+def _single(number: float) -> str:
+    """As the model in memory has it, in single precision."""
+    return str(float(torch.tensor(number)))
+
+
+def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     """Write a model in the form its suffix names; in words, what was written. `sample`: two samples it could be given.
 
-    .safetensors  the weights, under the names of the model's own parameters and buffers
     .pt, .ts      TorchScript
     .pt2          a program of torch.export
     .onnx         ONNX
     """
-    write = WRITERS.get(path.suffix)
-    if write is None:
-        raise Mistake(f"{path}: a model's file ends in {', '.join(WRITERS)}, which says its form")
     module = module.eval()
     with replacing(path) as temporary, _quiet():
         try:
-            return write(module, temporary, sample)
+            return PROGRAMS[path.suffix](_returning_scores(module, sample), temporary, sample)
         except Mistake:
             raise
         except Exception as error:  # whatever a model of one's own does under a compiler
@@ -44,8 +60,8 @@ def write_model(module: nn.Module, path: Path, sample: Tensor) -> str:
 
 def check_form(path: Path) -> None:
     """Refuse a name that says no form, and a form whose library is not here, before the work begins."""
-    if path.suffix not in WRITERS:
-        raise Mistake(f"{path}: a model's file ends in {', '.join(WRITERS)}, which says its form")
+    if path.suffix not in (WEIGHTS, *PROGRAMS):
+        raise Mistake(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which says its form")
     if path.suffix == ".onnx":
         _onnx()
 
@@ -55,14 +71,10 @@ def _onnx() -> None:
     optional("onnxscript", "writing ONNX", "onnx")
 
 
-def _weights(module: nn.Module, path: Path, sample: Tensor) -> str:
-    """The trained model's own names; where its targets were standardised, the way back is in the file's metadata."""
-    unit, module = (module, module.model) if isinstance(module, Predictor) else (None, module)
-    weights = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    about = {} if unit is None else {"target_mean": str(float(unit.mean)), "target_std": str(float(unit.std))}
-    save_file(weights, path, about)
-    note = "" if unit is None else " (for standardised targets: their mean and deviation are in the file's metadata)"
-    return f"{len(weights)} tensors{note}"
+def _returning_scores(module: nn.Module, sample: Tensor) -> nn.Module:
+    """The module itself where it returns a tensor, so that names inside its program are its own."""
+    with torch.no_grad():
+        return module if isinstance(module(sample), Tensor) else ScoresOnly(module).eval()
 
 
 def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
@@ -111,8 +123,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-WRITERS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
-    ".safetensors": _weights,
+PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
     ".pt": _torchscript,
     ".ts": _torchscript,
     ".pt2": _program,

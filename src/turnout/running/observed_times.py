@@ -15,7 +15,7 @@ from turnout.errors import Mistake
 from turnout.experiment import Experiment
 from turnout.records.records import Records
 from turnout.records.schema import Column
-from turnout.running.result import Run, open_model
+from turnout.running.result import Run, open_one
 from turnout.world.devices.device_file import write_devices
 from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
 
@@ -25,7 +25,7 @@ APART = ("download_time", "train_time", "upload_time")  # of simulated ones
 
 def write_observed_devices(run: Run | str | Path, path: str | Path) -> ObservedDevices:
     """Write the devices that a run's times make; what they are, for who wants to say so."""
-    opened = run if isinstance(run, Run) else open_model(run)
+    opened = run if isinstance(run, Run) else open_one(run)
     found = observed_devices(opened)
     write_devices(path, found.rows)
     return found

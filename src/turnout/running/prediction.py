@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from turnout.data.csv_files import Csv, as_number, find_tables
 from turnout.data.description import Description
 from turnout.errors import Mistake
+from turnout.task import scores_of
 
 AT_ONCE = 4096  # rows
 
@@ -45,7 +46,7 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     table = find_tables(path, data_dir)
     x = inputs_of(table, kept, label)
     with torch.no_grad():
-        output_SK = torch.cat([model(part) for part in x.split(AT_ONCE)])
+        output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
     if output_SK.ndim != 2:
         raise Mistake(f"this run's model gives {tuple(output_SK.shape[1:])} numbers a row, which is no table")
     known = table.columns.get(label) if label is not None else None

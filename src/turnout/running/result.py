@@ -11,26 +11,25 @@ from typing import Any, NamedTuple, overload
 from torch import nn
 
 from turnout.config.dotted import allowing
-from turnout.config.read import load
+from turnout.config.opening import open_table
 from turnout.config.text import read_file
 from turnout.data.description import Description, read_description
 from turnout.errors import Mistake, nearest
-from turnout.experiment import Experiment
+from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
+from turnout.models import Model
 from turnout.records.records import Records
 from turnout.report.finding import runs_in
 from turnout.report.units import show
 from turnout.running.frames import as_frame, client_columns, round_columns
-from turnout.running.loop import read_state
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
-from turnout.runtimes.settings import IN_FOLDER
+from turnout.running.trained import trained_model, trained_weights
 from turnout.tracks.prepare import prepare
-from turnout.tracks.rebuild import needed_of, rebuild
+from turnout.types import Tensors
 
 PRINTED = 20  # runs of a group that are printed
-NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +71,7 @@ class Run:
     def stopped(self) -> str | None:
         """Which stop rule ended the run before its last round; None if none did."""
         with self.records() as records:
-            if (records.last_round() or 0) + 1 >= self.experiment.rounds:
+            if self.experiment.stop == Stop() or (records.last_round() or 0) + 1 >= self.experiment.rounds:
                 return None
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
@@ -104,46 +103,26 @@ class Run:
 
         return runs_html(self.folder)
 
-    def model(self, client: int | str | None = None) -> nn.Module:
+    def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
 
-        Without a client, personal parameters have their initial values, or their average if they were shared. The
+        Without a client, personal parameters have their initial values, or their average if they were shared. Give a
+        `module`, or a function that builds it, where the run's file cannot name the model (a lambda, an object). The
         data is not needed, unless the folder is of an older version.
         """
-        kept = read_description(self.folder)
-        if kept is None or not kept_here(self.experiment, client):
-            return self._model_with_data(client)
-        return kept_model(self.experiment, self.folder, kept, client)
+        return trained_model(self.experiment, self.folder, self.data_dir, client, module)
+
+    def weights(self, client: int | str | None = None, module: Model | None = None) -> Tensors:
+        """The trained parameters and buffers by name, as in `model(client).state_dict()`, without the module.
+
+        Two kinds of runs need the module all the same: one whose frozen values take more than 64 MiB, of which the
+        folder has the hashes only, and one whose clients exchange scores.
+        """
+        return trained_weights(self.experiment, self.folder, self.data_dir, client, module)
 
     def data(self) -> Description:
         """What is kept of the data: shapes, labels, names."""
         return read_description(self.folder) or prepare(self.experiment, self.data_dir).data()
-
-    def _model_with_data(self, client: int | str | None) -> nn.Module:
-        track = prepare(self.experiment, self.data_dir)
-        number = None if client is None else track.data().client(client)
-        found = read_state(track, self.folder)
-        if found is None:
-            raise Mistake(NO_CHECKPOINT.format(self.folder))
-        return track.module(track.unpack(found.state), number)
-
-
-def kept_here(experiment: Experiment, client: int | str | None) -> bool:
-    """Whether a model is in the run's folder: a client's own may be where another runtime has put it."""
-    return client is None or isinstance(experiment.runtime, IN_FOLDER)
-
-
-def kept_model(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:
-    """A run's model from its folder and the experiment's model and algorithm, without data."""
-    number = None if client is None else kept.client(client)
-    track = rebuild(experiment, kept)
-    found = read_state(track, folder, kept.mark)
-    if found is None:
-        raise Mistake(NO_CHECKPOINT.format(folder))
-    try:
-        return track.module(track.unpack(found.state), number)
-    except RuntimeError as error:  # sizes that do not fit
-        raise Mistake(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
 def load_model(
@@ -156,22 +135,9 @@ def load_model(
     """A run's trained model from its folder alone: neither its data nor the program that ran it is needed.
 
     A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
-    memory) needs that program: `to.open_run(folder, experiment=experiment).model()`. `allow`: as for `open_run`.
+    memory) is given to `to.open_run(folder).model(module=...)`. `allow`: as for `open_run`.
     """
-    with allowing(allow):
-        opened = open_model(folder, data_dir)
-        if not kept_here(opened.experiment, client):
-            opened = open_one(folder, data_dir)
-    return opened.model(client)
-
-
-def open_model(folder: str | Path, data_dir: str | Path | None = None) -> Run:
-    """A run whose model is to be used: of its experiment only what the model needs, so that data may be gone."""
-    path = Path(folder)
-    check_run_folder(path)
-    if read_description(path) is None:
-        return open_one(path, data_dir)
-    return Run(path, needed_of(read_file(path / "experiment.toml")), Path(data_dir) if data_dir else None)
+    return open_one(folder, data_dir, allow=allow).model(client)
 
 
 def label_of(folder: Path) -> str | None:
@@ -278,7 +244,8 @@ def open_run(
 ) -> Run | RunGroup:
     """A run from its folder, or the group of a folder that holds several.
 
-    If the file of a run cannot name all of its objects, give the experiment as well.
+    Objects that a run's file cannot give back (a lambda, tensors in memory) are missing from its experiment, which
+    records, reports and weights do not need; to have them give the experiment as well.
 
     allow  packages whose code the file may name by a dotted path, beside modules below the current folder
     """
@@ -303,7 +270,7 @@ def open_one(
     check_run_folder(path)
     if experiment is None:
         with allowing(allow):
-            experiment = load(path / "experiment.toml")
+            experiment = open_table(read_file(path / "experiment.toml"))
     return Run(path, experiment, Path(data_dir) if data_dir else None)
 
 

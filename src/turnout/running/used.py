@@ -17,7 +17,7 @@ from turnout.running.stop_rules import Progress, reason_to_stop
 WRITTEN = RUN_FILES | {
     "environment.json", "records.sqlite", "records.sqlite-wal", "records.sqlite-shm", "checkpoint.safetensors",
     "turnout.csv", "events.csv", "replay.toml", "names.csv", "report.html", "curves.svg", "profile.json", "data.json",
-    "state.json", "tracking.json",
+    "state.json", "tracking.json", "untrained.safetensors",
 }  # fmt: skip
 FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and what trackers keep in a run's folder
 

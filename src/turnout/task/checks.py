@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout.errors import Mistake
+from turnout.task.outputs import scores_of
 from turnout.task.spec import PerSample, TaskSpec
 
 
@@ -15,7 +16,7 @@ def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
     model.eval()
     try:
         with torch.no_grad():
-            output = model(x)
+            output = scores_of(model(x))
     except (RuntimeError, IndexError) as error:
         raise Mistake(
             f"the model cannot take samples of shape {tuple(x.shape[1:])} ({x.dtype}): {error}. "

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from turnout.task.outputs import scores_of
 from turnout.task.spec import Metric, PerSample, TaskSpec, metric_infos
 
 Values = TypeVar("Values", Tensor, float)
@@ -99,4 +100,4 @@ class Predictor(nn.Module):
         self.register_buffer("std", torch.tensor(unit.std))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x) * self.std + self.mean
+        return scores_of(self.model(x)) * self.std + self.mean

@@ -12,7 +12,7 @@ from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
 from turnout.models.layers import ModelSpec
-from turnout.task import TaskSpec
+from turnout.task import TaskSpec, scores_of
 from turnout.testing.examples import all_finite, expect
 
 
@@ -82,7 +82,7 @@ def check_model(model: ModelSpec, input_shape: tuple[int, ...] = (1, 28, 28), cl
     expect(same, "build: the same weights for the same seed of torch")
     x = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        together, alone = built[0].eval()(x), built[0].eval()(x[:1])
+        together, alone = scores_of(built[0].eval()(x)), scores_of(built[0].eval()(x[:1]))
     expect(together.shape == (3, classes), f"the module gives {tuple(together.shape)} for 3 samples, {classes} classes")
     expect(torch.allclose(together[:1], alone, atol=1e-5), "the module: a sample's output depends on its company")
 

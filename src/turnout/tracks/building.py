@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from turnout.errors import Mistake, nearest
 from turnout.exchange import Enrolment
@@ -135,6 +136,18 @@ def _data_arguments(
 
 def _name_of(make: Any) -> str:
     return getattr(getattr(make, "func", make), "__qualname__", type(make).__name__)
+
+
+def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
+    """The module itself; layers that learn their size from the first samples (nn.LazyLinear) do so now, by the seed."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        was_training = [inner for inner in module.modules() if inner.training]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(key(seed, "sizes from samples") & (2**63 - 1))
+            module.eval()(x)
+        for inner in was_training:
+            inner.training = True
+    return module
 
 
 def load_weights(module: nn.Module, path: Path) -> None:

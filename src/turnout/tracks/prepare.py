@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from turnout.clients.state import initial_moments, initial_shared
 from turnout.config.check import check_settings
@@ -36,7 +36,9 @@ from turnout.tracks.building import (
     log_matches,
     refuse_simulation_only,
     try_turnout,
+    with_all_sizes,
 )
+from turnout.tracks.first_values import FirstValues
 from turnout.tracks.oddities import oddities
 from turnout.tracks.scores.prepare import prepare_scores
 from turnout.tracks.scores.settings import Scores
@@ -89,12 +91,13 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     check_time(experiment, runtime)
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
-    mark = fingerprint(enrolment.fingerprint, slots, lasting(given))
+    first = FirstValues.of(template, layout)
+    mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:
         odd += oddities(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else federation.central_set
-    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, tests, tuple(odd))
+    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, first, tests, tuple(odd))
 
 
 def check_time(experiment: Experiment, runtime: Runtime) -> None:
@@ -112,10 +115,8 @@ def check_time(experiment: Experiment, runtime: Runtime) -> None:
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:
     """The experiment with nothing left open, its model as the user wrote it, and that model ready for training."""
     experiment = _with_deadline(bound(given, enrolment))
-    template = build_model(experiment.model, enrolment.input_shape, enrolment.classes, experiment.seed)
-    if experiment.start is not None:
-        load_weights(template, Path(experiment.start))
     x, y = enrolment.sample
+    template = template_of(experiment, enrolment.input_shape, enrolment.classes, x)
     check_model(experiment.task, template, x, experiment.task.highest(y, enrolment.classes))
     try_turnout(experiment, enrolment)
     layout = lay_out(template, _algorithm(experiment).personal)
@@ -126,6 +127,15 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     buffers = dict(template.named_buffers())
     states = {name: buffers[name].detach().clone() for name in layout.states}
     return _settled(experiment, layout), template, Model(copy.deepcopy(template), layout, flat_P, states)
+
+
+def template_of(experiment: Experiment, input_shape: tuple[int, ...], classes: int, x: Tensor) -> nn.Module:
+    """The model as the user wrote it, with its first values; `x`: samples to try it on."""
+    template = build_model(experiment.model, input_shape, classes, experiment.seed)
+    template = with_all_sizes(template, x, experiment.seed)
+    if experiment.start is not None:
+        load_weights(template, Path(experiment.start))
+    return template
 
 
 def first_server(algorithm: Algorithm, model: Model, place: Place, members: Members) -> Server:

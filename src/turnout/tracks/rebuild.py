@@ -1,47 +1,60 @@
-"""A run's trained model without its data: from the experiment's model and algorithm, and what the folder keeps.
+"""A run's trained values without its data: from the experiment's algorithm, and what the folder keeps.
 
 The track is prepared as for training, but for a federation of zeros, so that one place knows how a client's own model
-is put together. What needs the data or other files (participation, events, devices, selection, task) is left out.
+is put together. What needs the data, other files or time (participation, events, selection, task, closing, stop rules)
+is left out; so is the model itself, where the folder has the names and first values of its parameters.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from turnout.config.read import from_table
 from turnout.data.description import Description
 from turnout.experiment import Experiment, Stop, World
+from turnout.layout import lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.selection import Everyone
 from turnout.task import PerSample
-from turnout.tracks.prepare import prepare
+from turnout.tracks.first_values import FirstValues, StandIn
+from turnout.tracks.prepare import prepare, template_of
+from turnout.tracks.scores.model_plan import ModelPlan
+from turnout.tracks.scores.prepare import first_values
 from turnout.tracks.scores.settings import Scores
 from turnout.tracks.track import Track
-from turnout.world.devices.spreads import Alike
-
-NEEDED = ("model", "algorithm", "evaluate", "runtime", "seed", "start")  # of an experiment, for its model
+from turnout.world.client_names import ClientNames
 
 
-def needed_of(table: Mapping[str, Any]) -> Experiment:
-    """What an experiment file says of the model; data that only a program has does not matter."""
-    return from_table({name: value for name, value in table.items() if name in NEEDED})
+def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
+    """A track that can hand out models, on this machine's CPU; it cannot train.
 
-
-def rebuild(experiment: Experiment, data: Description) -> Track:
-    """A track that can hand out models, on this machine's CPU; it cannot train."""
-    task = {} if isinstance(experiment.algorithm, Scores) else {"task": Unasked()}
-    runtime = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
-    closes = type(getattr(experiment.algorithm, "closing", WaitForAll())) is not WaitForAll
-    world = World(data, devices=Alike() if closes else None)  # the state of a closing is a part of the checkpoint
-    bare = experiment.but(world=world, runtime=runtime, stop=Stop(), **{"algorithm.selection": Everyone()}, **task)
+    With the first values of a run's model, what it hands out is a `StandIn` for that model.
+    """
+    changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
+    changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
+    if not isinstance(experiment.algorithm, Scores):
+        changes |= {"task": Unasked(), "algorithm.closing": WaitForAll()}
+    if first is not None and first.complete:
+        changes |= {"model": StandIn(first), "start": None}
+        if getattr(experiment.algorithm, "personal", None) is not None:
+            changes["algorithm.personal"] = first.stays_home
+    bare = experiment.but(**changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how fast it would train
         return prepare(bare)
+
+
+def built_now(experiment: Experiment, data: Description) -> FirstValues:
+    """The first values of the model that an experiment builds today."""
+    algorithm, seed = experiment.algorithm, experiment.seed
+    if isinstance(algorithm, Scores):
+        plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(data.names, data.clients))
+        return first_values(plan, data.input_shape, data.classes, data.sample(2), seed)
+    template = template_of(experiment, data.input_shape, data.classes, data.sample(2))
+    return FirstValues.of(template, lay_out(template, getattr(algorithm, "personal", None)))
 
 
 @dataclass(frozen=True)

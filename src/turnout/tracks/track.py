@@ -20,6 +20,7 @@ from turnout.layout import Layout
 from turnout.rng import draw
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.tracks.building import log_matches
+from turnout.tracks.first_values import FirstValues
 from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
@@ -37,7 +38,12 @@ class Track(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of the data and the model: a checkpoint of another experiment is refused."""
+        """Of the data, the settings and the model's first values: a checkpoint of another experiment is refused."""
+        ...
+
+    @property
+    def first(self) -> FirstValues:
+        """The model before the first round."""
         ...
 
     @property

@@ -25,6 +25,7 @@ from turnout.runtimes.setup import Model
 from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
 from turnout.task import Predictor
+from turnout.tracks.first_values import FirstValues
 from turnout.tracks.hindsight import SimulatedHindsight
 from turnout.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.types import Extra, State
@@ -44,6 +45,7 @@ class Weights(OnRuntime):
     runtime: Runtime
     server: Server  # before the first round
     fingerprint: str
+    first: FirstValues
     central_set: Callable[[Members], CentralSet | None] | None = None  # None: the server does not know the test data
     warnings: tuple[str, ...] = ()
 

@@ -5,6 +5,8 @@ Everything that can be wrong with what a person wrote is found here, before the 
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from turnout.config.read import lasting
 from turnout.data import Federation
 from turnout.data.federation import digest
@@ -15,7 +17,8 @@ from turnout.experiment import Evaluate, Experiment
 from turnout.runtimes.flower.settings import Flower
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.task import Classification
-from turnout.tracks.building import bound, first_calendar, log_matches, try_turnout
+from turnout.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
+from turnout.tracks.first_values import FirstValues
 from turnout.tracks.scores.devices import DeviceScores
 from turnout.tracks.scores.inprocess import InProcessScores
 from turnout.tracks.scores.model_plan import ModelPlan
@@ -57,10 +60,17 @@ def prepare_scores(given: Experiment, enrolment: Enrolment, federation: Federati
     public = PublicLabels.of(samples.y_R, federation.labels, *how)
     members = Members(enrolment.clients, setup.calendar.outside_L)
     server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
-    mark = fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))
+    first = first_values(setup.plan, enrolment.input_shape, enrolment.classes, samples.x, experiment.seed)
+    mark = f"{fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))}-{first.mark}"
     models, device = len(setup.plan.models), setup.place.device
     odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
-    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, odd)
+    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
+
+
+def first_values(plan: ModelPlan, shape: tuple[int, ...], classes: int, x: Tensor, seed: int) -> FirstValues:
+    """Of each model that a client may have, with an output for every label."""
+    built = [build_model(model, shape, classes, seed) for model in plan.models]
+    return FirstValues.of_several([with_all_sizes(module, x[:2].cpu(), seed) for module in built])
 
 
 def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> ScoreSetup:

@@ -16,6 +16,7 @@ from turnout.evaluation.metrics import summary
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.tracks.first_values import FirstValues
 from turnout.tracks.scores.exchange import ScoreRuntime
 from turnout.tracks.scores.public_labels import PublicLabels, accuracy, hits
 from turnout.tracks.scores.round import run_round
@@ -39,6 +40,7 @@ class ScoreTrack(OnRuntime):
     server: ScoreServer  # before the first round
     device: torch.device
     fingerprint: str
+    first: FirstValues
     warnings: tuple[str, ...] = ()
 
     def headline(self) -> str:
