@@ -82,7 +82,7 @@ class Forger:
         made = self.answers[self.given % len(self.answers)]
         said = honest.answer(parts)
         head = wire.unpack(said[HEAD])
-        if made.question == "request" and what in ("hello", "work"):  # or it is not asked whether it takes work
+        if made.question == "request" != what:  # or it is not asked whether it takes work
             said |= {HEAD: wire.pack(head | {"next": False, "why": "later"})}
         if what != {"leave": "work", "unfinished": "work"}.get(made.question, made.question):
             return said
@@ -320,7 +320,7 @@ LATEST: dict[str, tuple[Any, ...]] = {
 
 # -- over a real SuperLink
 
-TWO_HUNDRED = [*WORK[:150], *REQUEST[:20], *MEASURE[:30]]
+TWO_HUNDRED = [*WORK[:166], *REQUEST[:24], *MEASURE[:10]]  # devices measure every few rounds
 BAD_HELLOS = [HandMade("hello", HEAD, "error", 5), HandMade("hello", HEAD, "name", LONE)]
 
 
