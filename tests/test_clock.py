@@ -326,6 +326,7 @@ def test_charging_hours_let_devices_go_before_they_are_done(devices):
     assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
     assert records[1].skipped == "nobody answered"
     assert records[1].extra["simulated_time"] == 60.0
+    assert records[1].extra["late"] == records[1].extra["device_seconds"] == 0  # off, not late
 
 
 def test_steps_and_samples_of_passes_agree():
@@ -385,9 +386,9 @@ def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
 
 
 def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_first(devices, tmp_path):
-    """Clients keep momentum, and replies are in flight: nothing of the round that was cut is left."""
-    local = to.Local(to.SGD(lr=0.1, momentum=0.9), epochs=4, batch_size=4)
-    experiment = timed(devices, to.Buffered(size=2, concurrency=3), local=local).but(rounds=50, stop=hours(100))
+    """Clients keep residuals, and replies are in flight: nothing of the round that was cut is left."""
+    ternary = to.SparseTernary(keep=0.3)
+    experiment = timed(devices, to.Buffered(size=2, concurrency=3), compression=ternary).but(rounds=50, stop=hours(100))
     for first in (30, 5):  # in the second round, and in the first
         out = tmp_path / str(first)
         to.run(experiment.but(stop=hours(first)), out=out, quiet=True)

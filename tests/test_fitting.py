@@ -22,7 +22,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "another role": (lambda: to.Algorithm(weighting=to.Friends()), r"algorithm\.weighting is an object of class Frie"),
     "the optimizer": (lambda: to.Algorithm(to.SGD(0.1)), r"algorithm\.local is an object of class SGD.*Local\(SGD"),
     "torch's": (lambda: to.Local(torch.optim.SGD), r"algorithm\.local\.optimizer is the class SGD"),
-    "one term": (lambda: to.Algorithm(terms=to.Proximal(0.1)), r"write terms=\[Proximal"),
     "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.Stateless"),
     "a pattern": (lambda: to.Algorithm(personal="head.*"), r"personal = 'head\.\*' .*personal\.Named"),
     "data": (lambda: to.World((torch.zeros(2, 3), torch.zeros(2))), r"world\.data is an object of class tuple"),

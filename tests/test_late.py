@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.parts.closing import close
+from turnout.layout import lay_out
+from turnout.parts.closing import IDLE, close
 from turnout.parts.robust.coordinates import coordinate_median
-from turnout.runtimes.timing import buffered
-from worlds import local_updates, play, ready, walk, world
+from turnout.runtimes.setup import Model
+from turnout.runtimes.timing import buffered, flops_of_sample
+from turnout.times import Times
+from worlds import blobs, local_updates, play, ready, walk, world
 
 # The devices of test_clock.py: 72 bytes down in 2 s, 32 samples in 2 s, 72 bytes up in 4 s, latency 0.5 s: 9 s in all.
 MBIT = 8e-6
@@ -92,12 +95,145 @@ def test_a_reply_at_the_deadline_is_in_time():
     assert record.counted == 2
 
 
+def test_a_round_without_enough_replies_is_closed_at_its_limit_or_with_the_last_one():
+    never, nobody = torch.inf, torch.tensor([])
+    for arrivals, limit, enough, closes, in_time in (
+        (torch.tensor([3.0, never, 5.0]), never, 3, 5.0, [True, False, True]),
+        (torch.tensor([3.0, never, 5.0]), 8.0, 3, 8.0, [True, False, True]),
+        (torch.tensor([3.0, 9.0, 5.0]), 8.0, 3, 8.0, [True, False, True]),
+        (torch.tensor([3.0, 7.0, 5.0]), 8.0, 3, 7.0, [True, True, True]),
+        (torch.tensor([never]), never, 1, IDLE, [False]),
+        (nobody, never, 0, IDLE, []),
+        (nobody, 8.0, 0, 8.0, []),
+    ):
+        found, in_time_C = close(arrivals, limit, enough)
+        assert (found, in_time_C.tolist()) == (closes, in_time)
+    assert to.FirstReplies(count=5).enough(3) == 3
+
+
+def test_a_reply_in_flight_that_arrives_when_the_round_is_closed_is_in_time(tmp_path):
+    """Client 1 needs 30 s and rounds take 15 s, because client 2 is absent: it arrives at the end of round 1."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 32 / 23, 16.0])
+    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    _, records = play(ready(equal_clients(3, closing, 1.0, 1.0, 0.0).but(**{"world.devices": devices})), 2)
+    assert [record.extra["simulated_time"] for record in records] == [15.0, 30.0]
+    assert [replied(record) for record in records] == [[0], [0, 1]]
+
+
+def test_an_asynchronous_step_may_end_with_a_reply_that_began_before_it(tmp_path):
+    """9, 16 and 30 s: step 0 ends with 0 and 1, at 16 s. Then 0 arrives 9 s later, 2 after 14 s, 1 after 16 s."""
+    devices = device_file(tmp_path / "devices.csv", [16.0, 32 / 9, 32 / 23])
+    prepared = ready(equal_clients(3, to.Buffered(size=2)).but(**{"world.devices": devices}))
+    state, records = play(prepared, 2)
+    assert [replied(record) for record in records] == [[0, 1], [0, 2]]
+    assert [record.extra["simulated_time"] for record in records] == pytest.approx([16.0, 30.0])
+    assert state.clock.under_way.client_L.tolist() == [1]
+
+
+def test_a_round_that_ends_with_its_last_reply_takes_what_was_really_sent():
+    """Sparse messages are shorter than the longest there can be, which the devices planned with."""
+    ternary, wide = {"compression": to.SparseTernary(keep=0.1)}, {"world.data": blobs([8, 8, 8], features=40)}
+    prepared = ready(equal_clients(3, to.WaitForAll(), **ternary).but(**wide))
+    _, (record,) = play(prepared)
+    arrival_C = sum(record.clients[f"{part}_time"] for part in ("download", "train", "upload"))
+    assert float(record.clients["bytes_up"].max()) < prepared.runtime.timing.planned_bytes(0)
+    assert record.extra["simulated_seconds"] == pytest.approx(float(arrival_C.max()))
+    # with an absent client it is the deadline that ends the round
+    _, (record,) = play(ready(equal_clients(3, to.Deadline(seconds=50.0), 1.0, 1.0, 0.0, **ternary).but(**wide)))
+    assert record.counted == 2
+    assert record.extra["simulated_seconds"] == 50.0
+
+
+def test_devices_stopped_in_a_round_have_done_what_fits():
+    """Stopped after 5 s: one began at once and is 3 s into its training, one began at 4 s and has half its download."""
+    two = {"download_C": 2.0, "train_C": 10.0, "upload_C": 3.0, "full_C": 15.0, "bytes_down_C": 8.0, "up_C": 1.0}
+    columns = {name: torch.full((2,), value).double() for name, value in two.items()}
+    whose = {"late_C": torch.ones(2, dtype=torch.bool), "tier_C": torch.zeros(2, dtype=torch.int64)}
+    times = Times(begin_C=torch.tensor([0.0, 4.0]).double(), closes=5.0, **columns, **whose)
+    cut = times.cut(5.0, torch.ones(2, dtype=torch.bool))
+    assert (cut.download_C.tolist(), cut.train_C.tolist(), cut.upload_C.tolist()) == ([2, 1], [3, 0], [0, 0])
+    assert cut.bytes_down_C.tolist() == [8, 4]
+    assert (times.spent_C.tolist(), cut.spent_C.tolist()) == ([15, 15], [5, 1])
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {},
+        {"terms": (to.Scaffold(),)},
+        {"substitution": to.Friends(client_sketch=5)},
+        {"local": to.Local(to.Adam(moments="federated"), epochs=4, batch_size=4)},
+    ],
+    ids=["update", "what terms send", "sketch", "moments"],
+)
+def test_devices_plan_with_all_that_they_send_and_download(algorithm: dict):
+    """Without compression that is known: the plan is what was sent, and the download takes what was downloaded."""
+    prepared = ready(equal_clients(2, to.WaitForAll(), **algorithm))
+    _, (record,) = play(prepared)
+    assert column(record, "bytes_up") == [prepared.runtime.timing.planned_bytes(0)] * 2
+    assert column(record, "download_time") == [round(0.5 + n / 36, 9) for n in column(record, "bytes_down")]
+    assert column(record, "upload_time") == [round(0.5 + n / 18, 9) for n in column(record, "bytes_up")]
+    assert (column(record, "bytes_up")[0] > 72) == bool(algorithm)
+
+
+def test_a_model_whose_operations_are_not_counted_takes_two_a_parameter():
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = torch.nn.Parameter(torch.ones(7))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    scaled = Scaled()
+    assert flops_of_sample(Model(scaled, lay_out(scaled, None), torch.ones(7), {}), torch.ones(1, 7)) == 3 * 2 * 7
+
+
 # -- seats of an asynchronous server
+
+
+def test_a_reply_that_is_there_already_frees_its_seat_now_and_not_before():
+    begin, arrived, closes = buffered([(4, -1.0)], [(7, 3.0)], seats=0, size=2)
+    assert (begin, arrived, closes) == ({7: 0.0}, [4, 7], 3.0)
+    assert buffered([(4, -1.0)], [], seats=0, size=1) == ({}, [4], 0.0)
+
+
+def test_as_many_clients_at_work_as_make_a_step_are_enough():
+    assert to.Buffered(size=3, concurrency=3).buffer == 3
+
+
+class Noting(to.selection.Count):
+    """Notes what it is asked."""
+
+    def choose(self, members, t, seed, state=None):
+        self.__dict__.setdefault("asked", []).append((t, seed))
+        return super().choose(members, t, seed)
+
+
+def test_a_selection_that_draws_again_draws_something_else():
+    selection = Noting(2)
+    prepared = ready(equal_clients(12, to.Buffered(size=1, concurrency=8), selection=selection))
+    selection.__dict__["asked"] = []
+    play(prepared)
+    asked = prepared.algorithm.selection.__dict__["asked"]
+    assert [t for t, _ in asked] == [0] * 4
+    assert asked[0] == (0, prepared.experiment.seed)
+    assert len({seed for _, seed in asked}) == 4
+
+
+def test_clients_that_left_but_stay_in_the_objective_take_no_seat():
+    """Eight of twelve remain, and eight are to be at work: the selection draws until it has found them."""
+    closing, membership = to.Buffered(size=1, concurrency=8), to.Membership(leave="include")
+    experiment = equal_clients(12, closing, selection=to.selection.Count(3), membership=membership)
+    prepared = ready(experiment.but(**{"world.events": tuple(to.Leave(client, 1) for client in range(4))}))
+    state, records = play(prepared, 12)
+    assert len(state.clock.under_way.client_L) == 7
+    assert min(int(client) for record in records[2:] for client in replied(record)) >= 4
 
 
 def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
     """Count(4) draws half of the 8 clients that are to be at work: the selection draws again among those free."""
-    experiment = equal_clients(20, to.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
+    experiment = equal_clients(12, to.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
     prepared = ready(experiment)
     state = prepared.begin()
     ages = []
@@ -277,6 +413,23 @@ def test_a_percentile_has_its_slack_and_its_window():
     state = closing.observe(closing.observe(closing.begin(), torch.tensor([1.0, 2.0])), torch.tensor([10.0, 4.0]))
     assert state["seen"].tolist() == [2.0, 10.0, 4.0]  # the last three
     assert closing.limit(state) == 1.5 * 4.0
+
+
+def test_a_percentile_takes_partial_work_for_what_complete_work_would_have_taken():
+    state, (record,) = play(ready(equal_clients(2, to.Percentile(), 1.0, 0.5)))
+    assert column(record, "train_time") == [2.0, 1.0]
+    assert state.clock.closing["seen"].tolist() == [9.0, 9.0]
+
+
+def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
+    """On for 20 s of the day: client 1 needs 23 s, so nothing of it is in flight, and nothing is trained for it."""
+    night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
+    devices = replace(device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0]), charging=night)
+    experiment = equal_clients(3, to.FirstReplies(count=2, late="use")).but(**{"world.devices": devices})
+    state, (record,) = play(ready(experiment))
+    assert replied(record) == [0, 2]
+    assert column(record, "late") == [0, 1, 0]
+    assert len(state.clock.under_way.client_L) == 0
 
 
 def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,6 +169,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_logits.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_logits", raising=False)  # that of another test lies in another folder
     import my_logits  # type: ignore[import-not-found]
 
     rows = [f"{i % 3},{i % 5},{['ann', 'bob', 'cyd'][i % 3]},{i % 2}" for i in range(60)]

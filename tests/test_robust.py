@@ -148,6 +148,13 @@ def test_centred_clipping_is_the_papers_step_from_the_median():
     torch.testing.assert_close(found, torch.tensor([1 - 1 / 3, 1.0]).double())
 
 
+def test_centred_clipping_steps_as_often_as_asked():
+    """0, 0 and 10 with τ = 2: v0 = 0, v1 = (0 + 0 + 2) / 3 and v2 = v1 + (-2/3 - 2/3 + 2) / 3 = 8/9."""
+    rows = [[0.0], [0.0], [10.0]]
+    assert float(centre(to.CentredClip(2.0, steps=1), rows)) == pytest.approx(2 / 3)
+    assert float(centre(to.CentredClip(2.0, steps=2), rows)) == pytest.approx(8 / 9)
+
+
 # -- promises of all of them
 
 

@@ -16,7 +16,7 @@ from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Memoryless
 from turnout.records.same import same
 from turnout.server.finite import without_bad_numbers
-from turnout.types import Message, Replies
+from turnout.types import Message, Replies, Turnout
 from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4
@@ -644,3 +644,14 @@ def test_a_selection_may_remember_losses(tmp_path):
     resumed = stopped_and_resumed(experiment, tmp_path / "resumed", after=1)
     whole = folder_run(experiment, tmp_path / "whole")
     assert same(resumed.folder / "records.sqlite", whole.folder / "records.sqlite") == []
+
+
+def test_who_replied_stands_for_the_shares_of_all_whatever_they_sum_to():
+    """Unbiased shares sum to 0.6 here, those who replied have 0.3. FedNova: τ_eff = (0.1 · 4 + 0.2 · 2) / 0.3 = 8/3."""
+    share_C, counts_C = torch.tensor([0.1, 0.3, 0.2]).double(), torch.tensor([True, False, True])
+    steps_C = torch.tensor([4.0, 0.0, 2.0]).double()
+    turnout = Turnout(torch.arange(3), steps_C, 4.0, steps_C, torch.full((3,), 4.0).double())
+    for weighting, alone in ((to.FedAvg(), 1.0), (to.FedNova(), 8 / 3)):
+        for lent, factor in ((False, 0.6 / 0.3), (True, 1.0)):
+            found_C = weighting.server_scale(share_C, counts_C, turnout, lent)
+            torch.testing.assert_close(found_C, torch.full((3,), factor * alone).double())

@@ -167,9 +167,8 @@ def _apart(
     if not len(late.client_C):
         return in_time if len(in_time.client_C) else None, UnderWay()
     where = torch.searchsorted(turnout.client_C, late.client_C)
-    copied = Message({DECODED: late.message.tensors[DECODED].clone()}, late.message.bytes_C)
     kept = UnderWay(
-        replace(late, message=copied, hints={}, sums={}),
+        replace(late, hints={}, sums={}),
         turnout.take(where),
         now + times.arrival_C[where],
         torch.full_like(where, sending.t),

@@ -101,3 +101,6 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return scores_of(self.model(x)) * self.std + self.mean
+
+
+KINDS = {"in-own-unit": InOwnUnit}
