@@ -172,16 +172,18 @@ def installed_names() -> Iterator[str]:
 def test_no_installed_object_is_called_or_imported(tmp_path: Path) -> None:
     names = list(installed_names())
     assert len(names) > 50_000
-    tables: list[dict[str, object]] = []
-    for name in names:
-        tables += [{"model": name}, {"world": {"data": name}}]
-        tables.append({"world": {"data": {"kind": "digits", "partition": name}}})
+    roles = (
+        lambda name: {"model": name},
+        lambda name: {"world": {"data": name}},
+        lambda name: {"world": {"data": {"kind": "digits", "partition": name}}},
+    )
+    tables = [roles[i % 3](name) for i, name in enumerate(names)]  # a name is looked up in the same way for every role
     found = read_elsewhere(tables, tmp_path)
     accepted = [table for table, said in zip(tables, found["sentences"], strict=True) if "is code of" not in said]
     assert accepted == []
     assert found["modules"] == []
     assert found["seen"] == []
-    print(f"{len(names)} names, {len(tables)} tables")
+    print(f"{len(names):,} names of installed functions and classes")
 
 
 @pytest.fixture

@@ -204,12 +204,14 @@ def _file_of(module: str) -> Path | None:
     if module in sys.modules:
         known = getattr(sys.modules[module], "__file__", None)
         return Path(known) if isinstance(known, str) else None
-    importlib.invalidate_caches()
     folders, file = list(sys.path), None
     if module.partition(".")[0] in sys.stdlib_module_names:
         return None
     for name in module.split("."):
         spec = PathFinder.find_spec(name, folders)
+        if spec is None:
+            importlib.invalidate_caches()  # the file may have been written just now
+            spec = PathFinder.find_spec(name, folders)
         if spec is None:
             return None
         if spec.origin is None:  # a folder without __init__.py
