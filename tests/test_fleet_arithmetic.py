@@ -145,6 +145,16 @@ def test_the_share_that_is_there_is_that_of_the_hour_however_persistent_clients_
     assert np.mean(rise) == pytest.approx(0.2 * (keep + (1 - keep) * (0.6 - keep * 0.2) / (1 - keep)), abs=0.02)
 
 
+def test_what_was_drawn_from_a_model_is_fitted_as_that_model() -> None:
+    """Two rounds a day, there with 0.8 and 0.3, and persistence 0.25 (both changes of q allow it)."""
+    work_TC = drawn(model_of([[0.8, 0.3]], 0.25), clients=150, rounds=300)
+    up_TC = work_TC > 0
+    assert [up_TC[hour::2].mean() for hour in (0, 1)] == pytest.approx([0.8, 0.3], abs=0.01)
+    model = fit(log_of(work_TC, every=DAY / 2), Groups(np.full(150, -1)))
+    assert model.there_MH.mean(0).reshape(7, 2).mean(0) == pytest.approx([0.8, 0.3], abs=0.02)  # of a week
+    assert model.persistence_M == pytest.approx(0.25, abs=0.03)
+
+
 def test_work_is_that_of_one_of_the_visits() -> None:
     work_TC = drawn(model_of([[0.999]], 0.0), clients=400, rounds=5)
     assert set(np.unique(work_TC[work_TC > 0])) == {0.25, 0.75}
