@@ -310,3 +310,13 @@ def test_parts_are_named_for_what_the_log_shows() -> None:
     assert settings(long) == {'algorithm.substitution = "friends"'}
     half = np.full((60, 4), 0.5)
     assert settings(half) == {'algorithm.weighting = "C"', 'algorithm.weighting = "fednova"'}
+
+
+def test_the_number_of_groups_is_the_one_that_holds_on_other_rounds() -> None:
+    """Two groups of six in 60 rounds, few enough that more groups look better on the rounds that made them."""
+    rng = np.random.default_rng(0)
+    out_TG = np.repeat(rng.random((12, 2)) < 0.4, 5, axis=0)
+    came_TM = (rng.random((60, 12)) < 0.8) & ~(np.repeat(out_TG, 6, axis=1) & (rng.random((60, 12)) < 0.8))
+    groups = away_together(log_of(came_TM.astype(float)))
+    assert groups.count == 2
+    assert {tuple(groups.members(g).tolist()) for g in range(2)} == {tuple(range(6)), tuple(range(6, 12))}
