@@ -22,9 +22,10 @@ from turnout.advising.fleet import chosen_clients, events_of, facts_of
 from turnout.advising.ledger import Ledger
 from turnout.advising.plan import Plan, fitting
 from turnout.advising.race import LOOKS, Dropped, Race
-from turnout.advising.trial import Outcome, Trial, Workers, measure
+from turnout.advising.trial import Outcome, Trial, Workers, _rounds, measure
 from turnout.advising.work import Advising, contenders
 from turnout.parts.selection import Everyone, Fraction
+from turnout.round_log import Evaluation, RoundRecord
 from turnout.statistics.distributions import t_quantile
 from turnout.tracks.prepare import prepare
 from turnout.world.fleet import Fleet, Reading, read_fleet
@@ -310,11 +311,11 @@ def test_facts_are_shares_of_those_asked(tmp_path: Path) -> None:
 
 
 def test_clients_that_hardly_come_are_known_beside_the_mean_turnout(tmp_path: Path) -> None:
-    """40 rounds in which three always come: a turnout of about 3/4. One that comes twice (1/20) is below a tenth of it,
-    one that comes four times (1/10) is not."""
+    """Of 40 rounds three of five are always there, a turnout of 125 / 200: two rounds (0.05) are less than a tenth of
+    that, three (0.075) are not."""
     often = [(t, name, 1.0) for t in range(40) for name in "abc"]
     rare = [(t, "rare", float(t in (9, 30))) for t in range(40)]
-    some = [(t, "some", float(t in (3, 9, 20, 30))) for t in range(40)]
+    some = [(t, "some", float(t in (3, 9, 20))) for t in range(40)]
     write_turnout(tmp_path / "log.csv", [*often, *rare, *some])
     assert facts_of(read_fleet(tmp_path / "log.csv")).hardly_there == 1
 
@@ -420,6 +421,31 @@ def test_a_run_in_memory_counts_bytes_and_ends_with_its_last_round() -> None:
     wild = measure(base.but(**{"algorithm.local.optimizer.lr": 1e39}))
     assert wild.diverged
     assert len(wild.rounds) < 16
+
+
+class Track:
+    """A track whose evaluations are given: one after each round, every client answers."""
+
+    def __init__(self, evaluations: list[dict[str, float]]) -> None:
+        self.evaluations, self.experiment = evaluations, to.Experiment(rounds=len(evaluations))
+
+    def begin(self) -> None:
+        return None
+
+    def round(self, state: None, t: int) -> tuple[None, RoundRecord]:
+        return None, RoundRecord(round=t, asked=4, answered=3, bytes_up=10, bytes_down=20)
+
+    def evaluate(self, state: None, t: int) -> Evaluation:
+        return Evaluation(t, self.evaluations[t])
+
+
+def test_a_run_with_one_loss_that_is_not_finite_has_diverged() -> None:
+    calm = {"global_loss": 1.0, "personal_loss": 1.0, "global_accuracy": 0.5}
+    found = _rounds(Track([calm, calm, calm | {"global_loss": math.inf}, calm]), 0.0)  # type: ignore[arg-type]
+    assert found.diverged == "the loss is not finite after round 2"
+    assert (found.rounds, found.values["global_accuracy"], found.sent) == ((1, 2), (0.5, 0.5), (30.0, 60.0))
+    odd = calm | {"personal_accuracy": math.nan}  # a metric that no client has is no divergence
+    assert not _rounds(Track([odd]), 0.0).diverged  # type: ignore[arg-type]
 
 
 def test_a_ledger_knows_how_long_it_took_so_far(tmp_path: Path) -> None:

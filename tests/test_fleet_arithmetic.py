@@ -145,6 +145,16 @@ def test_the_share_that_is_there_is_that_of_the_hour_however_persistent_clients_
     assert np.mean(rise) == pytest.approx(0.2 * (keep + (1 - keep) * (0.6 - keep * 0.2) / (1 - keep)), abs=0.02)
 
 
+def test_what_was_drawn_from_a_model_is_fitted_as_that_model() -> None:
+    """Two rounds a day, there with 0.8 and 0.3, and persistence 0.25 (both changes of q allow it)."""
+    work_TC = drawn(model_of([[0.8, 0.3]], 0.25), clients=150, rounds=300)
+    up_TC = work_TC > 0
+    assert [up_TC[hour::2].mean() for hour in (0, 1)] == pytest.approx([0.8, 0.3], abs=0.01)
+    model = fit(log_of(work_TC, every=DAY / 2), Groups(np.full(150, -1)))
+    assert model.there_MH.mean(0).reshape(7, 2).mean(0) == pytest.approx([0.8, 0.3], abs=0.02)  # of a week
+    assert model.persistence_M == pytest.approx(0.25, abs=0.03)
+
+
 def test_work_is_that_of_one_of_the_visits() -> None:
     work_TC = drawn(model_of([[0.999]], 0.0), clients=400, rounds=5)
     assert set(np.unique(work_TC[work_TC > 0])) == {0.25, 0.75}
@@ -300,3 +310,13 @@ def test_parts_are_named_for_what_the_log_shows() -> None:
     assert settings(long) == {'algorithm.substitution = "friends"'}
     half = np.full((60, 4), 0.5)
     assert settings(half) == {'algorithm.weighting = "C"', 'algorithm.weighting = "fednova"'}
+
+
+def test_the_number_of_groups_is_the_one_that_holds_on_other_rounds() -> None:
+    """Two groups of six in 60 rounds, few enough that more groups look better on the rounds that made them."""
+    rng = np.random.default_rng(0)
+    out_TG = np.repeat(rng.random((12, 2)) < 0.4, 5, axis=0)
+    came_TM = (rng.random((60, 12)) < 0.8) & ~(np.repeat(out_TG, 6, axis=1) & (rng.random((60, 12)) < 0.8))
+    groups = away_together(log_of(came_TM.astype(float)))
+    assert groups.count == 2
+    assert {tuple(groups.members(g).tolist()) for g in range(2)} == {tuple(range(6)), tuple(range(6, 12))}
