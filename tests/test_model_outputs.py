@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
