@@ -265,7 +265,7 @@ def test_packages_that_are_not_the_folders_own_are_refused(
     assert main(["run", "my.toml", "--out", "out", "-q", "--allow", "their_parts"]) == 0
     assert (here / "ran").exists()
     with pytest.raises(to.Mistake, match="--allow their_parts"):
-        to.open_run("out").experiment.algorithm.weighting.counts
+        to.open_run("out").experiment.algorithm.weighting.counts(None)
     assert type(to.open_run("out", allow=["their_parts"]).experiment.algorithm.weighting).__name__ == "Half"
     to.load_model("out", allow=["their_parts"])
     configuration = here.parent / "config" / "turnout" / "config.toml"
