@@ -12,7 +12,8 @@ import hand_made
 import turnout as to
 from deployments import Deployment, deployed
 from flower_grid import HereGrid, devices_of
-from hand_made import BAD_HELLOS, TWO_HUNDRED, Forger, HandMade, listed
+from forgers import Forger, HandMade
+from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from test_flower import world
 from turnout.deploy.demo import compare
 from turnout.deploy.server import serve_experiment
