@@ -90,7 +90,10 @@ def first_description(link: Link, keys: RegisteredKeys, most_bytes: int) -> Desc
             if heard.failed:
                 introductions.not_yet(node)
                 continue
-            wrong = heard.wrong or introductions.wrong(node, head, "")
+            try:
+                wrong = heard.wrong or introductions.wrong(node, head, "")
+            except Exception as error:  # whatever a stranger sends: the next device may know better
+                wrong = f"its introduction cannot be used ({type(error).__name__})"
             if wrong is None:
                 return border.description(head["data"])
             post.send([introductions.refuse(node, wrong, "")], HELLO_SECONDS)
