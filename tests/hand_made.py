@@ -140,6 +140,7 @@ INTRODUCTION: dict[str, tuple[Any, ...]] = {
     "examples": (GONE, 0, -1, "9", 1.5, True, 2**62, HUGE, None),
     "data": (GONE, 5, "", "{}", "[]", LONE, "[" * 20_000, '{"clients": "x"}'),
     "digest": (GONE, 5, "another", LONE),
+    "values": (GONE, 5, "another", LONE, ["x"]),
     "key": (GONE, 5, LONE, "ssh-rsa AAAA", "x"),
     "labels": (5, "ab", [[]], [None], [HUGE], [-1], [True]),
 }

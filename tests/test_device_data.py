@@ -246,7 +246,7 @@ def test_an_app_for_a_table_that_is_elsewhere_asks_for_its_columns(tmp_path, mon
     )
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "devices must share labels and columns: add them to world.data in app/experiment.toml" in said
+    assert "devices must share labels, and columns or words: add them to world.data in app/experiment.toml" in said
     assert load(tmp_path / "app" / "experiment.toml").world.data.columns is None
 
 

@@ -28,7 +28,7 @@ Cases = list[tuple[bytes, Use]]
 EVERY = {"name": "kitchen", "client": 1, "leaving": False, "holds": -1, "next": True, "why": ""}
 HEADS = {
     "hello": {
-        "examples": 8, "digest": "0" * 32, "key": "", "signature": "", "labels": [0, 2],
+        "examples": 8, "digest": "0" * 32, "values": "0" * 16, "key": "", "signature": "", "labels": [0, 2],
         "data": Description(1, (5,), "float32", (), "int64", 3, ("a", "b", "c")).text(),
     },
     "work": {"steps": 2, "training": 0.5, "download": None, "upload": 0.25},

@@ -63,8 +63,9 @@ def init(folder: App, experiment: Source = "digits") -> None:
     given = one_experiment(experiment)
     try:
         given = with_columns(given)
-    except Mistake as mistake:  # the table may be on the devices only
-        say(f"{mistake}; devices must share labels and columns: add them to world.data in {folder}/experiment.toml")
+    except Mistake as mistake:  # the data may be on the devices only
+        shared = "devices must share labels, and columns or words"
+        say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
     for path in write_app(folder, given):
         say(str(path))
     say(f"turnout deploy server {folder} starts the server, turnout device run {folder}/device.toml a device")

@@ -5,18 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from turnout.data.columns import CategoryColumn, Column, Encoding, NumberColumn, gaps_of, some
 from turnout.data.description import Description
 from turnout.data.federation import DataSpec
 
-FIXED = ("labels", "columns", "target", "regression")  # settings that say how rows become samples
+FIXED = ("labels", "columns", "target", "regression", "words")  # settings that say how rows become samples
 EXACT = 1e-9  # relative difference of two means that are the same: another processor rounds otherwise
 
 
+@runtime_checkable
+class Agreeable(Protocol):
+    """A data set whose settings can say how its files become samples, so that all devices do it alike."""
+
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> DataSpec:
+        """The same data set with those settings as learnt from its files."""
+        ...
+
+    def declared(self) -> Description | None:
+        """What samples are like, where the settings say it without the files; None where they do not."""
+        ...
+
+
 def as_agreed(own: DataSpec | None, agreed: DataSpec) -> DataSpec:
-    """A device's own data (None: the experiment's), with the labels and columns that the experiment fixes."""
+    """A device's own data (None: the experiment's), with what the experiment fixes for all devices."""
     if own is None or type(own) is not type(agreed):
         return own or agreed
     unset: dict[str, Any] = {name: getattr(agreed, name) for name in FIXED if getattr(own, name, 0) is None}
@@ -27,11 +41,14 @@ def as_agreed(own: DataSpec | None, agreed: DataSpec) -> DataSpec:
 def difference(own: Description, agreed: Description) -> str | None:
     """How a device's data differs from the data that the server expects; None where it does not."""
     if own.labels != agreed.labels:
-        fix = "list all devices' labels in the experiment file (world.data.labels, of a table or image folder)"
+        fix = "list all devices' labels in the experiment file (world.data.labels, of a table, texts or image folder)"
         return f"its labels are {_listed(own.labels)}, and the server's {_listed(agreed.labels)}: {fix}"
     found = _columns(own.encoding, agreed.encoding)
     if found is not None:
         return f"its {found}: let the experiment file list the columns (world.data.columns; turnout deploy init does)"
+    if own.words != agreed.words:
+        fix = "let the experiment file list them (world.data.words; turnout deploy init does)"
+        return f"its words are numbered by another list than the server's: {fix}"
     unit, wanted = own.standardised, agreed.standardised
     if (unit is None) != (wanted is None) or (
         unit and wanted and not _same(unit.mean, wanted.mean, unit.std, wanted.std)

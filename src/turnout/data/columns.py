@@ -160,6 +160,19 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
+def number_labels(
+    table: Csv, name: str, cells: Sequence[str], known: tuple[str, ...] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Each row's label as a number, and the labels: those that occur, or the known ones in their order."""
+    y, names = number_values(cells)
+    if known is None:
+        return y, names
+    number = {label: i for i, label in enumerate(known)}
+    words = f"{{}} is not among the labels ({some(known)}): correct it, or add it"
+    table.refuse(name, cells, lambda cell: cell not in number, words)
+    return torch.tensor([number[label] for label in names])[y], known
+
+
 def fit_column(table: Csv, name: str, rules: ColumnRules, train_R: Sequence[int]) -> Column:
     """What a column becomes, learnt from some rows of its table."""
     cells = rules.cells(table, name)

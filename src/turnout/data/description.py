@@ -41,6 +41,7 @@ class Description:
     mark         the fingerprint of data, model and settings that the run's checkpoints carry
     standardised how targets were, where they were: the trained model gives them in their own unit
     encoding     how the columns of a table became samples, where the data was one
+    words        a hash of the list by which words became numbers, where the data was sentences
     """
 
     clients: int
@@ -54,6 +55,7 @@ class Description:
     mark: str = ""
     standardised: Standardised | None = None
     encoding: Encoding | None = None
+    words: str = ""
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Zeros:
         """A federation like it, with one sample of zeros each."""
@@ -91,7 +93,7 @@ def read_description(folder: Path) -> Description | None:
 def read_text(text: str | bytes, where: str) -> Description:
     """A description from what `Description.text` wrote."""
     try:
-        found = table_of(text)
+        found = {"words": "", **table_of(text)}  # older versions do not write it
         kept = {f.name: found[f.name] for f in fields(Description)}
         kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         unit, encoding = kept.pop("standardised"), kept.pop("encoding")

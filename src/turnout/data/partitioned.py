@@ -31,7 +31,7 @@ class Pool:
     """A data set in tensors: samples, targets and, if there are any, the official test set and the owners.
 
     `classes` is the number of outputs a model needs, `labels` their names (none for regression). `owner_S` is each
-    sample's owner as an index of `owners`.
+    sample's owner as an index of `owners`, `words` a hash of the list by which words were numbered.
     """
 
     x: Tensor
@@ -41,6 +41,7 @@ class Pool:
     test: tuple[Tensor, Tensor] | None = None
     owner_S: Tensor | None = None
     owners: tuple[str, ...] = ()
+    words: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
         central=pool.test,
         official=pool.test is not None and not official,
         cluster_N=partition.clusters_of_clients(clients) if isinstance(partition, WithClusters) else None,
+        words=pool.words,
     )
     return federation if pool.test else pool_tests(federation)
 

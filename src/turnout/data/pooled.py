@@ -65,7 +65,8 @@ class Pooled:
     else of the training pool. `central` is what global metrics can be measured on: the official test set, or all
     clients' test samples one after another (`pool_tests`). `official` says that it is not divided among the clients:
     then the members' labels say which of it is used. `standardised` says how targets were, where they were; `encoding`
-    how the rows of a table became inputs, and `note` the same in a sentence.
+    how the rows of a table became inputs, and `note` the same in a sentence; `words` is a hash of the list by which
+    words were numbered.
     """
 
     x: Tensor
@@ -85,6 +86,7 @@ class Pooled:
     standardised: Standardised | None = None
     encoding: Encoding | None = None
     note: str = ""
+    words: str = ""
     found: LRUCache = field(default_factory=lambda: LRUCache(64 * 2**20), init=False, repr=False)  # rows by members
 
     @property

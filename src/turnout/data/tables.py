@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, some
-from turnout.data.csv_files import Columns, Csv, as_number, find_tables, number_values
+from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, number_labels
+from turnout.data.csv_files import Columns, Csv, as_number, find_tables
 from turnout.data.description import Description
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool, federate
@@ -144,12 +144,8 @@ class Table(Partitioned):
         if self._predicts_number(table):
             y = torch.tensor(table.numbers(self.label), dtype=torch.float64).unsqueeze(1)
             return Pool(row_S, y, 1, owner_S=owner_S, owners=owners)
-        y, names = number_values([cell.strip() for cell in table.column(self.label)])
-        if self.labels is not None:
-            number = {name: i for i, name in enumerate(self.labels)}
-            words = f"{{}} is not among the labels ({some(self.labels)}): correct it, or add it"
-            table.refuse(self.label, table.column(self.label), lambda cell: cell.strip() not in number, words)
-            y, names = torch.tensor([number[name] for name in names])[y], self.labels
+        cells = [cell.strip() for cell in table.column(self.label)]
+        y, names = number_labels(table, self.label, cells, self.labels)
         return Pool(row_S, y, len(names), names, owner_S=owner_S, owners=owners)
 
     def _predicts_number(self, table: Csv) -> bool:

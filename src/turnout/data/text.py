@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from turnout.data.csv_files import Columns, number_values, read_csv
+from turnout.data.columns import number_labels
+from turnout.data.csv_files import Columns, Csv, read_csv
+from turnout.data.description import Description
+from turnout.data.federation import digest
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
@@ -28,9 +31,9 @@ class Characters(Partitioned):
     """Next-character prediction: x is `length` characters, y the character that follows each of them.
 
     An owner's texts are joined by line breaks and cut into windows without overlap; an incomplete window at the end is
-    dropped, and so is an owner with less text than a window. The classes are the characters that occur, in code order.
-    `min_characters` leaves out owners with less text than that. Several columns together may name an owner:
-    ("play", "speaker").
+    dropped, and so is an owner with less text than a window. The classes are the characters in `labels`, or else those
+    that occur, in code order; devices that hold texts each need `labels` (`fixed()` gives them). `min_characters`
+    leaves out owners with less text than that. Several columns together may name an owner: ("play", "speaker").
     """
 
     path: Path | str
@@ -38,6 +41,7 @@ class Characters(Partitioned):
     owner_column: Columns = None
     length: int = 80
     min_characters: int = 0
+    labels: tuple[str, ...] | None = None
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
@@ -45,6 +49,8 @@ class Characters(Partitioned):
         super().__post_init__()
         if self.length < 1:
             raise Mistake(f"Characters(length={self.length}): a window has at least 1 character")
+        if self.labels is not None and (not _once(self.labels) or any(len(label) != 1 for label in self.labels)):
+            raise Mistake("Characters(labels=...): list every character once, each as a text of its own")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))
@@ -62,12 +68,27 @@ class Characters(Partitioned):
             raise Mistake(f"{table.path}: no owner has enough text; lower length or min_characters")
         return self._windows(kept)
 
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Characters:
+        """The same texts with their characters as labels, for devices to share."""
+        return replace(self, labels=self.read(data_dir).labels)
+
+    def declared(self) -> Description | None:
+        """What samples are like, where the settings say it without the file; None where they do not."""
+        return None if self.labels is None else _described(self, (self.length,), self.labels)
+
     def _windows(self, kept: dict[str, str]) -> Pool:
         codes = [np.frombuffer(text.encode("utf-32-le"), np.uint32) for text in kept.values()]
-        known = np.unique(np.concatenate(codes))
+        found = np.unique(np.concatenate(codes))
+        known = found if self.labels is None else np.array([ord(label) for label in self.labels], np.uint32)
+        order = known.argsort()
         x, y, count = [], [], []
-        for code in codes:
-            number = np.searchsorted(known, code)
+        for owner, code in zip(kept, codes, strict=True):
+            if len(strange := np.setdiff1d(code, known)):
+                whose = f"the text of {owner!r}" if owner else "the text"
+                raise Mistake(
+                    f"{whose} has the character {chr(strange[0])!r}, which is not among the labels: add or remove it"
+                )
+            number = order[np.searchsorted(known, code, sorter=order)]
             windows = (len(number) - 1) // self.length
             x.append(number[: windows * self.length].reshape(windows, self.length))
             y.append(number[1 : windows * self.length + 1].reshape(windows, self.length))
@@ -91,6 +112,12 @@ class Sentences(Partitioned):
     The `vocabulary - 2` most frequent words (ties in alphabetical order) have the numbers from 2 on; 0 is padding and
     1 any other word, so a model needs an embedding of `vocabulary` rows. Padding comes first, so that a recurrent model
     ends on the last word.
+
+    labels  the classes in their order; None for those that occur
+    words   those that have the numbers from 2 on, in that order; None for the most frequent ones
+
+    Devices that hold texts each need both in the experiment, or each would number by its own texts: `fixed()` gives
+    them as learnt from these texts, and `turnout deploy init` writes them.
     """
 
     path: Path | str
@@ -99,6 +126,8 @@ class Sentences(Partitioned):
     owner_column: Columns = None
     length: int = 25
     vocabulary: int = 10_000
+    labels: tuple[str, ...] | None = None
+    words: tuple[str, ...] | None = None
     clients: int | None = field(default=None, kw_only=True)
     partition: Partition | None = field(default=None, kw_only=True)
 
@@ -106,20 +135,64 @@ class Sentences(Partitioned):
         super().__post_init__()
         if self.length < 1 or self.vocabulary < 3:
             raise Mistake("Sentences needs a length of at least 1 and a vocabulary of at least 3")
+        if not _once(self.labels) or not _once(self.words):
+            raise Mistake("Sentences: list every label and every word once, or leave the list out")
+        if len(self.words or ()) > self.vocabulary - 2:
+            raise Mistake(
+                f"Sentences: there are {len(self.words or ())} words, and vocabulary={self.vocabulary} has room for "
+                f"{self.vocabulary - 2}: raise vocabulary, also that of the model"
+            )
+        for word in self.words or ():
+            if WORD.findall(word.lower()) != [word]:
+                raise Mistake(f"Sentences: {word!r} is never found in a text: list single words in small letters")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))
-        y, labels = number_values(table.column(self.label_column))
+        y, labels = number_labels(table, self.label_column, table.column(self.label_column), self.labels)
         owner_S, owners = table.owners(self.owner_column)
-        texts = [WORD.findall(text.lower()) for text in table.column(self.text_column)]
-        counted = Counter(word for words in texts for word in words)
-        ranked = sorted(counted, key=lambda word: (-counted[word], word))[: self.vocabulary - 2]
-        number = {word: i + 2 for i, word in enumerate(ranked)}
+        texts = self._texts(table)
+        known = self._known(texts)
+        number = {word: i + 2 for i, word in enumerate(known)}
         x = np.full((len(texts), self.length), PADDING, np.int64)
         for i, words in enumerate(texts):
             if used := [number.get(word, UNKNOWN) for word in words[-self.length :]]:
                 x[i, -len(used) :] = used
-        return Pool(torch.from_numpy(x), y, len(labels), labels, owner_S=owner_S, owners=owners)
+        return Pool(torch.from_numpy(x), y, len(labels), labels, None, owner_S, owners, digest(repr(known)))
+
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Sentences:
+        """The same texts with labels and words as learnt from them, for devices to share."""
+        table = read_csv(find_path(self.path, data_dir))
+        return replace(self, labels=self.read(data_dir).labels, words=self._known(self._texts(table)))
+
+    def declared(self) -> Description | None:
+        """What samples are like, where the settings say it without the file; None where they do not."""
+        if self.labels is None or self.words is None:
+            return None
+        return _described(self, (), self.labels, digest(repr(self.words)))
+
+    def _texts(self, table: Csv) -> list[list[str]]:
+        return [WORD.findall(text.lower()) for text in table.column(self.text_column)]
+
+    def _known(self, texts: list[list[str]]) -> tuple[str, ...]:
+        """The words that have numbers of their own, in the order of the numbers."""
+        if self.words is not None:
+            return self.words
+        counted = Counter(word for words in texts for word in words)
+        return tuple(sorted(counted, key=lambda word: (-counted[word], word))[: self.vocabulary - 2])
+
+
+def _once(listed: tuple[str, ...] | None) -> bool:
+    """Whether a list, if there is one, has entries, and each of them once."""
+    return listed is None or 0 < len(listed) == len(set(listed))
+
+
+def _described(
+    data: Characters | Sentences, target_shape: tuple[int, ...], labels: tuple[str, ...], words: str = ""
+) -> Description:
+    return Description(
+        clients=data.clients or 1, input_shape=(data.length,), input_type="int64", target_shape=target_shape,
+        target_type="int64", classes=len(labels), labels=labels, words=words,
+    )  # fmt: skip
 
 
 KINDS = {"characters": Characters, "sentences": Sentences}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from turnout.config.read import to_toml
-from turnout.data.tables import Table
+from turnout.data.agreement import Agreeable
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import write_whole
@@ -121,9 +121,9 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
 
 
 def with_columns(experiment: Experiment) -> Experiment:
-    """The experiment; one on a table also fixes the labels and columns that all devices use."""
+    """The experiment; one on a table or on texts also fixes the labels, columns and words that all devices use."""
     data = experiment.world.data
-    if not isinstance(data, Table) or data.declared() is not None:
+    if not isinstance(data, Agreeable) or data.declared() is not None:
         return experiment
     return experiment.but(**{"world.data": data.fixed(experiment.seed)})
 

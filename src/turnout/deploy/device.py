@@ -32,6 +32,7 @@ from turnout.runtimes.flower.device import WeightDevice
 from turnout.runtimes.flower.introductions import digest_of
 from turnout.runtimes.flower.policy import Policy
 from turnout.runtimes.setup import Setup
+from turnout.tracks.first_values import FirstValues
 from turnout.tracks.prepare import settled
 from turnout.tracks.scores.devices import ScoreDevice
 from turnout.tracks.scores.prepare import set_up
@@ -110,11 +111,12 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
         setup = set_up(given, federation, replace(enrolment, clients=clients))
         named = Identity(said.client, described(enrolment, "").text(), digest_of(setup.experiment), said.key)
         return ScoreDevice(named, setup, said.folder, said.policy)
-    prepared, _, model = settled(given, enrolment)
+    prepared, template, model = settled(given, enrolment)
     assert isinstance(prepared.algorithm, Algorithm)
     place = place_of(prepared.runtime.compute)
     clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
-    identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key)
+    values = "".join(FirstValues.of(template, model.layout).marks().values())
+    identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key, values)
     device = WeightDevice(identity, clients, said.folder, said.policy)
     device.slowness, device.step_seconds = said.slowness, said.step_seconds
     return device

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.config.read import load, to_toml
+from turnout.data.agreement import Agreeable
 from turnout.data.description import read_description
 from turnout.data.renumbered import InOrder
-from turnout.data.tables import Table
 from turnout.errors import Mistake
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
@@ -54,7 +54,7 @@ def serve_experiment(
     keys, given = keys or RegisteredKeys(), experiment.world.data
     data = None if settings.server_data else read_description(out)
     if data is None and not settings.server_data:
-        declared = given.declared() if isinstance(given, Table) else None
+        declared = given.declared() if isinstance(given, Agreeable) else None
         data = declared or first_description(link, keys, settings.most_bytes)
     with connected(Connection(link, data, keys)):
         done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet)

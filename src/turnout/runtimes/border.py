@@ -68,7 +68,7 @@ EVERY: Schema = {
 HEADS: Mapping[str, Schema] = {
     "hello": {
         "examples": Whole(1), "data": Text(HEAD_BYTES), "digest": Text(), "key": Text(), "signature": Text(),
-        "labels": Maybe(ListOf(Whole())),
+        "labels": Maybe(ListOf(Whole())), "values": Maybe(Text(HEAD_BYTES)),
     },
     "work": {"steps": Maybe(Whole())} | dict.fromkeys(("training", "download", "upload"), Maybe(Number(0.0))),
     "measure": {"tested": Maybe(Whole())},
@@ -94,6 +94,7 @@ def description(text: str) -> Description:
         "target_shape": sizes,
         "classes": Whole(0, 1 << 24),
         "labels": ListOf(Text()),
+        "words": Text(),
     }
     check(vars(found), schema)
     if {found.input_type, found.target_type} - {"float32", "int64"}:

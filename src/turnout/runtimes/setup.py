@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -36,7 +36,8 @@ class Model:
 class Setup:
     """Everything that is settled before a runtime starts. `experiment` is as prepared: nothing in it is "auto".
 
-    `federation` is None where clients are elsewhere and the server has no data at all.
+    `federation` is None where clients are elsewhere and the server has no data at all. `first_marks` stand for what
+    each parameter and buffer begins with, by name: a real device must have the same.
     """
 
     experiment: Experiment
@@ -45,6 +46,7 @@ class Setup:
     model: Model
     calendar: Calendar
     place: Place
+    first_marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> Federation:

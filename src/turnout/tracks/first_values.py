@@ -84,6 +84,19 @@ class FirstValues:
         """Of all values: the second part of a run's fingerprint."""
         return digest(repr([(tensor.name, tensor.hash) for tensor in self.tensors]).encode())[:16]
 
+    def marks(self) -> dict[str, str]:
+        """Eight letters for each parameter and buffer, to compare a device's model with the server's.
+
+        They stand for the values, but where these come with every download: there for type and shape alone, as the
+        first values of another processor may be rounded otherwise.
+        """
+        found = {}
+        for tensor in self.tensors:
+            values = "" if tensor.group == SHARED else tensor.hash
+            about = repr((tensor.name, tensor.group, tensor.dtype, tensor.shape, values))
+            found[tensor.name] = digest(about.encode())[:8]
+        return found
+
     def write(self, folder: Path) -> None:
         about = {"tensors": [asdict(tensor) for tensor in self.tensors], "norms": self.norms, "complete": self.complete}
         save_tensors(folder / FILE, self.values, about)

@@ -84,14 +84,14 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     experiment, template, model = settled(given, enrolment)
     algorithm, layout = _algorithm(experiment), model.layout
     calendar, place = first_calendar(experiment, enrolment), place_of(experiment.runtime.compute)
-    setup = Setup(experiment, algorithm, federation, model, calendar, place)
+    first = FirstValues.of(template, layout)
+    setup = Setup(experiment, algorithm, federation, model, calendar, place, first.marks())
     runtime = open_runtime(experiment.runtime, setup)
     if experiment.evaluate.substitution and runtime.simulation is None:
         raise Mistake("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
     check_time(experiment, runtime)
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
-    first = FirstValues.of(template, layout)
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:

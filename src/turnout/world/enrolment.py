@@ -41,6 +41,7 @@ class Enrolment:
     examples: Callable[[Tensor], Tensor]  # client_C -> how many training samples each of them has [C]
     standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
     encoding: Encoding | None = None  # how the columns of a table became samples
+    words: str = ""  # a hash of the list by which words became numbers
     note: str = ""  # how files became samples, in a sentence
 
 
@@ -57,6 +58,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
         encoding=getattr(federation, "encoding", None),
+        words=getattr(federation, "words", ""),  # sentences have it
         note=getattr(federation, "note", ""),
         examples=lambda client_C: federation.examples(client_C).cpu(),
     )
@@ -77,6 +79,7 @@ def described(enrolment: Enrolment, mark: str) -> Description:
         mark=mark,
         standardised=enrolment.standardised,
         encoding=enrolment.encoding,
+        words=enrolment.words,
     )
 
 

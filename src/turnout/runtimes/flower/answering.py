@@ -27,6 +27,7 @@ class Identity:
     data: str  # a description as JSON (turnout.data.description)
     digest: str  # of the experiment's model, algorithm, task and seed: the server's must be the same
     key: Path | None = None
+    values: str = ""  # marks of what its model begins with, one after another; none for a model of its own
 
 
 class Device:
@@ -110,7 +111,8 @@ class Device:
 
     def _introduction(self, head: State, standing: Standing) -> dict[str, Any]:
         identity = self.identity
-        said = {"data": identity.data, "digest": identity.digest, "key": "", "signature": "", **self.introduction()}
+        said = {"data": identity.data, "digest": identity.digest, "values": identity.values, "key": "", "signature": ""}
+        said |= self.introduction()
         if identity.key is not None:
             text = signed_text(standing.run, str(head["challenge"]), identity.name, identity.data)
             said["key"], said["signature"] = sign(identity.key, text)

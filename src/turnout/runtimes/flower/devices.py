@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,12 +41,14 @@ Read = Callable[[Client, Heard], Found]  # what an answer brings; Refused where 
 class Devices:
     """Real clients. `run` is this run's own mark; devices keep their rows by it."""
 
-    def __init__(self, settings: Flower, mark: str, federation: Federation | None):
+    def __init__(
+        self, settings: Flower, mark: str, federation: Federation | None, values: Mapping[str, str] | None = None
+    ):
         connection = current()
         data = connection.data if federation is None else described(enrolment_of(federation), "")
         assert data is not None, "a server without data begins once it has a description (first_enrolment)"
         self.settings, self.data = settings, data
-        self.introductions = Introductions(connection.keys, data, mark)
+        self.introductions = Introductions(connection.keys, data, mark, values)
         self.enrolled = Enrolled(settings.clients)
         self.link, self.post = connection.link, Post(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()

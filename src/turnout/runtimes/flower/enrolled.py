@@ -53,13 +53,13 @@ def enrolment_like(data: Description, clients: int) -> Enrolment:
     return Enrolment(
         clients=clients, names=None, input_shape=data.input_shape, classes=data.classes, labels=data.labels,
         sample=(data.sample(2), target), groups=None, fingerprint=likeness(data), examples=examples,
-        standardised=data.standardised, encoding=data.encoding,
+        standardised=data.standardised, encoding=data.encoding, words=data.words,
     )  # fmt: skip
 
 
 def likeness(data: Description) -> str:
     """What the data of all devices must have in common (data/agreement.py says in words where it differs)."""
-    encoded = tuple(part for part in (data.standardised, data.encoding) if part is not None)
+    encoded = tuple(part for part in (data.standardised, data.encoding, data.words or None) if part is not None)
     shapes = (data.input_shape, data.input_type, data.target_shape, data.target_type)
     return repr((*shapes, data.classes, data.labels, *encoded))
 

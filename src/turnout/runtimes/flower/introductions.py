@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from turnout.config.write import to_table
 from turnout.data.agreement import difference
+from turnout.data.columns import some
 from turnout.data.description import Description
 from turnout.data.federation import digest
 from turnout.runtimes import border
@@ -24,6 +25,7 @@ from turnout.runtimes.schema import Refused, shown
 
 HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 LOOK = 0.2  # seconds between two looks for a first device
+MARK = 8  # letters of a mark of a parameter's first values
 AGAIN_SECONDS = 3.0  # after which a node that could not say who it is is asked again
 
 
@@ -32,10 +34,18 @@ class Introductions:
 
     data    what the data of all devices must be like, and `digest` what else server and devices must agree on; None
             while only the first description is asked for
+    values  a mark of what each parameter and buffer of the model begins with, by name; None where every client has a
+            model of its own
     """
 
-    def __init__(self, keys: RegisteredKeys, data: Description | None = None, digest: str | None = None):
-        self.keys, self.data, self.digest = keys, data, digest
+    def __init__(
+        self,
+        keys: RegisteredKeys,
+        data: Description | None = None,
+        digest: str | None = None,
+        values: Mapping[str, str] | None = None,
+    ):
+        self.keys, self.data, self.digest, self.values = keys, data, digest, values
         self.strangers: set[int] = set()
         self._challenges: dict[int, str] = {}
         self._later: dict[int, float] = {}  # nodes that could not answer, and when they may be asked again
@@ -67,7 +77,7 @@ class Introductions:
             return differs
         if self.digest is not None and head["digest"] != self.digest:
             return "its experiment is another one (model, algorithm, task or seed differ): give it the server's file"
-        return None
+        return None if self.values is None else other_values(self.values, head.get("values", ""))
 
     def refuse(self, node: int, why: str, run: str) -> Letter:
         """Refuse a node, and the message that says why."""
@@ -98,6 +108,20 @@ def first_description(link: Link, keys: RegisteredKeys, most_bytes: int) -> Desc
                 return border.description(head["data"])
             post.send([introductions.refuse(node, wrong, "")], HELLO_SECONDS)
         time.sleep(LOOK)
+
+
+def other_values(ours: Mapping[str, str], theirs: str) -> str | None:
+    """How a device's model, by its marks one after another, differs from the server's; None where it does not.
+
+    >>> other_values({"base.weight": "00000001", "table": "00000002"}, "0000000500000002")
+    "its model begins with other values in base.weight: give it the server's files and the same packages"
+    """
+    marks = [theirs[i : i + MARK] for i in range(0, len(theirs), MARK)]
+    fix = "give it the server's files and the same packages"
+    if len(marks) != len(ours):
+        return f"its model has {len(marks)} parameters and buffers, and the server's {len(ours)}: {fix}"
+    names = [name for (name, mark), own in zip(ours.items(), marks, strict=True) if mark != own]
+    return f"its model begins with other values in {some(names, 3)}: {fix}" if names else None
 
 
 def digest_of(experiment: Any) -> str:

@@ -43,7 +43,7 @@ class FlowerRuntime(Devices):
 
     def __init__(self, setup: Setup, settings: Flower):
         check_parts(setup, settings)
-        super().__init__(settings, digest_of(setup.experiment), setup.federation)
+        super().__init__(settings, digest_of(setup.experiment), setup.federation, setup.first_marks)
         self.setup, self.algorithm, self.seed = setup, setup.algorithm, setup.experiment.seed
         self.tester = Clients(setup) if setup.federation is not None else None
         self.replies = ReplyCheck(setup, self.enrolled)
