@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 
@@ -33,18 +34,38 @@ MOST_SECONDS = 900.0  # for tracing one file of tests
 Covering = dict[str, dict[int, set[tuple[float, str]]]]  # file → line → the tests that execute it, with their seconds
 
 
-def traced(out: Path, tree: Path, source: str) -> Covering:
+def side_by_side(jobs: int, todo: list, work: Callable[[list], None]) -> int:
+    """Share a list out over forked processes; how many of them failed."""
+    children = []
+    for job in range(jobs):
+        children.append(os.fork())
+        if children[-1] == 0:
+            work(todo[job::jobs])
+            os._exit(0)
+    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+
+
+def trace(todo: list[tuple[Path, Path]]) -> None:
+    """Run files of tests and write which lines each of their tests executes."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copied(Path(folder))
+        for path, kept in todo:
+            part = Path(folder) / "map"
+            part.write_text("")
+            status = forked(tree, [str(path.relative_to(ROOT))], lambda part=part: Tracer(tree, part), MOST_SECONDS)
+            print(f"{path.relative_to(ROOT)}: traced, exit status {status}", flush=True)
+            shutil.move(part, kept)
+
+
+def traced(out: Path, source: str, jobs: int) -> Covering:
     """Which tests execute which line; files that were traced before are not run again."""
     covering: Covering = defaultdict(lambda: defaultdict(set))
-    for path in [ROOT / "src", *sorted((ROOT / "tests").glob("test_*.py"))]:
-        name, part = str(path.relative_to(ROOT)), tree.parent / "map"
+    maps: dict[Path, Path] = {}
+    for path in [*sorted((ROOT / "tests").glob("test_*.py"), key=lambda p: -p.stat().st_size), ROOT / "src"]:
         text = source + (path.read_text() if path.is_file() else "")
-        kept = out / f"{path.stem}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        if not kept.exists():
-            part.write_text("")
-            status = forked(tree, [name], lambda part=part: Tracer(tree, part), MOST_SECONDS)
-            print(f"{name}: traced, exit status {status}", flush=True)
-            shutil.move(part, kept)
+        maps[path] = out / f"{path.stem}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    side_by_side(jobs, [(path, kept) for path, kept in maps.items() if not kept.exists()], trace)
+    for kept in maps.values():
         rows = [json.loads(line) for line in kept.read_text().splitlines()]
         tests = {(row["seconds"], row["test"]) for row in rows if "::" in row["test"]}
         for row in rows:
@@ -130,16 +151,9 @@ def main() -> None:
     results.touch()
     rows = {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())}
     again = ("survived", "not executed") if options.again else ()
-    with tempfile.TemporaryDirectory() as folder:
-        covering = traced(options.out, copied(Path(folder)), source)
+    covering = traced(options.out, source, options.jobs)
     todo = [mutant for mutant in drawn if mutant[0] not in rows or rows[mutant[0]]["fate"] in again]
-    children = []
-    for job in range(options.jobs):
-        children.append(os.fork())
-        if children[-1] == 0:
-            work(todo[job :: options.jobs], covering, options.seconds, results)
-            os._exit(0)
-    failed = sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    failed = side_by_side(options.jobs, todo, lambda part: work(part, covering, options.seconds, results))
     rows = {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())}
     print(summary({name: rows[name] for name, _, _ in drawn if name in rows}))
     sys.exit(f"{failed} jobs failed" if failed else 0)
