@@ -59,8 +59,8 @@ clean:
 	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # torch first and pinned: an unpinned one may bring gigabytes of GPU libraries.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
-	$(BIN)/pip install --quiet -e '.[dev]' -c constraints.txt
+	$(BIN)/pip install --quiet -e '.[dev]' -e papers -c constraints.txt
 	touch $@

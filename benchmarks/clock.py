@@ -17,8 +17,8 @@ from cases import CASES, build_model, make_tensors
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
-from turnout.tracks.prepare import prepare
-from turnout.tracks.track import Track
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.track import Track
 
 
 def experiment(case_name: str, devices: bool) -> to.Experiment:

@@ -17,7 +17,7 @@ import torch
 
 import turnout as to
 from turnout.machine.clock import Stopwatch
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 COMPRESSION = ("encode", "decode", "broadcast", "client state")  # stages of the round (turnout run --profile)
 

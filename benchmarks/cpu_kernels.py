@@ -36,7 +36,7 @@ from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
 from turnout.machine.clock import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 PRODUCTS = {
     "b, 784 to 200, forward": (10, 784, 200),

@@ -25,12 +25,12 @@ import numpy as np
 from safetensors.torch import load_file
 
 import turnout as to
-from turnout.config.read import to_toml
 from turnout.deploy.app import PROJECT
 from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, device_process, free_port, program
 from turnout.deploy.serving import Serving
-from turnout.records.records import Records
+from turnout.running.config.read import to_toml
 from turnout.running.loop import run_id
+from turnout.running.records.records import Records
 from turnout.runtimes import wire
 
 
@@ -135,15 +135,15 @@ def worked(pid: int | None) -> float:
 
 def play(load: Load, kill: float, limit: float) -> None:
     """Until the last round, or the limit: after each round, kill some processes and start those killed before."""
-    chance, dead, told, until = random.Random(0), list[Process](), 0, time.monotonic() + limit
+    chance, dead, outbox, until = random.Random(0), list[Process](), 0, time.monotonic() + limit
     load.serving.start()
     for process in load.processes:
         process.start()
     began = time.monotonic()
     while not load.serving.watch() and time.monotonic() < until:
-        if load.serving.rounds_done() > told:
-            told = load.serving.rounds_done()
-            print(f"round {told - 1}: {time.monotonic() - began:6.1f} s, {load.used()}", flush=True)
+        if load.serving.rounds_done() > outbox:
+            outbox = load.serving.rounds_done()
+            print(f"round {outbox - 1}: {time.monotonic() - began:6.1f} s, {load.used()}", flush=True)
             for process in dead:
                 process.start()
             dead = chance.sample(load.processes, round(kill * len(load.processes)))

@@ -27,7 +27,7 @@ from gpu_models import experiment, laps
 
 from turnout.engine import train
 from turnout.machine import rehearsal, triton_tools
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 WAYS = ("one by one", "side by side")
 

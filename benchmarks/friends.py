@@ -30,8 +30,8 @@ from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
 from turnout.parts.substitution.base import Lent
 from turnout.rng import rng
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.types import State
 
 CLASSES, FEATURES = 20, 40

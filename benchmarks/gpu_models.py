@@ -24,7 +24,7 @@ from cases import CASES, CHARACTERS, CLASSES, Case, build_model, mean_loss
 from torch import Tensor
 
 import turnout as to
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 DRAWN = 20_000  # samples; where more are wanted, these again
 

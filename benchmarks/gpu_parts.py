@@ -21,7 +21,7 @@ from torch import nn
 
 import turnout as to
 from turnout.engine.trainers import Place
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "plain": dict,

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import turnout as to
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.parted import PartedRuntime
 from turnout.runtimes.settings import RuntimeSpec
-from turnout.tracks.prepare import prepare
 
 WARM = 3
 MODELS = {

@@ -21,7 +21,7 @@ import turnout as to
 from turnout.machine.clock import Stopwatch
 from turnout.rng import rng
 from turnout.running.profile import Profile, profile_table
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 ALLOWED = 2.0
 

@@ -17,7 +17,7 @@ import turnout as to
 from turnout.engine.batches import address_batches
 from turnout.parts.selection import Memoryless
 from turnout.round import run_round
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 from turnout.world.members import Members
 
 

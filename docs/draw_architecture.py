@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import turnout as to
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(ROOT / "src" / "turnout")

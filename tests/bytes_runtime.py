@@ -21,18 +21,18 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
 from turnout.engine.trainers import place_of
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
 from turnout.parts.compression.base import Dense, Sending
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.tracks.building import enrolment_of
+from turnout.running.tracks.prepare import settled
 from turnout.runtimes import border, wire
-from turnout.runtimes.clients import Clients
+from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.whole_model import with_first_values
-from turnout.tracks.building import enrolment_of
-from turnout.tracks.prepare import settled
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Calendar
 
@@ -143,9 +143,9 @@ class BytesRuntime(Simulated):
         for process in self.processes:
             process.ask("commit", client=client_R)
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
         found = [
-            wire.farewell_of(process.ask("farewell", client=client_I[place], told=told.to_state()))
+            wire.farewell_of(process.ask("farewell", client=client_I[place], outbox=outbox.to_state()))
             for process, place in self._at(client_I)
         ]
         client_H = torch.cat([f.client_H for f in found])
@@ -154,7 +154,7 @@ class BytesRuntime(Simulated):
         def joined(rows: list[dict[str, Tensors]]) -> dict[str, Tensors]:
             return {t: {n: torch.cat([r[t][n] for r in rows])[order] for n in rows[0][t]} for t in rows[0]}
 
-        return Farewell(client_H[order], joined([f.said for f in found]), joined([f.remembered for f in found]))
+        return Departure(client_H[order], joined([f.said for f in found]), joined([f.remembered for f in found]))
 
     def forget(self, client_I: Tensor) -> None:
         for process, place in self._at(client_I):
@@ -213,7 +213,7 @@ class BytesRuntime(Simulated):
         return asked.client_R, self._work("would send", asked, download).message.tensors["update"]
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
-        raise to.Mistake("a client's own model stays where the client is")
+        raise to.UserError("a client's own model stays where the client is")
 
 
 # -- the other side
@@ -258,7 +258,7 @@ class Home(ClientsAtHome):
         place = place_of(prepared.runtime.compute)
         assert isinstance(prepared.algorithm, to.Algorithm)
         self.residue, self.processes, self.place = residue, processes, place
-        self.clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+        self.clients = ClientPool(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
         return {}
 
     def work(self, download: State, asked: State) -> State:
@@ -279,8 +279,8 @@ class Home(ClientsAtHome):
         self.clients.commit(client)
         return {}
 
-    def farewell(self, client: Tensor, told: State) -> State:
-        return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Told.from_state(told)))
+    def farewell(self, client: Tensor, outbox: State) -> State:
+        return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Outbox.from_state(outbox)))
 
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
         flat_P, own = with_first_values(self.clients.model, shared, wire.flatten(states)[0])

@@ -18,15 +18,15 @@ from torch import Tensor
 
 import turnout as to
 from bytes_runtime import BytesOnly, ClientsAtHome, Process, living_at, serve
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
-from turnout.tracks.building import enrolment_of
-from turnout.tracks.scores import wire
-from turnout.tracks.scores.clients import ScoreClients
-from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
-from turnout.tracks.scores.inprocess import SimulatedScores
-from turnout.tracks.scores.prepare import set_up
-from turnout.tracks.scores.setup import ScoreSetup
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.tracks.building import enrolment_of
+from turnout.scores import wire
+from turnout.scores.clients import ScoreClients
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
+from turnout.scores.inprocess import SimulatedScores
+from turnout.scores.prepare import set_up
+from turnout.scores.setup import ScoreSetup
 from turnout.types import State
 
 

@@ -1,6 +1,6 @@
 """Whole algorithms at random: every part with every other, each drawn from the address (seed, what it is).
 
-`combination(seed)` is one of them, on a tiny world. It may make no sense: then `wrong` is what its Mistake must say,
+`combination(seed)` is one of them, on a tiny world. It may make no sense: then `wrong` is what its UserError must say,
 which this file knows by itself (`NONSENSE`), from the settings alone.
 
 A new part is one more option in `Draws`; a new rule about what cannot be combined is one more row of `NONSENSE`.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 from turnout.rng import key, rng
 from turnout.world import participation
 
@@ -33,7 +33,7 @@ SICK = 4  # the client whose data is spoilt, where nonfinite = "absent"
 class Combination:
     """Settings by path, parts that may refuse their own settings as partials.
 
-    `wrong` is what a Mistake must say of them before the first round, None where they are fine.
+    `wrong` is what a UserError must say of them before the first round, None where they are fine.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class Combination:
         return bool(self.settings["algorithm.nonfinite"] == "absent")
 
     def experiment(self) -> to.Experiment:
-        """Raises a Mistake for some that make no sense; `prepare` raises it for the others."""
+        """Raises a UserError for some that make no sense; `prepare` raises it for the others."""
         sections: dict[str, dict[str, Any]] = {}
         for path, value in self.settings.items():
             section, _, name = path.rpartition(".")
@@ -156,8 +156,8 @@ def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
 
-# What makes no sense, and what its Mistake says to do instead, in the order in which it is found: parts, the algorithm,
-# then all of it against the work and the model.
+# What makes no sense, and what its UserError says to do instead, in the order in which it is found: parts, the
+# algorithm, then all of it against the work and the model.
 NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_candidates_by_distance, "use similarity = 'cosine', or no candidates"),
     (_gate_without_survey, "set membership.surveyed above 0"),
@@ -195,7 +195,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Tally(Stateless):
+class Tally(LocalTerm):
     """A term with state everywhere: it pulls towards the mean of where clients began, and counts their steps."""
 
     name: str = "tally"
@@ -390,9 +390,9 @@ class Draws:
 
     def variate(self) -> Any:
         """A correction by what a client remembers; most need SGD."""
-        measured, by_path = (to.Scaffold(1), to.MimeLite(0.5)), (to.Scaffold(2), to.FedGATE(), to.VRLSGD())
+        measured, requires_plain_sgd = (to.Scaffold(1), to.MimeLite(0.5)), (to.Scaffold(2), to.FedGATE(), to.VRLSGD())
         sgd = isinstance(self.optimizer(), to.SGD) or self.chance("variates with Adam", 1)
-        return self.one("variate", *measured, *(by_path if sgd else ()))
+        return self.one("variate", *measured, *(requires_plain_sgd if sgd else ()))
 
     def elastic(self) -> Any:
         step = self.one("elastic step", {}, {"step": "proximal"}, {"decoupled": True})
@@ -429,7 +429,7 @@ class Draws:
 
     def mixing(self) -> Any:
         alone = not self.substitution().func.lends or self.rarely("mixing and substitution")
-        return to.FedAMP(sigma=2.0) if alone and self.chance("mixing", 2) else to.Common()
+        return to.FedAMP(sigma=2.0) if alone and self.chance("mixing", 2) else to.SharedStart()
 
     def compression(self) -> Any:
         directions = self.one("directions", "both", "both", "up")
@@ -458,7 +458,7 @@ class Draws:
             "client_sketch": self.one("client sketch", 0, 0, 16),
         }
         friends = functools.partial(to.Friends, similarity=similarity, candidates=candidates, **more)
-        others = (functools.partial(kind) for kind in (to.Unused, to.Spread, to.Stale))
+        others = (functools.partial(kind) for kind in (to.NoSubstitution, to.Spread, to.Stale))
         return self.one("substitution", *others, functools.partial(to.Stale, "weights"), friends, friends)
 
     def weighting(self) -> Any:
@@ -476,9 +476,9 @@ class Draws:
         return self.one("aggregation", *(() if sparse else by_parameter), *whole)
 
     def server(self) -> Any:
-        apply = to.Apply()
+        apply = to.ServerSGD()
         adaptive = (kind(tau=1e-2) for kind in (to.ServerAdam, to.ServerYogi, to.ServerAdagrad))
-        return self.one("server", apply, apply, apply, to.Apply(0.5), *adaptive)
+        return self.one("server", apply, apply, apply, to.ServerSGD(0.5), *adaptive)
 
     def selection(self) -> Any:
         everyone = to.selection.Everyone()

@@ -18,8 +18,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
 from turnout.deploy.device import DeviceFile, make_device
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.apps import answered
+from turnout.deploy.flower.answering import Device
+from turnout.deploy.flower.apps import answered
 
 
 class HereGrid(Grid):

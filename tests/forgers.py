@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from turnout.deploy.flower.answering import Device
+from turnout.deploy.flower.link import Parts
+from turnout.deploy.flower.messages import HEAD, OWN, REPLY, Standing, head_of
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, OWN, REPLY, Standing, head_of
 from turnout.types import flatten, unflatten
 
 GONE = object()  # in place of a value: the name is missing

@@ -20,9 +20,9 @@ import torch
 
 from forgers import GONE, Forger, HandMade
 from turnout.deploy.device import open_device, read_device, stay_as
+from turnout.deploy.flower.link import Parts
+from turnout.deploy.flower.messages import HEAD, OWN, REPLY
 from turnout.runtimes import wire
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, OWN, REPLY
 
 HUGE, LONE = 10**400, "\ud800"
 Change = Callable[[Any], Any]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import turnout as to
 from turnout.round_log import RoundRecord
-from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest
-from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.scores.track import ScoreTrack
+from turnout.scores.exchange import BuildAnswer, BuildRequest
+from turnout.scores.state import ScoreServer
+from turnout.scores.track import ScoreTrack
 from worlds import EXACT, Given
 
 LABELS = ("ant", "bee", "cow", "dog")

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from turnout.deploy.flower.answering import Device
+from turnout.deploy.flower.link import Parts
+from turnout.deploy.flower.messages import HEAD, REPLY
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, REPLY
 
 
 class Spoilt:

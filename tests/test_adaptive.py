@@ -10,7 +10,7 @@ import torch
 import turnout as to
 from alone import fresh, moments_of, torch_adam, train_alone, weights_of
 from turnout import testing
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.compression.base import Dense
 from worlds import play, ready, world
 
@@ -197,5 +197,5 @@ def test_an_optimizer_that_mixes_clients_is_caught():
     ],
 )
 def test_mistakes_are_sentences(make, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

@@ -12,23 +12,23 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.advising.advice import Advice
-from turnout.advising.aims import AIMS, Judge
-from turnout.advising.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.advising.cases import Case, _selection, given_case
-from turnout.advising.cost import cost_of
-from turnout.advising.display import Board
-from turnout.advising.fleet import chosen_clients, events_of, facts_of
-from turnout.advising.ledger import Ledger
-from turnout.advising.plan import Plan, fitting
-from turnout.advising.race import LOOKS, Dropped, Race
-from turnout.advising.trial import Outcome, Trial, Workers, _rounds, measure
-from turnout.advising.work import Advising, contenders
+from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet.advice.advice import Advice
+from turnout.fleet.advice.aims import AIMS, Judge
+from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
+from turnout.fleet.advice.cases import Case, _selection, given_case
+from turnout.fleet.advice.cost import cost_of
+from turnout.fleet.advice.display import Board
+from turnout.fleet.advice.fleet import chosen_clients, events_of, facts_of
+from turnout.fleet.advice.ledger import Ledger
+from turnout.fleet.advice.plan import Plan, fitting
+from turnout.fleet.advice.race import LOOKS, Dropped, Race
+from turnout.fleet.advice.trial import Outcome, Trial, Workers, _rounds, measure
+from turnout.fleet.advice.work import Advising, contenders
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.tracks.prepare import prepare
 from turnout.statistics.distributions import t_quantile
-from turnout.tracks.prepare import prepare
-from turnout.world.fleet import Fleet, Reading, read_fleet
 from turnout.world.turnout_csv import write_turnout
 
 LOW, SAME, HIGH = "lr × 0.333", "lr × 1", "lr × 3"

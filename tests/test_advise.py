@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import turnout as to
-from turnout.advising.aims import AIMS, Judge
-from turnout.advising.cases import stand_ins
-from turnout.advising.fleet import facts_of
-from turnout.advising.known import KNOWN, KnownFleet
-from turnout.advising.plan import fitting, timed
-from turnout.advising.race import LOOKS, Race
-from turnout.advising.trial import Outcome, measure
 from turnout.cli import main
-from turnout.config.read import load, to_toml
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet.example import ExampleFleet
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.advice.aims import AIMS, Judge
+from turnout.fleet.advice.cases import stand_ins
+from turnout.fleet.advice.fleet import facts_of
+from turnout.fleet.advice.known import KNOWN, KnownFleet
+from turnout.fleet.advice.plan import fitting, timed
+from turnout.fleet.advice.race import LOOKS, Race
+from turnout.fleet.advice.trial import Outcome, measure
+from turnout.fleet.example import ExampleFleet
+from turnout.running.config.read import load, to_toml
 from turnout.world.turnout_csv import write_turnout
 
 Draw = Callable[[random.Random], float]

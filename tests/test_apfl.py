@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from worlds import blobs, own_models, play, ready, walk, world
 
 COUNTS = [8, 12, 4, 16]
@@ -83,5 +83,5 @@ def test_personal_accuracy_is_that_of_the_mixture(tmp_path):
 
 
 def test_an_alpha_that_is_no_part_is_refused():
-    with pytest.raises(Mistake, match="alpha"):
+    with pytest.raises(UserError, match="alpha"):
         to.APFL(alpha=1.5)

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.config.read import from_table
-from turnout.config.write import to_table
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.compression.base import Sending
-from turnout.records.same import same
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_table
+from turnout.running.records.same import same
+from turnout.running.tracks.building import refuse_simulation_only
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused
-from turnout.tracks.building import refuse_simulation_only
-from turnout.tracks.prepare import prepare
 from turnout.types import Message, Replies
 from turnout.world.attacks import Attackers, hostile_clients
 from worlds import folder_run, local_updates, play, ready, stopped_and_resumed, world
@@ -136,7 +136,7 @@ def test_a_forged_update_that_is_no_number_is_treated_like_any_other():
     server, (record,) = play(ready(attacked(NoNumber(), nonfinite="absent")))
     assert sorted(record.extra["nonfinite_clients"].split()) == ["1", "3"]
     assert torch.isfinite(server.shared_P).all()
-    with pytest.raises(Mistake, match="is not finite"):
+    with pytest.raises(UserError, match="is not finite"):
         play(ready(attacked(NoNumber())))
 
 
@@ -170,7 +170,7 @@ def test_who_attacks_is_drawn_from_the_seed_and_nothing_else():
     assert not torch.equal(hostile_clients(0.3, 20, seed=1), hostile_clients(0.3, 20, seed=2))
     more = hostile_clients(0.5, 20, seed=1)
     assert bool(torch.isin(hostile_clients(0.3, 20, seed=1), more).all()), "a larger share has the smaller one in it"
-    with pytest.raises(Mistake, match="there is no client 20"):
+    with pytest.raises(UserError, match="there is no client 20"):
         hostile_clients((3, 20), 20, seed=0)
 
 
@@ -208,7 +208,7 @@ def test_data_made_on_demand_and_targets_that_are_numbers_cannot_be_poisoned():
         (to.data.LabelFlip(to.data.Own(x, torch.randn(20), owner)), "one label a sample"),
         (to.data.Backdoor(to.data.Digits(clients=5), target=11), "labels up to its target"),
     ):
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             data.load(0, None)
 
 
@@ -237,20 +237,20 @@ def test_an_attack_is_written_in_files_and_read_back():
     ],
 )
 def test_half_an_attack_is_refused(settings, says: str):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         to.World(**settings)
 
 
 def test_lies_that_a_server_cannot_believe_are_refused():
     for make in (lambda: to.attacks.ClaimWork(1.5), lambda: to.attacks.ClaimExamples(0.0)):
-        with pytest.raises(Mistake):
+        with pytest.raises(UserError):
             make()
 
 
 def test_real_clients_are_not_made_hostile():
     experiment = attacked(to.attacks.SignFlip())
     experiment = experiment.but(**{"world.participation": to.participation.Always()})
-    with pytest.raises(Mistake, match="clients are real"):
+    with pytest.raises(UserError, match="clients are real"):
         refuse_simulation_only(experiment)
 
 
@@ -260,12 +260,12 @@ class Elsewhere(to.InProcess):
 
 def test_colluding_needs_all_updates_in_one_place_and_scores_have_none():
     away = attacked(to.attacks.ALIE()).but(runtime=Elsewhere())
-    with pytest.raises(Mistake, match="looks at all updates of a round"):
+    with pytest.raises(UserError, match="looks at all updates of a round"):
         prepare(away)
     scores = to.Experiment(
         to.World(to.data.Digits(clients=4), attack=(to.attacks.SignFlip(),), attackers=0.5), algorithm=to.Scores()
     )
-    with pytest.raises(Mistake, match="exchange scores"):
+    with pytest.raises(UserError, match="exchange scores"):
         prepare(scores)
 
 

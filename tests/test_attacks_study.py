@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.studies import attack_cases, attacks
-from turnout.studies.attack_cases import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, by_kind, by_share
-from turnout.studies.attacks import STUDY
-from turnout.studies.running import run_study
-from turnout.studies.study import Curve, Curves
 from turnout.world.attacks import hostile_clients
+from turnout_papers.studies import attack_cases, attacks
+from turnout_papers.studies.attack_cases import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, by_kind, by_share
+from turnout_papers.studies.attacks import STUDY
+from turnout_papers.studies.running import run_study
+from turnout_papers.studies.study import Curve, Curves
 
 
 def curve(values: list[float]) -> Curve:

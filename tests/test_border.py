@@ -16,14 +16,14 @@ from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from test_flower import world
 from turnout.deploy.demo import compare
+from turnout.deploy.flower.grid import GridLink
+from turnout.deploy.flower.messages import HEAD, REPLY
+from turnout.deploy.flower.policy import Conditions, Policy
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
-from turnout.machine.sealed import load_tensors
+from turnout.machine.checksums import load_tensors
 from turnout.machine.terminal import COMMANDS
-from turnout.records.records import Records
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.messages import HEAD, REPLY
-from turnout.runtimes.flower.policy import Conditions, Policy
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.records.records import Records
 
 GOOD = 2
 Results = tuple[dict[str, torch.Tensor], dict[str, list[float]], str]
@@ -266,7 +266,9 @@ def test_two_hundred_answers_over_a_real_superlink(tmp_path: Path) -> None:
     with Records.read(out / "records.sqlite") as records:
         assert records.last_round() == rounds - 1
         assert min(records.column("answered")) >= GOOD
-        refused = [words for told in records.rounds()["refused"] if isinstance(told, str) for words in told.split("; ")]
+        refused = [
+            words for outbox in records.rounds()["refused"] if isinstance(outbox, str) for words in outbox.split("; ")
+        ]
     assert len(refused) >= len(TWO_HUNDRED) + len(BAD_HELLOS)
     compare(out, said.append)
     assert said[-1].endswith("gives the same model, to the bit"), said

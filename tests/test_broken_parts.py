@@ -11,9 +11,9 @@ import torch
 import turnout as to
 from turnout import testing
 from turnout.clients.state import _hearing
-from turnout.errors import Mistake
-from turnout.parts.mixing import Common
-from turnout.parts.terms.base import Stateless
+from turnout.errors import UserError
+from turnout.parts.mixing import SharedStart
+from turnout.parts.terms.base import LocalTerm
 from turnout.types import Message
 from turnout.world.events import PlannedEvents
 from worlds import ready, world
@@ -41,7 +41,7 @@ class MedianThatSaysSum:
 
 
 @dataclass(frozen=True)
-class TellsEach(Stateless):
+class TellsEach(LocalTerm):
     """Everybody is told its own part of the sum: a message a client."""
 
     name: ClassVar[str] = "tells-each"
@@ -52,12 +52,12 @@ class TellsEach(Stateless):
     def tell(self, down, arrived):
         return {"own": arrived.update_RP}
 
-    def hear(self, told, mine):
-        return {"last": mine["last"] + told["own"]}
+    def hear(self, outbox, mine):
+        return {"last": mine["last"] + outbox["own"]}
 
 
 @dataclass(frozen=True)
-class OwnButNotPersonal(Stateless):
+class OwnButNotPersonal(LocalTerm):
     name: ClassVar[str] = "own"
 
     def own(self, x_cP, mine):
@@ -65,7 +65,7 @@ class OwnButNotPersonal(Stateless):
 
 
 @dataclass(frozen=True)
-class SlashInMine(Stateless):
+class SlashInMine(LocalTerm):
     name: ClassVar[str] = "slash"
 
     def mine(self, start_P):
@@ -73,13 +73,13 @@ class SlashInMine(Stateless):
 
 
 @dataclass(frozen=True)
-class ListState(to.Apply):
+class ListState(to.ServerSGD):
     def begin(self, width):
         return {"last": [torch.zeros(width)]}
 
 
 @dataclass(frozen=True)
-class SlashState(to.Apply):
+class SlashState(to.ServerSGD):
     def begin(self, width):
         return {"first": torch.zeros(width), "first/moment": torch.zeros(width)}
 
@@ -203,7 +203,7 @@ def test_a_broken_part_is_caught(check, broken, promise):
 
 
 @dataclass(frozen=True)
-class MeanOfAll(Common):
+class MeanOfAll(SharedStart):
     """A right mixing: everybody, also a stranger, starts from the mean of all last models, by their parts."""
 
     personal: ClassVar[bool] = True
@@ -224,7 +224,7 @@ class MeanOfAll(Common):
 
 
 @dataclass(frozen=True)
-class TellsAtTimes(Stateless):
+class TellsAtTimes(LocalTerm):
     """A right term: it tells nothing in the first round, and `hear` needs what is told."""
 
     name: ClassVar[str] = "at-times"
@@ -235,21 +235,21 @@ class TellsAtTimes(Stateless):
     def tell(self, down, arrived):
         return {"sum": arrived.sum_P} if arrived.t else {}
 
-    def hear(self, told, mine):
-        return {"last": mine["last"] + told["sum"]}
+    def hear(self, outbox, mine):
+        return {"last": mine["last"] + outbox["sum"]}
 
 
 class HearsTheSame(TellsAtTimes):
     """What is told takes the place of what was kept: one row for all."""
 
-    def hear(self, told, mine):
-        return {"last": told["sum"]}
+    def hear(self, outbox, mine):
+        return {"last": outbox["sum"]}
 
 
 @pytest.mark.parametrize("place", [[0, 1, 2], [0, 2]], ids=["everybody", "some"])
 def test_a_row_for_all_who_hear_is_one_for_each(place):
-    mine, told = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
-    heard = _hearing(HearsTheSame(), told, mine, torch.tensor(place))["last"]
+    mine, outbox = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
+    heard = _hearing(HearsTheSame(), outbox, mine, torch.tensor(place))["last"]
     assert heard.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
 
 
@@ -261,12 +261,12 @@ def test_a_right_part_passes(check, part):
 @pytest.mark.parametrize("optimizer", [Averaged(), LeftOpen()])
 def test_moments_that_nobody_knows_are_refused_with_a_sentence(optimizer):
     with pytest.raises(
-        Mistake, match=r"algorithm.local.optimizer.*moments is 'a.*'federated', 'local'|federated, fresh"
+        UserError, match=r"algorithm.local.optimizer.*moments is 'a.*'federated', 'local'|federated, fresh"
     ):
         to.Local(optimizer)
 
 
 @pytest.mark.parametrize("part", [{"terms": [SlashInMine()]}, {"server": SlashState()}, {"server": ListState()}])
 def test_a_state_that_cannot_be_resumed_is_refused_before_the_first_round(part):
-    with pytest.raises(Mistake, match=r"algorithm\.(terms|server): a state .*(rename it|checkpoint cannot hold)"):
+    with pytest.raises(UserError, match=r"algorithm\.(terms|server): a state .*(rename it|checkpoint cannot hold)"):
         ready(world([4, 4, 4], **part))

@@ -19,9 +19,9 @@ import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
 from made_records import make_records
 from turnout.machine.lock import holder_of
-from turnout.recipes.flexible import arrival
-from turnout.recipes.friends import friends
-from turnout.report import write_report
+from turnout.view.report import write_report
+from turnout_papers.recipes.flexible import arrival
+from turnout_papers.recipes.friends import friends
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -14,11 +14,11 @@ from rich.console import Console
 from scipy import stats
 
 from turnout.statistics.distributions import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
-from turnout.studies.adam import Spent, cheaper
-from turnout.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
-from turnout.studies.running import Findings
-from turnout.studies.study import Plan
-from turnout.studies.tables import markdown, show, tally
+from turnout_papers.studies.adam import Spent, cheaper
+from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
+from turnout_papers.studies.running import Findings
+from turnout_papers.studies.study import Plan
+from turnout_papers.studies.tables import markdown, show, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
 

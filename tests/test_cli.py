@@ -125,7 +125,7 @@ def test_seeds_begin_at_the_experiments_own() -> None:
 
 def test_a_recipe_of_ones_own(capsys: Capture) -> None:
     Path("my_recipes.py").write_text(
-        "from turnout.config.read import load\n"
+        "from turnout.running.config.read import load\n"
         "def both():\n"
         "    first = load('small.toml')\n"
         "    return {'one': first, 'two': first.but(rounds=1)}\n"

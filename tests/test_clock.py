@@ -16,19 +16,19 @@ import flower_grid
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import with_deadlines
+from turnout.deploy.flower.grid import GridLink
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
 from turnout.parts.compression.broadcast_log import BroadcastLog
-from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from turnout.records.records import Records
-from turnout.records.same import same
-from turnout.report import find_runs, write_report
-from turnout.report.clock import gantt_rows, time_to, times_of
 from turnout.round_log import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
+from turnout.view.report import find_runs, write_report
+from turnout.view.report.clock import gantt_rows, time_to, times_of
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
 from turnout.world.devices.observed import Observation, devices_of
 from turnout.world.devices.timeline import Passes
@@ -173,7 +173,7 @@ def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
 # -- nothing that is discarded is trained
 
 
-class Counting(to.terms.Stateless):
+class Counting(to.terms.LocalTerm):
     """Counts the clients that were trained."""
 
     name = "counting"
@@ -250,12 +250,12 @@ def test_a_seat_that_is_free_is_taken_at_once():
     assert closes == 7.0
 
 
-def test_a_run_with_replies_under_way_goes_on_from_its_checkpoint(devices, tmp_path):
+def test_a_run_with_replies_in_flight_goes_on_from_its_checkpoint(devices, tmp_path):
     experiment = timed(devices, to.Buffered(size=2, concurrency=3)).but(rounds=6)
     whole, records = play(ready(experiment), 6)
     prepared = ready(experiment)
     half, _ = play(prepared, 3)
-    assert len(half.clock.under_way.client_L)
+    assert len(half.clock.in_flight.client_L)
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, Checkpoint(2, half.to_state(), "mark", []))
     state = Server.from_state(read_checkpoint(path, "mark", prepared.begin().to_state()).state)
@@ -280,15 +280,15 @@ def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
 
 def test_what_makes_no_sense_with_late_replies_is_refused():
     late = to.Deadline(seconds=9.0, partial=False, late="use")
-    with pytest.raises(to.Mistake, match="nobody is missing, only under way"):
+    with pytest.raises(to.UserError, match="nobody is missing, only under way"):
         to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
-    with pytest.raises(to.Mistake, match="stand in for themselves"):
+    with pytest.raises(to.UserError, match="stand in for themselves"):
         to.Algorithm(closing=late, substitution=to.Stale())
-    with pytest.raises(to.Mistake, match="the term 'scaffold' merges"):
+    with pytest.raises(to.UserError, match="the term 'scaffold' merges"):
         to.Algorithm(closing=late, terms=[to.Scaffold()])
-    with pytest.raises(to.Mistake, match="would never fill"):
+    with pytest.raises(to.UserError, match="would never fill"):
         to.Buffered(size=10, concurrency=5)
-    with pytest.raises(to.Mistake, match=r"world\.devices"):
+    with pytest.raises(to.UserError, match=r"world\.devices"):
         ready(world([8, 8], closing=to.Deadline(seconds=5.0)))
 
 
@@ -342,13 +342,13 @@ def test_steps_and_samples_of_passes_agree():
 def test_a_file_of_devices_that_cannot_be_right_is_refused(tmp_path):
     path: Path = tmp_path / "devices.csv"
     path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n1,0,1,1,0\n")
-    with pytest.raises(to.Mistake, match="line 3: samples_per_second must be above 0"):
+    with pytest.raises(to.UserError, match="line 3: samples_per_second must be above 0"):
         ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
     path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n")
-    with pytest.raises(to.Mistake, match="no device for client 1"):
+    with pytest.raises(to.UserError, match="no device for client 1"):
         ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
     ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path), mode="resample")}))
-    with pytest.raises(to.Mistake, match="did you mean 'phone-2015'"):
+    with pytest.raises(to.UserError, match="did you mean 'phone-2015'"):
         to.devices.Tiers(names=("phone-2014",))
 
 
@@ -436,7 +436,10 @@ def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_
         (row,) = devices_of(observations(records, experiment, None)).rows
     assert (row.client, row.speed, row.latency) == ("0", 16.0, 0.0)
     assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
-    with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
+    with (
+        Records.open(tmp_path / "plain.sqlite") as records,
+        pytest.raises(to.UserError, match="has no times of clients"),
+    ):
         devices_of(observations(records, experiment, None))
 
 
@@ -525,7 +528,7 @@ def test_deadlines_are_a_grid():
     assert found["a, deadline 30 s"].algorithm.closing == to.Deadline(30.0)
     kept = with_deadlines({"a": to.Experiment(algorithm=to.Algorithm(closing=to.Deadline(9, partial=False)))}, "5")
     assert kept["deadline 5 s"].algorithm.closing == to.Deadline(5.0, partial=False)
-    with pytest.raises(to.Mistake, match="give simulated seconds"):
+    with pytest.raises(to.UserError, match="give simulated seconds"):
         with_deadlines({"a": to.Experiment()}, "soon")
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.byte import Byte, Dither
@@ -190,7 +190,7 @@ CODECS = [Ternary(0.1), Ternary(0.5, "model"), Values(0.1), Byte()]
 def read_or_refuse(codec, message: bytes) -> torch.Tensor | None:
     try:
         x_CP = codec.read(Coded.of([message], codec.longest(SLOTS)), SLOTS, torch.float32)
-    except Mistake:
+    except UserError:
         return None
     assert x_CP.shape == (1, sum(SIZES))
     assert torch.isfinite(x_CP).all()
@@ -253,7 +253,7 @@ def test_the_largest_are_the_same_in_c_and_with_torch(sizes, keep, seed, spread,
 def test_a_step_that_cannot_be_sent_is_refused(step):
     """1e37 is a number, 127 times it is none in float32."""
     message = struct.pack("<4f", 0.5, step, 0.5, 0.5) + bytes(sum(SIZES))
-    with pytest.raises(Mistake, match="a step is too large or negative"):
+    with pytest.raises(UserError, match="a step is too large or negative"):
         Byte().read(Coded.of([message], Byte().longest(SLOTS)), SLOTS, torch.float32)
 
 
@@ -263,7 +263,7 @@ def test_every_shorter_and_longer_message_is_refused(codec):
     for length in range(len(whole)):
         assert read_or_refuse(codec, whole[:length]) is None, length
     assert read_or_refuse(codec, whole + b"\0") is None
-    with pytest.raises(Mistake, match="message 1 cannot be decoded: it is longer"):
+    with pytest.raises(UserError, match="message 1 cannot be decoded: it is longer"):
         Coded.of([whole, bytes(10**6)], codec.longest(SLOTS))
 
 

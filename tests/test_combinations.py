@@ -22,17 +22,17 @@ from torch import Tensor
 
 import turnout as to
 from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination, has_norm
-from turnout.errors import Mistake
-from turnout.exchange import Download, Farewell, Told
+from turnout.errors import UserError
+from turnout.exchange import Departure, Download, Outbox
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending
-from turnout.records.same import same
 from turnout.round_log import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of
+from turnout.running.records.same import same
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 from turnout.types import Replies, Tensors, Turnout, flatten, wire_bytes
 from worlds import kept_rows
 
@@ -62,7 +62,7 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = combination(seed)
     try:
         if found.wrong is not None:
-            with pytest.raises(Mistake, match=re.escape(found.wrong)):
+            with pytest.raises(UserError, match=re.escape(found.wrong)):
                 prepare(found.experiment())
             return
         monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
@@ -94,8 +94,8 @@ class Round:
     download: Download | None = None
     turnout: Turnout | None = None
     replies: Replies | None = None
-    told: dict[str, Tensors] = field(default_factory=dict)
-    farewells: list[Farewell] = field(default_factory=list)
+    outbox: dict[str, Tensors] = field(default_factory=dict)
+    farewells: list[Departure] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
     def farewell_bytes(self) -> int:
@@ -146,8 +146,8 @@ class Listening:
         self.heard |= {"download": download, "turnout": turnout, "replies": replies}
         return turnout, replies
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        farewell = self.runtime.farewell(client_I, told)
+    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        farewell = self.runtime.farewell(client_I, outbox)
         self.heard.setdefault("farewells", []).append(farewell)
         return farewell
 
@@ -174,8 +174,8 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
     for t in range(ROUNDS):
         listening.heard = {}
         server, record = track.round(server, t)
-        if t in server.told.said:
-            listening.heard["told"] = server.told.said[t]
+        if t in server.outbox.said:
+            listening.heard["outbox"] = server.outbox.said[t]
         about = (found.seed, track.model.layout.shared_slots, dict(sent_down))
         rounds.append(Round(record, server, *about, **listening.heard))
         log = server.compression
@@ -226,8 +226,8 @@ def check_absent(found: Combination, whole: Played) -> None:
         columns = happened.record.clients
         if "loss" in columns:
             replied[columns["client"][~columns["loss"].isnan()]] = True
-        under_way = found.settings["algorithm.closing"].uses_late
-        if under_way or "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked
+        in_flight = found.settings["algorithm.closing"].uses_late
+        if in_flight or "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked
             replied |= ~((EVERYBODY == SILENT) & isinstance(found.settings["world.participation"], Silent))
     absent = (~replied).nonzero().squeeze(1).tolist()
     other = played(found, *absent, **{"evaluate.substitution": False})
@@ -292,7 +292,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
             fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
         for client, kept in zip(replies.client_C.tolist(), used(happened).tolist(), strict=True):
             holds |= {client: record.round} if kept else {}
-    told_R = used(happened) * sum(map(wire_bytes, happened.told.values()))
+    told_R = used(happened) * sum(map(wire_bytes, happened.outbox.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
     unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
     for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):

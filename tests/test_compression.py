@@ -10,19 +10,19 @@ import torch
 
 import turnout as to
 from turnout.cli import main
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.substitution import friends
-from turnout.records.same import same
+from turnout.running.records.same import same
 from turnout.running.result import open_run
+from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
-from turnout.studies.bytes import overshoot
-from turnout.tracks.weights import Weights
 from turnout.types import Message
+from turnout_papers.studies.bytes import overshoot
 from worlds import blobs, local_updates, play, ready, world
 
 COUNTS = [8, 12, 4, 16]
@@ -78,7 +78,7 @@ def test_one_round_after_another_is_the_specification_s(scale_at):
     With scale_at = server: A_k = R_k + D_k and Σ p_k (E/s_k) M_k. The absent keep R_k; rule 23: η_g before R_G.
     """
     q, q_down, eta_g = 0.2, 0.4, 0.7
-    experiment = away(to.SparseTernary(q, q_down), scale_at=scale_at, server=to.Apply(lr=eta_g))
+    experiment = away(to.SparseTernary(q, q_down), scale_at=scale_at, server=to.ServerSGD(lr=eta_g))
     prepared = ready(experiment)
     slots, server = prepared.model.layout.shared_slots, prepared.begin()
     R, R_G, w = torch.zeros(4, 18).double(), torch.zeros(18).double(), server.shared_P.clone()
@@ -403,5 +403,5 @@ def test_resumed_is_uninterrupted(compression: str, tmp_path: Path):
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make()

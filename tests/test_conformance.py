@@ -13,10 +13,10 @@ import torch
 
 import turnout as to
 from turnout import testing
-from turnout.config.hints import required
-from turnout.config.kinds import KINDS, ROLE_NAMES
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts import selection
+from turnout.running.config.hints import required
+from turnout.running.config.kinds import KINDS, ROLE_NAMES
 from turnout.types import Turnout
 from turnout.world import participation
 
@@ -62,7 +62,7 @@ EXAMPLES: list[Any] = [
     to.LiteralTernary(0.2),
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
-    to.Apply(0.5),
+    to.ServerSGD(0.5),
     to.TheoryRate(2.0, 4.0, 5, 100.0),
     to.Custom(lambda lr, clock: lr / (1 + clock) ** 0.5),
     to.data.Equal(7),
@@ -169,7 +169,7 @@ def test_an_aggregation_that_depends_on_the_order_is_caught():
 
 
 def test_old_updates_can_only_be_added_to_a_sum():
-    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
+    with pytest.raises(UserError, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
         to.Algorithm(substitution=to.Stale(), aggregation=TheLast())
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.recipes.clock import (
+from turnout.world.devices.tiers import TIERS as FIGURES
+from turnout_papers.recipes.clock import (
     FEDAVG,
     FEDBUFF,
     FLEETS,
@@ -20,9 +21,8 @@ from turnout.recipes.clock import (
     median_seconds,
     timed,
 )  # fmt: skip
-from turnout.studies import deadline
-from turnout.studies.study import Curve, Curves
-from turnout.world.devices.tiers import TIERS as FIGURES
+from turnout_papers.studies import deadline
+from turnout_papers.studies.study import Curve, Curves
 from worlds import ready
 
 

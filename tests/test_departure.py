@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.membership.departure import (
     RULES,
     Bounds,
@@ -90,7 +90,7 @@ def test_noise_bounds_what_a_restart_costs():
 
 
 def test_an_unknown_rule_is_refused():
-    with pytest.raises(Mistake, match="crossing"):
+    with pytest.raises(UserError, match="crossing"):
         check_rule("crosing")
 
 

@@ -10,11 +10,11 @@ import turnout as to
 from deployments import Deployment, deployed
 from test_device_data import JOBS, accuracy, experiment, refused, tables
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.deploy.demo import play
 from turnout.deploy.device import stock_command
 from turnout.deploy.processes import free_port
-from turnout.records.records import Records
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 
 pytestmark = pytest.mark.slow
 

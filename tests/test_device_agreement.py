@@ -13,12 +13,12 @@ import turnout as to
 from flower_grid import HereGrid
 from test_device_data import experiment, refused
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.data import Characters, Sentences, Synthetic
 from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.flower.grid import GridLink
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.grid import GridLink
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 
 TEXTS = {
     "shop": ["good bread,yes", "bad milk,no"] * 8,
@@ -117,13 +117,13 @@ def test_listed_labels_words_and_characters_number_the_samples(tmp_path):
     assert (found.classes, found.y[:2].tolist()) == (3, [0, 2])
     assert found.x[-2].tolist() == [0, 3, 2]  # padding, good, tea
     assert found.x[0].tolist() == [0, 3, 1]  # bread is not listed
-    with pytest.raises(to.Mistake, match=r"line 2, column 'target': 'yes' is not among the labels \(no\)"):
+    with pytest.raises(to.UserError, match=r"line 2, column 'target': 'yes' is not among the labels \(no\)"):
         replace(data, labels=("no",)).load()
-    letters = Characters(data.path, owner_column="who", length=6, labels=tuple("\n zyxwvutsrqponmlkjihgfedcba"))
-    pool = letters.read()
+    requests = Characters(data.path, owner_column="who", length=6, labels=tuple("\n zyxwvutsrqponmlkjihgfedcba"))
+    pool = requests.read()
     assert "".join(pool.labels[i] for i in pool.x[:3].flatten().tolist()) == "good tea\nbad cake\n"  # the café's
-    with pytest.raises(to.Mistake, match=r"the text of 'café' has the character ' '"):
-        replace(letters, labels=tuple("\nabcdefghijklmnopqrstuvwxyz")).read()
+    with pytest.raises(to.UserError, match=r"the text of 'café' has the character ' '"):
+        replace(requests, labels=tuple("\nabcdefghijklmnopqrstuvwxyz")).read()
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_listed_labels_words_and_characters_number_the_samples(tmp_path):
     ],
 )
 def test_lists_of_words_that_cannot_be_used_are_refused(settings, words):
-    with pytest.raises(to.Mistake, match=words):
+    with pytest.raises(to.UserError, match=words):
         Sentences("t.csv", **settings)
 
 
 def test_lists_of_characters_that_cannot_be_used_are_refused():
     for labels in (("a", "a"), (), ("ab",)):
-        with pytest.raises(to.Mistake, match="every character once"):
+        with pytest.raises(to.UserError, match="every character once"):
             Characters("t.csv", labels=labels)
 
 

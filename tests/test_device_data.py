@@ -14,17 +14,17 @@ from PIL import Image
 import turnout as to
 from flower_grid import HereGrid
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
 from turnout.deploy.device import DeviceFile, make_device, open_device
+from turnout.deploy.flower.answering import Device
+from turnout.deploy.flower.grid import GridLink, parts_of
+from turnout.deploy.flower.messages import head_of
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.grid import GridLink, parts_of
-from turnout.runtimes.flower.messages import head_of
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 from turnout.task import Standardised
 
 JOBS = {
@@ -165,10 +165,10 @@ def test_the_servers_own_data_says_what_devices_must_hold(tmp_path):
 def test_a_text_or_a_label_that_the_experiment_does_not_list_is_named(tmp_path):
     data = tables(tmp_path, JOBS).fixed()
     (tmp_path / "forge" / "forge.csv").write_text("job,buys\ncook,yes\nbaker,no\n")
-    with pytest.raises(to.Mistake, match=r"line 3, column 'job': 'baker' is not among the categories"):
+    with pytest.raises(to.UserError, match=r"line 3, column 'job': 'baker' is not among the categories"):
         devices(experiment(data), tmp_path, "forge")
     (tmp_path / "forge" / "forge.csv").write_text("job,buys\ncook,maybe\n")
-    with pytest.raises(to.Mistake, match=r"line 2, column 'buys': 'maybe' is not among the labels \(no, yes\)"):
+    with pytest.raises(to.UserError, match=r"line 2, column 'buys': 'maybe' is not among the labels \(no, yes\)"):
         devices(experiment(data), tmp_path, "forge")
 
 
@@ -185,13 +185,13 @@ def test_a_text_or_a_label_that_the_experiment_does_not_list_is_named(tmp_path):
     ],
 )
 def test_settings_of_a_table_that_contradict_each_other_are_refused(settings, words):
-    with pytest.raises(to.Mistake, match=words):
+    with pytest.raises(to.UserError, match=words):
         Table("t.csv", "k", **settings)
 
 
 def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch):
     """It was refused for its data, got the right table, and was started again: as the same node, it gets in."""
-    monkeypatch.setattr("turnout.runtimes.flower.grid.FRESH", 0.0)
+    monkeypatch.setattr("turnout.deploy.flower.grid.FRESH", 0.0)
     given = experiment(tables(tmp_path, JOBS), rounds=12, start_with=1)
     right = replace(given.world.data, path=tmp_path / "forge", clients=1, partition=IID())
     mended = make_device(given, DeviceFile(client="field", folder=tmp_path / "new", data=right))
@@ -267,5 +267,5 @@ def test_folders_of_pictures_with_label_sets_of_their_own(tmp_path):
     assert refused(tmp_path / "run") == ""
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [2]
-    with pytest.raises(to.Mistake, match=r"0\.png is of class 'cat', which is not among the labels \(dog\)"):
+    with pytest.raises(to.UserError, match=r"0\.png is of class 'cat', which is not among the labels \(dog\)"):
         replace(data, labels=("dog",)).load()

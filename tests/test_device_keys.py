@@ -10,17 +10,17 @@ import turnout as to
 from flower_grid import HereGrid
 from turnout.data.description import read_description
 from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.flower.answering import Device
+from turnout.deploy.flower.enrolled import Enrolled
+from turnout.deploy.flower.grid import GridLink
+from turnout.deploy.flower.introductions import first_description
+from turnout.deploy.flower.keys import RegisteredKeys, sign, signed_text, verified
+from turnout.deploy.flower.link import Parts
+from turnout.deploy.flower.messages import HEAD
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
+from turnout.running.records.records import Records
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.enrolled import Enrolled
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.introductions import first_description
-from turnout.runtimes.flower.keys import RegisteredKeys, sign, signed_text, verified
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD
-from turnout.runtimes.flower.settings import Flower
 
 
 def made_keys(folder: Path, *names: str) -> list[Path]:

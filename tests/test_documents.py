@@ -25,11 +25,11 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.catalogue import markdown
-from turnout.config.read import load, to_toml
-from turnout.studies import tables
-from turnout.studies.catalogue import find_study
-from turnout.studies.running import Findings, planned
+from turnout.running.config.catalogue import markdown
+from turnout.running.config.read import load, to_toml
+from turnout_papers.studies import tables
+from turnout_papers.studies.catalogue import find_study
+from turnout_papers.studies.running import Findings, planned
 from warm_command import start, write_command
 
 ROOT = Path(__file__).parent.parent

@@ -10,10 +10,10 @@ import pytest
 
 import turnout as to
 from turnout.recipes import cook
-from turnout.studies import bmta, efl, elastic, low_participation, noniid
-from turnout.studies.claims import Claim, either
-from turnout.studies.running import Findings, run_study
-from turnout.studies.study import Curve, Curves
+from turnout_papers.studies import bmta, efl, elastic, low_participation, noniid
+from turnout_papers.studies.claims import Claim, either
+from turnout_papers.studies.running import Findings, run_study
+from turnout_papers.studies.study import Curve, Curves
 
 STUDIES = (elastic, noniid, low_participation, bmta)
 

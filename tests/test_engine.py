@@ -22,7 +22,7 @@ from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 from turnout.parts.terms.proximal import Proximal
 from turnout.task import Classification, NextCharacter, Regression, TaskSpec
 from turnout.types import Samples
@@ -380,7 +380,7 @@ def test_personal_columns_come_last_and_travel_not():
 
 
 @dataclasses.dataclass(frozen=True)
-class Earlier(Stateless):
+class Earlier(LocalTerm):
     """Sends the weights of the round before, and keeps those of the last two."""
 
     name: str = "earlier"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout.config import read as config
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.running.config import read as config
 from turnout.world.events import Calendar, Setting, calendar_of
 from turnout.world.events.random import poisson
 from worlds import blobs, ready, world
@@ -48,15 +48,15 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
     ],
 )
 def test_what_cannot_be_is_refused(entries: list[object], says: str):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         calendar(*entries)
 
 
 def test_it_is_refused_before_the_first_round():
     experiment = world([4, 4, 4]).but(**{"world.events": (to.Leave(1, 3),)})
-    with pytest.raises(Mistake, match="the last round is 2"):
+    with pytest.raises(UserError, match="the last round is 2"):
         ready(experiment)
-    with pytest.raises(Mistake, match="list of Join"):
+    with pytest.raises(UserError, match="list of Join"):
         to.World(events=(3,))  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def test_clients_by_name(tmp_path: Path):
     names = data.load(0).names
     setting = Setting(3, names, 10, 0)
     assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
-    with pytest.raises(Mistake, match=r"'eva'.*eve"):
+    with pytest.raises(UserError, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
 
 
@@ -82,9 +82,9 @@ def test_a_file_of_events(tmp_path: Path):
         ("round,client,event\nx,9,join\n", "line 2: a row is a round"),
     ]:
         path.write_text(text)
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             calendar(to.EventLog(str(path)))
-    with pytest.raises(Mistake, match="cannot read the events"):
+    with pytest.raises(UserError, match="cannot read the events"):
         calendar(to.EventLog(str(tmp_path / "none.csv")))
 
 
@@ -143,7 +143,7 @@ def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float)
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
 def test_a_rate_that_is_no_number_is_refused(rate: float):
-    with pytest.raises(Mistake, match="finite"):
+    with pytest.raises(UserError, match="finite"):
         to.RandomEvents(leaves=rate)
 
 
@@ -167,7 +167,7 @@ def test_events_in_an_experiment_file():
     again = config.from_table(tomllib.loads(config.to_toml(experiment)))
     assert again == experiment
     table["world"]["events"][0]["kind"] = "jion"  # type: ignore[index]
-    with pytest.raises(Mistake, match="join"):
+    with pytest.raises(UserError, match="join"):
         config.from_table(table)
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 import turnout as to
 from turnout.recipes import cook, recipes
-from turnout.report import results_table
-from turnout.report.finding import find_runs
-from turnout.report.results import results
-from turnout.studies.catalogue import STUDIES
+from turnout.view.report import results_table
+from turnout.view.report.finding import find_runs
+from turnout.view.report.results import results
+from turnout_papers.studies.catalogue import STUDIES
 
 # Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every
 # variant names another weighting, that of its paper. (The score track federates no weights.)

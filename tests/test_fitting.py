@@ -13,7 +13,7 @@ import torch
 
 import turnout as to
 from turnout.errors import nearest
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 from turnout.testing import check_term
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_is_no_part_is_refused_where_it_is_given(name: str) -> None:
     make, sentence = MISTAKES[name]
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         make()
 
 
@@ -44,7 +44,7 @@ def test_a_name_like_none_is_answered_with_all() -> None:
 
 
 @dataclass(frozen=True)
-class Shapeless(Stateless):
+class Shapeless(LocalTerm):
     name: str = "shapeless"
 
     def correct(self, grad_cP, at, down, mine):
@@ -84,7 +84,7 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_of_another_type_is_refused_before_the_first_round(name: str, tmp_path: Path) -> None:
     make, sentence = VALUES[name]
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         to.run(make(), tmp_path / "run", quiet=True)
 
 

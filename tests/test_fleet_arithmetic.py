@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from turnout.world.fleet import Fleet
-from turnout.world.fleet.blocks import Blocks, stretch_length
-from turnout.world.fleet.diagnosis import Diagnosis, diagnose
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet.fitted import EVERYONE, FleetModel
-from turnout.world.fleet.groups import Groups, away_together
-from turnout.world.fleet.outages import Outages, chain_of, out_rounds
-from turnout.world.fleet.seasons import rounds_a_day, season
-from turnout.world.fleet.sources import Sources
-from turnout.world.fleet.speaks_for import speaks_for
-from turnout.world.fleet.statistics import statistics
+from turnout.fleet import Fleet
+from turnout.fleet.blocks import Blocks, stretch_length
+from turnout.fleet.diagnosis import Diagnosis, diagnose
+from turnout.fleet.fit import fit
+from turnout.fleet.fitted import EVERYONE, FleetModel
+from turnout.fleet.groups import Groups, away_together
+from turnout.fleet.outages import Outages, chain_of, out_rounds
+from turnout.fleet.seasons import rounds_a_day, season
+from turnout.fleet.sources import Sources
+from turnout.fleet.speaks_for import speaks_for
+from turnout.fleet.statistics import statistics
 
 HOUR, DAY = 3600.0, 86400.0
 

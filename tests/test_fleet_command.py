@@ -9,11 +9,11 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.read import with_setting
-from turnout.world.fleet import Fleet, Reading, read_fleet
-from turnout.world.fleet.diagnosis import Diagnosis, diagnose
-from turnout.world.fleet.example import ExampleFleet
-from turnout.world.fleet.speaks_for import speaks_for
+from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet.diagnosis import Diagnosis, diagnose
+from turnout.fleet.example import ExampleFleet
+from turnout.fleet.speaks_for import speaks_for
+from turnout.running.config.read import with_setting
 
 Capture = pytest.CaptureFixture[str]
 
@@ -64,7 +64,7 @@ def test_the_parts_to_try_are_settings_that_exist(found: Diagnosis) -> None:
     experiment = to.Experiment(to.World(to.data.Synthetic(clients=4)), to.models.MLP(4, batch_norm=True))
     for setting in settings:
         path, _, value = setting.partition(" = ")
-        assert isinstance(with_setting(experiment, f"{path}={value}"), to.Experiment)  # else it is a Mistake
+        assert isinstance(with_setting(experiment, f"{path}={value}"), to.Experiment)  # else it is a UserError
 
 
 def test_a_fleet_that_always_comes_needs_nothing(tmp_path: Path) -> None:

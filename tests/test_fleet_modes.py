@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet.blocks import Blocks, Whose
+from turnout.fleet.example import ExampleFleet
+from turnout.fleet.fit import fit
+from turnout.fleet.fitted import EVERYONE
+from turnout.fleet.groups import Groups, away_together
+from turnout.fleet.sources import Sources
+from turnout.fleet.statistics import presence, statistics
 from turnout.testing import check_like_log, check_participation
-from turnout.world.fleet import Fleet, Reading, read_fleet
-from turnout.world.fleet.blocks import Blocks, Whose
-from turnout.world.fleet.example import ExampleFleet
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet.fitted import EVERYONE
-from turnout.world.fleet.groups import Groups, away_together
-from turnout.world.fleet.sources import Sources
-from turnout.world.fleet.statistics import presence, statistics
 from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Dropout, OnOff
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.errors import Mistake
-from turnout.world.fleet import Fleet, Reading, read_fleet
+from turnout.errors import UserError
+from turnout.fleet import Fleet, Reading, read_fleet
 
 
 def read(folder: Path, text: str, **settings: object) -> Fleet:
@@ -30,7 +30,7 @@ def test_columns_as_said(tmp_path: Path) -> None:
     text = "t,who,epochs,client\n0,a,5,old\n1,b,2,old\n"
     fleet = read(tmp_path, text, client="who", work="epochs", full_work=5)
     assert fleet.rows() == [(0, "a", 1.0), (1, "b", 0.4)]
-    with pytest.raises(Mistake, match=r"no column 'whom' for client: did you mean 'who'"):
+    with pytest.raises(UserError, match=r"no column 'whom' for client: did you mean 'who'"):
         read(tmp_path, text, client="whom")
 
 
@@ -92,7 +92,7 @@ def test_the_length_of_a_round_is_guessed_and_said(tmp_path: Path) -> None:
 def test_a_form_of_times_that_is_said(tmp_path: Path) -> None:
     text = "time,client\n01/02/2026 10:00,a\n02/02/2026 10:00,b\n"
     assert read(tmp_path, text, time_format="%d/%m/%Y %H:%M", every="1d").rows() == [(0, "a", 1.0), (1, "b", 1.0)]
-    with pytest.raises(Mistake, match=r"(?s)2 faults.*line 2: time must be .*--time-format.*line 3"):
+    with pytest.raises(UserError, match=r"(?s)2 faults.*line 2: time must be .*--time-format.*line 3"):
         read(tmp_path, text)
 
 
@@ -133,7 +133,7 @@ def test_clients_that_join_and_leave_are_not_absent(tmp_path: Path) -> None:
 
 
 def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         read(tmp_path, "round,client,work\n0,1,1\nx,2,1\n0,1,1\n-1,,most\n1,3\n" + "2,9,7\n" * 8)
     said = str(caught.value).splitlines()
     assert said[0].endswith("has 21 faults; correct them:")
@@ -164,14 +164,14 @@ def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         read(tmp_path, text)
 
 
 def test_a_wrong_clock_is_shown_where_it_makes_too_many_rounds(tmp_path: Path) -> None:
     text = "time,client\n1970-01-01,a\n2026-01-01 00:00:01,b\n"
     assert read(tmp_path, text).every == 86400  # 20,454 days are fine, 29 million minutes are not
-    with pytest.raises(Mistake, match=r"(?s)line 2: with rounds of 1 min the log has 29,453,761.*1970.*line 3"):
+    with pytest.raises(UserError, match=r"(?s)line 2: with rounds of 1 min the log has 29,453,761.*1970.*line 3"):
         read(tmp_path, text, every="1min")
 
 
@@ -183,7 +183,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"full_work": 0}, "above 0"),
         ({"separator": "::"}, "one character"),
     ):
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             Reading(**settings)  # type: ignore[arg-type]
 
 
@@ -191,7 +191,7 @@ def test_parquet_or_what_to_install(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     if find_spec("pyarrow") is None:
         path.write_bytes(b"PAR1")
-        with pytest.raises(Mistake, match=r"reading Parquet needs pyarrow, .*turnout\[parquet\]"):
+        with pytest.raises(UserError, match=r"reading Parquet needs pyarrow, .*turnout\[parquet\]"):
             read_fleet(path)
         return
     import pyarrow as arrow
@@ -201,7 +201,7 @@ def test_parquet_or_what_to_install(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"when": when[:2], "user": ["a", "b"], "work": [0.5, 1.0]}), path)
     assert read_fleet(path, Reading(every="1h")).rows() == [(0, "a", 0.5), (2, "b", 1.0)]
     parquet.write_table(arrow.table({"when": when, "user": ["a", "b", "c"]}), path)
-    with pytest.raises(Mistake, match="row 3: when must be a time"):
+    with pytest.raises(UserError, match="row 3: when must be a time"):
         read_fleet(path)
 
 
@@ -209,5 +209,5 @@ def test_a_run_folder_is_its_turnout(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "turnout.csv").write_text("round,client,work\n1,0,0.5\n")
     assert read_fleet(tmp_path / "run").rows() == [(1, "0", 0.5)]  # rounds of our own form are counted from 0
-    with pytest.raises(Mistake, match=r"it holds runs, name one of them, such as .*run"):
+    with pytest.raises(UserError, match=r"it holds runs, name one of them, such as .*run"):
         read_fleet(tmp_path)

@@ -13,14 +13,14 @@ import torch
 import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
-from turnout.config.read import load
 from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.flower.answering import LEAVING, LEFT
+from turnout.deploy.flower.grid import GridLink
+from turnout.deploy.flower.policy import Policy
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.answering import LEAVING, LEFT
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.policy import Policy
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.config.read import load
+from turnout.running.records.records import Records
 
 QUICK = {"clients": 5, "start_with": 3, "round_seconds": 5.0, "request_seconds": 2.0, "server_data": True}
 
@@ -76,8 +76,8 @@ IN_C = ("plain", "ternary", "8 bits", "friends", "stale", "elastic", "EFL", "Fed
 
 def moody(accepts: str):
     """A rule of a user's own: works where the next letter is not a dot."""
-    letters = iter(accepts)
-    return lambda: next(letters, "y") != "."
+    requests = iter(accepts)
+    return lambda: next(requests, "y") != "."
 
 
 FAST = ("SCAFFOLD", "ternary")
@@ -111,7 +111,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
 
 def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
     """In hours in which nobody works a run waits; who declined is asked now and then, and training goes on."""
-    monkeypatch.setattr("turnout.runtimes.flower.devices.CHECK_IN_SECONDS", 0.2)
+    monkeypatch.setattr("turnout.deploy.flower.devices.CHECK_IN_SECONDS", 0.2)
     experiment = world().but(rounds=3, **{"runtime.start_with": 2})
     devices = devices_of(experiment, "01", tmp_path / "devices")
     for device in devices:
@@ -168,7 +168,7 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
 
 def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypatch):
     """A device that is slow to start, or a message that was lost on the way, does not make a stranger of it."""
-    monkeypatch.setattr("turnout.runtimes.flower.introductions.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("turnout.deploy.flower.introductions.AGAIN_SECONDS", 0.1)
     grid = HereGrid(devices_of(world(), "012", tmp_path / "devices"))
     grid.failing = {101: 2}
     serve_experiment(GridLink(grid), world().but(rounds=1), tmp_path / "run")
@@ -204,9 +204,9 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
     ],
 )
 def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp_path):
-    with pytest.raises(to.Mistake, match=says):
+    with pytest.raises(to.UserError, match=says):
         serve_experiment(GridLink(HereGrid([])), world().but(**change), tmp_path / "run")
-    with pytest.raises(to.Mistake, match="turnout deploy server"):
+    with pytest.raises(to.UserError, match="turnout deploy server"):
         to.run(world(), tmp_path / "alone", quiet=True)
 
 

@@ -15,16 +15,16 @@ from torch import Tensor
 
 import turnout as to
 from turnout import testing
-from turnout.config.read import from_table, load
-from turnout.config.write import to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends, random_projection
 from turnout.parts.substitution.base import Lent
 from turnout.parts.substitution.similarity_table import Pairs
-from turnout.records.records import Records
-from turnout.records.same import same
 from turnout.rng import key, rng, uniform
+from turnout.running.config.read import from_table, load
+from turnout.running.config.write import to_toml
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 
@@ -270,11 +270,13 @@ def days(*rows: tuple[float, ...], **algorithm: object) -> to.Experiment:
 def test_without_dropout_friends_are_fedavg_and_without_history_they_are_dropout() -> None:
     """SPEC §8 item 5; leaving an absent share unused is neither."""
     everyone, one_away = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0)
-    plain = {name: days(everyone, substitution=part) for name, part in (("f", to.Friends()), ("u", to.Unused()))}
+    plain = {
+        name: days(everyone, substitution=part) for name, part in (("f", to.Friends()), ("u", to.NoSubstitution()))
+    }
     assert torch.equal(moved(plain["f"], 3), moved(plain["u"], 3))
-    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Spread(), to.Unused())}
+    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Spread(), to.NoSubstitution())}
     assert torch.equal(away[to.Friends()], away[to.Spread()])
-    assert not torch.allclose(away[to.Spread()], away[to.Unused()])
+    assert not torch.allclose(away[to.Spread()], away[to.NoSubstitution()])
 
 
 def second_round(experiment: to.Experiment) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -526,7 +528,7 @@ def test_hindsight_measures_the_substitution_error_and_leaves_no_trace() -> None
 
 @pytest.mark.parametrize(
     ("part", "own"),
-    [(to.Friends(), 1.0), (to.Spread(), 0.25), (to.Stale(), 1.0), (to.Unused(), None)],
+    [(to.Friends(), 1.0), (to.Spread(), 0.25), (to.Stale(), 1.0), (to.NoSubstitution(), None)],
     ids=lambda v: type(v).__name__,
 )
 def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, own: float | None) -> None:
@@ -620,7 +622,7 @@ def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
         to.World(data), to.models.MLP(100),
         to.Algorithm(substitution=to.Stale(), selection=to.selection.Count(1000)), rounds=500,
     )  # fmt: skip
-    with pytest.raises(Mistake, match="stand-ins"):
+    with pytest.raises(UserError, match="stand-ins"):
         check_fits(ready(experiment).memory(), free=8 << 30)
     friendly = experiment.but(**{"algorithm.substitution": to.Friends()})
     assert ready(friendly).memory()["stand-ins"] == 600_000_000
@@ -837,7 +839,7 @@ def test_friends_in_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_sentences(make, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()
 
 

@@ -14,8 +14,8 @@ import torch
 from turnout.cli import main
 from turnout.engine.native import steps as native
 from turnout.machine import compiler
+from turnout.machine.checksums import is_whole
 from turnout.machine.compiler import Unavailable, compiled, function, trouble
-from turnout.machine.sealed import is_whole
 
 Capture = pytest.CaptureFixture[str]
 SOURCE = "#include <stdint.h>\nint64_t twice(int64_t n) { return 2 * n; }\n"

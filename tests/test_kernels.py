@@ -32,7 +32,7 @@ from turnout.parts.substitution import projection_kernel
 from turnout.parts.substitution.random_projection import folded_at_once, signs
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 
 @dataclass(frozen=True)

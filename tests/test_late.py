@@ -127,7 +127,7 @@ def test_an_asynchronous_step_may_end_with_a_reply_that_began_before_it(tmp_path
     state, records = play(prepared, 2)
     assert [replied(record) for record in records] == [[0, 1], [0, 2]]
     assert [record.extra["simulated_time"] for record in records] == pytest.approx([16.0, 30.0])
-    assert state.clock.under_way.client_L.tolist() == [1]
+    assert state.clock.in_flight.client_L.tolist() == [1]
 
 
 def test_a_round_that_ends_with_its_last_reply_takes_what_was_really_sent():
@@ -227,7 +227,7 @@ def test_clients_that_left_but_stay_in_the_objective_take_no_seat():
     experiment = equal_clients(12, closing, selection=to.selection.Count(3), membership=membership)
     prepared = ready(experiment.but(**{"world.events": tuple(to.Leave(client, 1) for client in range(4))}))
     state, records = play(prepared, 12)
-    assert len(state.clock.under_way.client_L) == 7
+    assert len(state.clock.in_flight.client_L) == 7
     assert min(int(client) for record in records[2:] for client in replied(record)) >= 4
 
 
@@ -240,7 +240,7 @@ def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
     for t in range(6):
         state, record = prepared.round(state, t)
         assert record.counted == 4
-        assert len(state.clock.under_way.client_L.unique()) == 7  # the eighth has just replied
+        assert len(state.clock.in_flight.client_L.unique()) == 7  # the eighth has just replied
         ages.append(column(record, "age"))
     assert ages[:2] == [[0] * 4, [1] * 4]
 
@@ -263,14 +263,14 @@ def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
     assert record.extra["simulated_seconds"] == 27.0
     assert sorted(column(record, "begin_time")) == [0.0, 9.0, 18.0]
     assert drawn[0] in replied(record)
-    assert sorted(state.clock.under_way.client_L.tolist()) == drawn[1:]
+    assert sorted(state.clock.in_flight.client_L.tolist()) == drawn[1:]
 
 
 def test_a_client_at_work_is_not_asked_again():
     """Of four equal clients two make a step; the two in flight are not asked, though the selection draws them."""
     prepared = ready(equal_clients(4, to.Buffered(size=2)))
     state, _ = play(prepared)
-    assert state.clock.under_way.client_L.tolist() == [2, 3]
+    assert state.clock.in_flight.client_L.tolist() == [2, 3]
     for closing in (to.Buffered(size=2), to.FirstReplies(count=2, late="use")):
         asked: list[list[int]] = []
         prepared = ready(equal_clients(4, closing))
@@ -285,9 +285,9 @@ def test_a_client_at_work_is_not_asked_again():
 def test_seats_are_those_that_replies_in_flight_leave():
     """Three of six at work, steps of one: in step 1 two are in flight, so one client begins, not three."""
     state, _ = play(ready(equal_clients(6, to.Buffered(size=1, concurrency=3))), 2)
-    under_way = state.clock.under_way
-    assert len(under_way.client_L) == 2
-    assert sorted(under_way.round_L.tolist()) == [0, 1]
+    in_flight = state.clock.in_flight
+    assert len(in_flight.client_L) == 2
+    assert sorted(in_flight.round_L.tolist()) == [0, 1]
 
 
 # -- the cap of a coefficient
@@ -360,7 +360,7 @@ def test_the_cap_is_of_boost_and_borrowed_shares_too():
 @pytest.mark.parametrize("closing", [to.Deadline, to.Percentile])
 def test_late_replies_that_cannot_be_are_refused(closing: type):
     """With partial work all send what they have by the deadline: no late reply would ever be used."""
-    with pytest.raises(to.Mistake, match="set partial = false"):
+    with pytest.raises(to.UserError, match="set partial = false"):
         closing(late="use")
     assert closing(late="use", partial=False).uses_late
     assert not closing().uses_late
@@ -429,7 +429,7 @@ def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
     state, (record,) = play(ready(experiment))
     assert replied(record) == [0, 2]
     assert column(record, "late") == [0, 1, 0]
-    assert len(state.clock.under_way.client_L) == 0
+    assert len(state.clock.in_flight.client_L) == 0
 
 
 def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
@@ -438,11 +438,11 @@ def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
     experiment = equal_clients(3, closing)
     hostile = replace(experiment.world, devices=devices, attack=(NotFinite(),), attackers=(1,))
     experiment = replace(experiment, world=hostile)
-    with pytest.raises(to.Mistake, match="client 1 in round 0 is not finite"):
+    with pytest.raises(to.UserError, match="client 1 in round 0 is not finite"):
         play(ready(experiment))
     state, records = play(ready(experiment.but(**{"algorithm.nonfinite": "absent"})), 3)
     assert [replied(record) for record in records] == [[0, 2]] * 3
-    assert len(state.clock.under_way.client_L) == 0
+    assert len(state.clock.in_flight.client_L) == 0
     assert bool(torch.isfinite(state.shared_P).all())
     assert records[0].extra["wasted_device_seconds"] == 15.0
 
@@ -464,10 +464,10 @@ def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flig
     experiment = equal_clients(3, closing, 1.0, 1.0, 1.0, **parts)
     prepared = ready(experiment.but(**{"world.devices": devices, "world.events": (to.Leave(1, 1),)}))
     state, _ = play(prepared)
-    assert state.clock.under_way.client_L.tolist() == [1]
+    assert state.clock.in_flight.client_L.tolist() == [1]
     after, record = prepared.round(state, 1)
     assert replied(record) == [0, 2]
-    assert len(after.clock.under_way.client_L) == 0
+    assert len(after.clock.in_flight.client_L) == 0
     share = 1 / 2 if leave == "exclude" else 1 / 3
     expected = state.shared_P + share * sum(trained(prepared, client, 1, state.shared_P) for client in (0, 2))
     torch.testing.assert_close(after.shared_P, expected)
@@ -477,12 +477,12 @@ def test_replies_in_flight_lose_those_of_clients_that_left_and_keep_their_rounds
     """Buffers of 1: one reply of round 0 and one of round 1 are in flight, each with its own round."""
     prepared = ready(equal_clients(3, to.Buffered(size=1, concurrency=3)))
     state, _ = play(prepared, 2)
-    under_way = state.clock.under_way
-    assert dict(zip(under_way.client_L.tolist(), under_way.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
-    left = under_way.without(torch.tensor([2]))
+    in_flight = state.clock.in_flight
+    assert dict(zip(in_flight.client_L.tolist(), in_flight.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    left = in_flight.without(torch.tensor([2]))
     assert (left.client_L.tolist(), left.round_L.tolist()) == ([0], [1])
     assert (left.arrival_L.tolist(), left.turnout.client_C.tolist()) == ([18.0], [0])
-    assert under_way.without(torch.tensor([0, 2])).replies is None
-    again = left.plus(under_way.without(torch.tensor([0])))
+    assert in_flight.without(torch.tensor([0, 2])).replies is None
+    again = left.plus(in_flight.without(torch.tensor([0])))
     assert dict(zip(again.client_L.tolist(), again.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
     assert dict(zip(again.client_L.tolist(), again.arrival_L.tolist(), strict=True)) == {2: 9.0, 0: 18.0}

@@ -8,8 +8,8 @@ import torch
 import turnout as to
 from turnout.exchange import Assignment, Limit
 from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.tracks.prepare import prepare
 
 MODELS = {
     "native": to.models.MLP(8),

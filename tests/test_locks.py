@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine import lock
 from turnout.machine.lock import Busy, Holder, is_locked, locked
-from turnout.records.same import same
+from turnout.running.records.same import same
 
 PARENT = """
 import multiprocessing, os, signal, time
@@ -106,7 +106,7 @@ def start(folder: Path, gate: object, said: object) -> None:
     try:
         to.run(experiment, folder, quiet=True)
         said.put("ran")  # type: ignore[attr-defined]
-    except Mistake as mistake:
+    except UserError as mistake:
         said.put(str(mistake))  # type: ignore[attr-defined]
     except BaseException as error:
         said.put(f"broke: {error!r}")  # type: ignore[attr-defined]

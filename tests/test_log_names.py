@@ -12,13 +12,13 @@ import torch
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.read import from_table, load, to_toml
-from turnout.config.write import to_table
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet import Reading, read_fleet
+from turnout.running.config.read import from_table, load, to_toml
+from turnout.running.config.write import to_table
+from turnout.running.tracks.prepare import prepare
 from turnout.testing.examples import example_enrolment
-from turnout.tracks.prepare import prepare
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet import Reading, read_fleet
 from turnout.world.fleet_log import FleetLog
 from turnout.world.turnout_csv import write_turnout
 
@@ -44,9 +44,9 @@ def works(log: FleetLog, clients: int, t: int = 3, seed: int = 4) -> list[float]
 @pytest.mark.parametrize("mode", MODES)
 def test_a_log_of_other_clients_is_refused_in_every_mode(tmp_path: Path, mode: str) -> None:
     log = log_of(tmp_path, ("ann", "bob", "cyd"), mode=mode)
-    with pytest.raises(Mistake, match=r"none of the 3 clients in the log owns data.*'ann'.*'dan'.*owners"):
+    with pytest.raises(UserError, match=r"none of the 3 clients in the log owns data.*'ann'.*'dan'.*owners"):
         log.tied_to_clients(enrolled(3, ("dan", "eve", "flo")), 1)
-    with pytest.raises(Mistake, match="none of the 3 clients"):  # numbers are not names
+    with pytest.raises(UserError, match="none of the 3 clients"):  # numbers are not names
         log_of(tmp_path, ("0", "1", "2"), mode=mode).tied_to_clients(enrolled(3, ("dan", "eve", "flo")), 1)
 
 
@@ -101,7 +101,7 @@ def test_other_numbers_and_names_are_dealt_to_clients_without_names(tmp_path: Pa
         assert "the data's 3 clients have no names" in log.match.sentence()
         assert "at random" in log.match.sentence()
         assert len({tuple(works(log, 3, seed=seed)) for seed in range(9)}) > 1
-    with pytest.raises(Mistake, match="unknown client"):
+    with pytest.raises(UserError, match="unknown client"):
         log_of(tmp_path, names).tied_to_clients(enrolled(3), 1)
 
 
@@ -136,7 +136,7 @@ def test_a_file_says_which_owner_a_client_of_the_log_is(tmp_path: Path) -> None:
 def test_a_file_of_owners_that_cannot_be_right_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "owners.csv").write_text(text)
     write_turnout(tmp_path / "log.csv", [(0, "phone", 1.0), (0, "other", 1.0)])
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         read_fleet(tmp_path / "log.csv", Reading(owners=str(tmp_path / "owners.csv")))
 
 
@@ -160,7 +160,7 @@ def test_a_run_says_how_many_clients_match_and_warns(tmp_path: Path, capsys: pyt
     assert any("1 of 3 clients in the log own data" in words for words in run.warnings())
     selected = with_owners(tmp_path, ("ann", "dan")).but(**{"algorithm.selection": to.selection.AsLogged(log.path)})
     assert any("1 of 3 clients in the log own data" in words for words in prepare(selected).warnings)
-    with pytest.raises(Mistake, match="none of the 3 clients"):
+    with pytest.raises(UserError, match="none of the 3 clients"):
         prepare(with_owners(tmp_path, ("dan", "eve")).but(**{"world.participation": log}))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.clock import Stopwatch, stage
 from turnout.machine.files import replacing, write_whole
 from turnout.machine.threads import ordered_map
@@ -73,7 +73,7 @@ def test_a_killed_holder_leaves_nothing_that_blocks(tmp_path: Path, monkeypatch:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Mistake, match=f"is running in {tmp_path}, process {holder.pid} on"), held(tmp_path):
+        with pytest.raises(UserError, match=f"is running in {tmp_path}, process {holder.pid} on"), held(tmp_path):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
@@ -108,9 +108,9 @@ def test_a_folder_with_nothing_but_its_lock_is_empty(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
     refuse_full(tmp_path, resume=False)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(Mistake, match="is not empty"):
+    with pytest.raises(UserError, match="is not empty"):
         refuse_full(tmp_path, resume=False)
-    with pytest.raises(Mistake, match=r"holds no run to go on with, but notes\.txt"):
+    with pytest.raises(UserError, match=r"holds no run to go on with, but notes\.txt"):
         refuse_full(tmp_path, resume=True)
 
 

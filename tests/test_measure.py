@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world import contention
 from turnout.world.fleet_log import FleetLog
 from turnout.world.recording import Row, Trial, calibrate, competitor, record_log, record_trace
@@ -126,6 +126,6 @@ def test_the_training_job_learns() -> None:
     ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, settings: dict[str, int], says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         record_log(tmp_path / "trace.csv", **settings)  # type: ignore[arg-type]
     assert not (tmp_path / "trace.csv").exists()

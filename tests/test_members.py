@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.members import Members
 
 some_ids = st.sets(st.integers(0, 29), max_size=12)
@@ -68,7 +68,7 @@ def test_a_million_members_cost_nothing() -> None:
     ],
 )
 def test_mistakes_are_named(make: object, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()  # type: ignore[operator]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.server.state import Server
 from turnout.types import Turnout, flatten
@@ -136,7 +136,7 @@ def test_the_gradient_norm_of_the_old_objective_is_recorded_and_may_be_a_gate():
     assert "not below" in records[1].events[0][2]
     unmeasured = ready(town(to.Join(3, 1), membership=to.Membership(surveyed=0)))
     assert "old_gradient_norm" not in play(unmeasured, 2)[1][1].extra
-    with pytest.raises(Mistake, match="surveyed"):
+    with pytest.raises(UserError, match="surveyed"):
         to.Membership(gate=1.0, surveyed=0)
 
 
@@ -155,7 +155,7 @@ def test_only_those_who_are_there_answer_for_the_old_objective():
     assert without_1 != norm(1.0, 1.0, 1.0, 0.0)
     assert without_1 == norm(1.0, 0.0, 1.0, 0.0, spoilt=1)
     assert norm(0.0, 0.0, 0.0, 1.0) is None
-    with pytest.raises(Mistake, match="client 1 in round 1"):  # its training is refused, its answer was left out
+    with pytest.raises(UserError, match="client 1 in round 1"):  # its training is refused, its answer was left out
         norm(1.0, 1.0, 1.0, 0.0, spoilt=1)
 
 
@@ -217,7 +217,7 @@ def test_rule_5_a_friend_in_the_place_of_one_who_left_only_where_asked():
         missing, present = P[2] + (P[1] if stand_in else 0), P[0] + P[3]
         coefficient = [P[0] + P[0] / present * missing, 0, 0, P[3] + P[3] / present * missing]
         torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
-    with pytest.raises(Mistake, match="lends"):
+    with pytest.raises(UserError, match="lends"):
         to.Algorithm(membership=to.Membership(leave="include", stand_in=True))
 
 
@@ -256,7 +256,7 @@ def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it(
 
 
 @dataclasses.dataclass(frozen=True)
-class Remembers(to.Unused):
+class Remembers(to.NoSubstitution):
     """A substitution with something to forget."""
 
     def begin(self, clients, width):
@@ -593,13 +593,13 @@ def test_wrong_settings_are_refused_with_a_sentence():
         ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "no rule"),
         ({"boost": 0.5}, "boost"), ({"deadline": 0}, "deadline"),
     ]:  # fmt: skip
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             to.Membership(**settings)
-    with pytest.raises(Mistake, match="gamma"):
+    with pytest.raises(UserError, match="gamma"):
         to.Constants(1.0, 1.0, 0.0)
-    with pytest.raises(Mistake, match="rejoin_after"):
+    with pytest.raises(UserError, match="rejoin_after"):
         to.DropInactive(rejoin_after=0)
-    with pytest.raises(Mistake, match="rarely must be above 0"):
+    with pytest.raises(UserError, match="rarely must be above 0"):
         to.DropInactive(rarely=0.0)
 
 

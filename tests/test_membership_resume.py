@@ -12,10 +12,10 @@ import torch
 import turnout as to
 from killing import killed_and_resumed
 from test_round import Control
-from turnout.records.records import Records
-from turnout.records.same import same
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from worlds import EXACT
 
 EVENTS = (to.RandomEvents(joins=0.3, leaves=0.25, returns=0.15, waiting=12), to.Leave(0, 8), to.Join(1, 12))
@@ -81,5 +81,5 @@ def test_other_events_are_other_settings(tmp_path: Path):
     experiment = busy_world(5).but(**{"world.events": (to.Leave(0, 2),)})
     to.run(experiment, tmp_path / "run", quiet=True)
     changed = dataclasses.replace(experiment.world, events=(to.Leave(1, 2),))
-    with pytest.raises(to.Mistake, match=r"world\.events"):
+    with pytest.raises(to.UserError, match=r"world\.events"):
         to.run(dataclasses.replace(experiment, world=changed), tmp_path / "run", resume=True, quiet=True)

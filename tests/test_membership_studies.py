@@ -7,8 +7,8 @@ import pytest
 
 import turnout as to
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.studies import arrivals, departures
-from turnout.studies.study import Curve, Curves
+from turnout_papers.studies import arrivals, departures
+from turnout_papers.studies.study import Curve, Curves
 
 
 def curve(values: list[float], first: int = -1) -> Curve:

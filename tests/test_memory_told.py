@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.config.write import to_toml
 from turnout.data.federation import digest
 from turnout.engine.train import order_bytes
 from turnout.machine.memory import _left_in_container
+from turnout.running.config.write import to_toml
 from turnout.running.loop import rounds_of
 from turnout.running.memory import check_fits
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 HERE = Path(__file__).parent
 
@@ -101,7 +101,7 @@ def test_both_versions_of_control_groups_limit_it(version: int, tmp_path: Path) 
 
 
 def test_what_cannot_fit_is_refused_before_the_first_round() -> None:
-    with pytest.raises(to.Mistake, match=r"needs about .* \(cohort .*, batches .*\), but .* are free here"):
+    with pytest.raises(to.UserError, match=r"needs about .* \(cohort .*, batches .*\), but .* are free here"):
         check_fits({"cohort": 900 << 20, "batches": 200 << 20}, free=1 << 30)
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import turnout as to
 from turnout import testing
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.mixing import distances
-from turnout.records.same import same
 from turnout.running.memory import check_fits
-from turnout.tracks.weights import Weights
+from turnout.running.records.same import same
+from turnout.running.tracks.weights import Weights
 from worlds import Coarse, gradient_of, own_models, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4: they train in the order 3, 1, 0, 2
@@ -69,7 +69,7 @@ def test_without_attention_clients_train_alone():
     without = {"algorithm.terms": ()}
     prepared, alone = (
         ready(amp(to.FedAMP(alpha=0.0))),
-        ready(amp(to.Common(), personal=to.personal.everything), **without),
+        ready(amp(to.SharedStart(), personal=to.personal.everything), **without),
     )
     server, _ = play(prepared, 4)
     play(alone, 4)
@@ -141,7 +141,7 @@ def test_models_are_what_the_server_could_decode_and_rows_travel_dense():
     update = (2 * (end - prepared.server.shared_P) * 8).round() / 8 / 2  # E / s = 2
     torch.testing.assert_close(own(prepared, server)[1], prepared.server.shared_P + update)
     assert (record.bytes_up, record.bytes_down) == (4 * P, 4 * 4 * P)
-    plain = ready(amp(to.Common(), compression=Coarse()))
+    plain = ready(amp(to.SharedStart(), compression=Coarse()))
     assert play(plain)[1][0].bytes_down == 4 * P
 
 
@@ -157,19 +157,19 @@ def test_resumed_is_uninterrupted(tmp_path: Path):
 
 
 def test_mistakes_are_said():
-    with pytest.raises(Mistake, match="sigma"):
+    with pytest.raises(UserError, match="sigma"):
         to.FedAMP(sigma=0.0)
-    with pytest.raises(Mistake, match="no effect"):
+    with pytest.raises(UserError, match="no effect"):
         to.Algorithm(mixing=AMP, substitution=to.Spread())
     many = to.Experiment(
         to.World(to.data.Synthetic(clients=100_000)), to.models.MLP(200, 200), to.Algorithm(mixing=AMP), rounds=1
     )
-    with pytest.raises(Mistake, match="models"):
+    with pytest.raises(UserError, match="models"):
         check_fits(ready(many).memory(), free=16 << 30)
 
 
 def test_mixings_keep_their_promises():
-    testing.check_mixing(to.Common())
+    testing.check_mixing(to.SharedStart())
     testing.check_mixing(AMP)
 
     class Shared(to.FedAMP):

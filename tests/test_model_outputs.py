@@ -113,7 +113,7 @@ def test_terms_and_probes_find_them_too(changes: dict[str, object], metric: str,
     ],
 )
 def test_what_holds_no_scores_is_refused_before_the_first_round(wrap: Wrap, returned: str, tmp_path: Path) -> None:
-    with pytest.raises(to.Mistake) as caught:
+    with pytest.raises(to.UserError) as caught:
         to.run(experiment(wrap), tmp_path / "run", quiet=True)
     assert returned in str(caught.value)
     assert "def forward(self, x): return self.model(x)" in str(caught.value)
@@ -132,7 +132,7 @@ class OnlyInTraining(nn.Module):
 @pytest.mark.parametrize("engine", ["loop", "auto"])
 def test_what_a_model_returns_in_training_is_looked_at_too(engine: str, tmp_path: Path) -> None:
     runtime = to.InProcess(engine=engine, device="cpu")
-    with pytest.raises(to.Mistake, match="the model returns a dict with 'loss'"):
+    with pytest.raises(to.UserError, match="the model returns a dict with 'loss'"):
         to.run(experiment(plain, model=OnlyInTraining(), runtime=runtime), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from turnout.data.partition import IID
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models import mtfl_cifar_cnn, mtfl_mnist_mlp
-from turnout.recipes.multitask import cifar_multitask, mnist_adam
-from turnout.studies import activations, adam, gradients, personal
-from turnout.studies.running import run_study
-from turnout.studies.study import Curve, Curves, Study
+from turnout_papers.recipes.multitask import cifar_multitask, mnist_adam
+from turnout_papers.studies import activations, adam, gradients, personal
+from turnout_papers.studies.running import run_study
+from turnout_papers.studies.study import Curve, Curves, Study
 
 STUDIES = {s.name: s for s in (adam.STUDY, personal.STUDY, gradients.STUDY, activations.STUDY)}
 
@@ -162,7 +162,7 @@ def test_the_authors_code_as_a_named_variant():
         assert experiment.model == mtfl_cifar_cnn(variant="code")
         assert experiment.but(model=mtfl_cifar_cnn(), **{"world.data.std": 2.0}) == cifar_multitask()[name]
     assert mnist_adam(variant="code")["FedAvg"].model == mtfl_mnist_mlp(variant="code")
-    with pytest.raises(Mistake, match="did you mean 'paper'"):
+    with pytest.raises(UserError, match="did you mean 'paper'"):
         cifar_multitask(variant="papr")
 
 

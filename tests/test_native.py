@@ -38,10 +38,10 @@ from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.workers import WorkerPool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import Predicate, lay_out
+from turnout.machine.checksums import seal
 from turnout.machine.compiler import FLAGS, compiled, function
-from turnout.machine.sealed import seal
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.proximal import Proximal
@@ -302,7 +302,7 @@ def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: 
     assert without.about()["engine"] == "by hand"
     by_torch, _ = play(without, 2)
     torch.testing.assert_close(with_c.shared_P, by_torch.shared_P, rtol=1e-4, atol=1e-6)
-    with pytest.raises(Mistake, match="needs a C compiler"):
+    with pytest.raises(UserError, match="needs a C compiler"):
         ready(experiment, runtime=chosen("native"))
 
 

@@ -28,7 +28,7 @@ def brand_new() -> Experiment:
 """
 STUDY = """
 from dataclasses import replace
-from turnout.studies.bias import STUDY as BIAS
+from turnout_papers.studies.bias import STUDY as BIAS
 
 STUDY = replace(BIAS, name="brand-new")
 """
@@ -44,9 +44,9 @@ PLACES = {  # a file to add, and where its class is public
 }
 LOOK = """
 import turnout as to
-from turnout.config.catalogue import kinds
+from turnout.running.config.catalogue import kinds
 from turnout.recipes import cook
-from turnout.studies.catalogue import STUDIES, find_study
+from turnout_papers.studies.catalogue import STUDIES, find_study
 for name in {names}:
     made = eval(name)
     role = made.__name__.removeprefix("BrandNew").lower()

@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from test_engine import DEVICES, Residual, agree, dense, image, prepared, samples, trained
 from turnout.engine import own_kernels
 from turnout.engine.autograd import Looped, Vmapped
-from turnout.engine.job import captures
+from turnout.engine.job import cuda_graph_safe
 from turnout.engine.stacked_convolution import Convolution
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.apfl import APFL
@@ -138,8 +138,8 @@ def test_what_is_captured_says_so_itself():
         """Takes steps of its own."""
 
     _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE()])
-    assert captures(job)
-    assert captures(dataclasses.replace(job, optimizer=Adam(0.1)))
-    assert not captures(dataclasses.replace(job, optimizer=Mine(0.1)))
-    assert not captures(dataclasses.replace(job, terms=[APFL()]))
-    assert not captures(dataclasses.replace(job, magnitudes=True))
+    assert cuda_graph_safe(job)
+    assert cuda_graph_safe(dataclasses.replace(job, optimizer=Adam(0.1)))
+    assert not cuda_graph_safe(dataclasses.replace(job, optimizer=Mine(0.1)))
+    assert not cuda_graph_safe(dataclasses.replace(job, terms=[APFL()]))
+    assert not cuda_graph_safe(dataclasses.replace(job, magnitudes=True))

@@ -12,13 +12,13 @@ import torch
 
 import turnout as to
 from alone import fresh, torch_adam, train_alone, weights_of
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
 from turnout.engine.batches import address_batches
-from turnout.errors import Mistake
-from turnout.records.same import same
+from turnout.errors import UserError
 from turnout.rng import key as address
 from turnout.running import stop_rules
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import Given, folder_run, own_models, play, ready, stopped_and_resumed, world
 
@@ -140,7 +140,7 @@ def test_scale_or_statistics_alone_stay_home_and_the_rest_is_averaged():
             assert not torch.allclose(getattr(a, own), getattr(b, own))
             assert torch.equal(getattr(a, common), getattr(b, common))
         assert ("norm1.running_mean" in server.states) == (kind == "yb")
-    with pytest.raises(Mistake, match="us keeps nothing at home"):
+    with pytest.raises(UserError, match="us keeps nothing at home"):
         ready(dataclasses.replace(personal_world(to.personal.us), model=to.models.MLP(4)))
 
 
@@ -164,7 +164,7 @@ HOMES = [{}, {"personal": to.personal.batch_norm}, {"personal": to.personal.batc
 
 
 @pytest.mark.parametrize("weighting", SCHEMES, ids=lambda w: type(w).__name__)
-@pytest.mark.parametrize("substitution", [to.Unused(), to.Spread()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("substitution", [to.NoSubstitution(), to.Spread()], ids=lambda s: type(s).__name__)
 def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, substitution):
     """Whatever is boosted or scaled, variances are means: at the server, at home, and shared (rules 16, 18)."""
     for i, (home, optimizer) in enumerate(itertools.product(HOMES, (to.SGD(lr=0.3), ADAM))):
@@ -186,7 +186,7 @@ def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
     prepared = ready(personal_world())
     widths = []
 
-    class Looking(to.Unused):
+    class Looking(to.NoSubstitution):
         def observe(self, state, arrived):
             widths.append(arrived.update_RP.shape[1])
             return state
@@ -346,7 +346,7 @@ def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data()
 def test_personal_accuracy_does_not_depend_on_engine_or_chunks(engine, monkeypatch):
     by_hand, other = (ready(with_tests(personal_world()), **{"runtime.engine": e}) for e in ("by-hand", engine))
     expected = by_hand.evaluate(play(by_hand, 1)[0], 0).per_client["personal_loss"][1]
-    monkeypatch.setattr("turnout.evaluation.metrics.ROOM", 1)  # one client at a time
+    monkeypatch.setattr("turnout.clients.metrics.ROOM", 1)  # one client at a time
     torch.testing.assert_close(other.evaluate(play(other, 1)[0], 0).per_client["personal_loss"][1], expected)
 
 
@@ -488,16 +488,16 @@ def test_noisy_clients_are_known():
     ],
 )
 def test_mistakes_are_sentences_before_the_first_round(changes, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         ready(personal_world(), **changes)
 
 
 def test_an_option_without_effect_is_a_mistake():
-    with pytest.raises(Mistake, match="no effect"):
+    with pytest.raises(UserError, match="no effect"):
         to.Algorithm(share_personal=True)
-    with pytest.raises(Mistake, match="not measured here"):
+    with pytest.raises(UserError, match="not measured here"):
         stop_rules.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
-    with pytest.raises(Mistake, match="own must be measured"):
+    with pytest.raises(UserError, match="own must be measured"):
         stop_rules.metric_of(personal_world().but(**{"evaluate.personal": False}))
 
 

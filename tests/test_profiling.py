@@ -9,8 +9,8 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.records.same import same
 from turnout.running.profile import STAGES, read_profile
+from turnout.running.records.same import same
 
 
 def everything(rounds: int = 4) -> to.Experiment:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import turnout as to
 from turnout.engine.batches import Batch, address_batches
 from turnout.engine.dropout import dropout_keys
-from turnout.errors import Mistake
-from turnout.records.same import same
+from turnout.errors import UserError
+from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import EXACT, blobs, folder_run, play, ready, stopped_and_resumed, world
 
@@ -144,7 +144,7 @@ def test_the_loop_is_used_with_a_sentence_and_layers_still_vectorise() -> None:
 
 def test_a_model_that_draws_in_evaluation_too_is_refused() -> None:
     """F.dropout without `training=self.training`: its metrics would be other ones every time."""
-    with pytest.raises(Mistake, match=r"in evaluation mode.*training=self.training"):
+    with pytest.raises(UserError, match=r"in evaluation mode.*training=self.training"):
         ready(noisy_world(Functional(always=True)))
 
 

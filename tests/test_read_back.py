@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.config.check import check_settings
-from turnout.config.read import build, from_table, load
-from turnout.config.read_back import check_reads_back
-from turnout.config.write import to_table, to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.running.config.check import check_settings
+from turnout.running.config.read import build, from_table, load
+from turnout.running.config.read_back import check_reads_back
+from turnout.running.config.write import to_table, to_toml
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -73,9 +73,9 @@ def test_such_settings_survive(part, tmp_path: Path):
 )
 def test_what_is_none_of_them_is_a_sentence(settings, sentence):
     table = {"algorithm": {"weighting": {"kind": "test_read_back:Fussy", **settings}}}
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         from_table(table)
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         check_settings(with_part(Fussy(**settings)))
 
 
@@ -109,7 +109,7 @@ class ByNumber(to.Weighting):
 
 
 def test_a_file_that_would_give_another_experiment_is_refused_before_the_first_round(tmp_path: Path):
-    with pytest.raises(Mistake, match=r"algorithm.weighting.factors is {1: 2.0}, but the run's own file would give"):
+    with pytest.raises(UserError, match=r"algorithm.weighting.factors is {1: 2.0}, but the run's own file would give"):
         to.run(with_part(ByNumber({1: 2.0})), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "experiment.toml").exists()
 

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout.errors import Mistake
-from turnout.records.glossary import Glossary
-from turnout.records.observed import export_turnout
-from turnout.records.records import Records
-from turnout.records.same import same
+from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.observed import export_turnout
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.task import MetricInfo
 
 
@@ -113,12 +113,12 @@ def test_a_round_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     broken = Evaluation(1, {"global_accuracy": 0.5}, {"x": (torch.tensor([1, 1]), torch.tensor([0.0, 0.0]))})
     with Records.open(tmp_path / "records.sqlite") as records:
         records.add_round(a_round(0))
-        with pytest.raises(Mistake, match="round 1 is already in"):
+        with pytest.raises(UserError, match="round 1 is already in"):
             records.add_round(a_round(1), broken)
         assert records.last_round() == 0
         assert set(records.clients()["round"].tolist()) == {0}
         assert records.metrics() == []
-        with pytest.raises(Mistake, match="cuts the later rounds"):
+        with pytest.raises(UserError, match="cuts the later rounds"):
             records.add_round(a_round(0))
 
 
@@ -255,20 +255,20 @@ def test_ten_thousand_clients_cost_little_more_than_their_bare_rows(tmp_path: Pa
 def test_foreign_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
     text = tmp_path / "text.sqlite"
     text.write_text("round,client,work\n" * 100)
-    with pytest.raises(Mistake, match="cannot be read as run records"):
+    with pytest.raises(UserError, match="cannot be read as run records"):
         Records.open(text)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE rounds (a)")
     db.close()
     for open_it in (Records.open, Records.read):
-        with pytest.raises(Mistake, match="not the records of a run"):
+        with pytest.raises(UserError, match="not the records of a run"):
             open_it(other)
     old = write(tmp_path / "old.sqlite", range(1))
     with sqlite3.connect(old) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(Mistake, match="version 99"):
+    with pytest.raises(UserError, match="version 99"):
         Records.read(old)
 
 
@@ -280,19 +280,19 @@ def test_a_reader_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no records at"):
+    with pytest.raises(UserError, match="no records at"):
         Records.read(tmp_path / "none.sqlite")
-    with pytest.raises(Mistake, match="no folder"):
+    with pytest.raises(UserError, match="no folder"):
         Records.open(tmp_path / "no" / "records.sqlite")
     write(tmp_path / "records.sqlite", range(2))
     with Records.read(tmp_path / "records.sqlite") as records:
-        with pytest.raises(Mistake, match="did you mean 'global_accuracy'"):
+        with pytest.raises(UserError, match="did you mean 'global_accuracy'"):
             records.curve("global_acuracy")
-        with pytest.raises(Mistake, match="did you mean 'train_loss'"):
+        with pytest.raises(UserError, match="did you mean 'train_loss'"):
             records.column("trainloss")
-        with pytest.raises(Mistake, match="personal_accuracy"):
+        with pytest.raises(UserError, match="personal_accuracy"):
             records.client_evaluation("accuracy")
-        with pytest.raises(Mistake, match="readonly"):
+        with pytest.raises(UserError, match="readonly"):
             records.cut(0)
 
 

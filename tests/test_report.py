@@ -24,23 +24,23 @@ from PIL import Image
 from rich.console import Console
 
 import turnout as to
-from turnout.errors import Mistake
-from turnout.records.records import Records
-from turnout.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
-from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.report.bars import bars, histogram
-from turnout.report.charts import Series, line_chart
-from turnout.report.heat import LEVELS, gather, indices, palette, png
-from turnout.report.history import read_history
-from turnout.report.maps import turnout_cells
-from turnout.report.marks import marks_of
-from turnout.report.results import results
-from turnout.report.runs import mean_curve
-from turnout.report.templates import render
-from turnout.report.text_plot import mark_of
+from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.records import Records
 from turnout.task import MetricInfo
+from turnout.view.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
+from turnout.view.report.axes import log_ticks, make_axis, round_ticks, value_axis
+from turnout.view.report.bars import bars, histogram
+from turnout.view.report.charts import Series, line_chart
+from turnout.view.report.heat import LEVELS, gather, indices, palette, png
+from turnout.view.report.history import read_history
+from turnout.view.report.maps import turnout_cells
+from turnout.view.report.marks import marks_of
+from turnout.view.report.results import results
+from turnout.view.report.runs import mean_curve
+from turnout.view.report.templates import render
+from turnout.view.report.text_plot import mark_of
 
 NASTY = '<script>alert("x")</script>&\x07'
 
@@ -319,10 +319,10 @@ def test_the_picture_is_a_valid_document_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no records in"):
+    with pytest.raises(UserError, match="no records in"):
         write_report(tmp_path)
     (tmp_path / "runs.json").write_text('{"runs": [{"variant": "a"}]}')
-    with pytest.raises(Mistake, match="not a list of runs"):
+    with pytest.raises(UserError, match="not a list of runs"):
         write_report(tmp_path)
 
 

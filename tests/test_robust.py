@@ -12,12 +12,12 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
 from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
 from turnout.parts.robust.distances import geometric_median
-from turnout.tracks.oddities import oddities
+from turnout.running.tracks.preflight import oddities
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
 
@@ -287,7 +287,7 @@ def test_absent_clients_are_invisible_to_all_of_them():
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         to.Algorithm(**settings)
 
 
@@ -303,16 +303,16 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
     ],
 )
 def test_settings_that_cannot_be_are_refused(make):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make()
 
 
 def test_a_way_past_the_aggregation_is_told_before_the_first_round():
     data = to.data.Digits(clients=4)
     experiment = to.Experiment(to.World(data))
-    for aggregation, told in ((to.CoordinateMedian(), 1), (to.MultiKrum(), 0), (to.WeightedSum(), 0)):
+    for aggregation, outbox in ((to.CoordinateMedian(), 1), (to.MultiKrum(), 0), (to.WeightedSum(), 0)):
         algorithm = to.Algorithm(terms=(to.Scaffold(),), aggregation=aggregation)
-        assert len(oddities(experiment, algorithm, data.load(0, None), drop_single=True)) == told
+        assert len(oddities(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
     assert oddities(experiment, to.Algorithm(aggregation=to.Krum()), data.load(0, None), drop_single=True) == []
 
 

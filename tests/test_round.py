@@ -11,10 +11,10 @@ import torch
 
 import turnout as to
 from turnout import testing
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Memoryless
-from turnout.records.same import same
+from turnout.running.records.same import same
 from turnout.server.finite import without_bad_numbers
 from turnout.types import Message, Replies, Turnout
 from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
@@ -234,7 +234,7 @@ def test_work_is_a_fraction_in_full_precision():
 
 def test_a_participation_that_does_not_fit_the_work_is_refused_before_the_first_round():
     one = world([8, 8], local=to.Local(to.SGD(), epochs=1)).but(**{"world.participation": to.participation.Traces()})
-    with pytest.raises(Mistake, match="at least 2"):
+    with pytest.raises(UserError, match="at least 2"):
         ready(one)
 
 
@@ -243,7 +243,7 @@ def test_a_participation_that_does_not_fit_the_work_is_refused_before_the_first_
 )
 def test_a_part_that_is_about_shared_parameters_needs_some(part, value):
     experiment = world([8, 8], personal=to.personal.everything, **{part: value})
-    with pytest.raises(Mistake, match=f"leave algorithm.{part} out, or keep less at home"):
+    with pytest.raises(UserError, match=f"leave algorithm.{part} out, or keep less at home"):
         ready(experiment)
 
 
@@ -272,7 +272,7 @@ def test_a_client_whose_update_is_not_finite_stops_the_run_or_counts_as_absent()
 
     poisoned = ready(plain())
     poisoned.runtime.clients.federation.x[9] = float("inf")  # a sample of client 1
-    with pytest.raises(Mistake, match="client 1 in round 0"):
+    with pytest.raises(UserError, match="client 1 in round 0"):
         play(poisoned)
     poisoned = ready(plain(), **{"algorithm.nonfinite": "absent"})
     poisoned.runtime.clients.federation.x[9] = float("inf")
@@ -294,7 +294,7 @@ def test_replies_that_are_not_finite_are_left_out_row_by_row():
     rows = (kept.message.tensors["flat"], kept.message.decoded, kept.states["mean"], kept.sums["term"]["c"])
     assert all(row is not None and row.flatten().tolist() == [1.0, 3.0] for row in rows)
     assert kept.report["finite"].tolist() == [True, True]
-    with pytest.raises(Mistake, match=r"client 6 in round 2 is not finite \(its training loss was inf\)"):
+    with pytest.raises(UserError, match=r"client 6 in round 2 is not finite \(its training loss was inf\)"):
         without_bad_numbers(replies, "stop", t=2)
     assert without_bad_numbers(kept, "stop", t=2) is kept
 
@@ -417,7 +417,7 @@ def test_momentum_scales_by_the_sum_of_its_coefficients():
 
 
 @dataclasses.dataclass(frozen=True)
-class Control(to.terms.Stateless):
+class Control(to.terms.LocalTerm):
     """SCAFFOLD as a term (SPEC §1.5): g - c_k + c; c_k+ = c_k - c + (w_start - w_end)/(s η); c += Σ(c_k+ - c_k)/N."""
 
     name: str = "control"
@@ -480,7 +480,7 @@ def test_a_client_that_diverges_leaves_no_trace_where_it_counts_as_absent():
 
 
 def test_a_term_may_put_a_new_tensor_in_its_state():
-    class Counting(to.terms.Stateless):
+    class Counting(to.terms.LocalTerm):
         name = "counting"
 
         def mine(self, start_P):
@@ -504,7 +504,7 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_the_rate_of_the_theorem_needs_numbers_above_0(field: str, value: float):
     fields = {"strong_convexity": 1.0, "expected_work": 2.0, "full_work": 4.0, "gamma": 400.0} | {field: value}
-    with pytest.raises(Mistake, match=f"{field} must be a number above 0, not {value}"):
+    with pytest.raises(UserError, match=f"{field} must be a number above 0, not {value}"):
         to.TheoryRate(**fields)
 
 
@@ -512,7 +512,7 @@ def test_the_rate_of_the_theorem_needs_numbers_above_0(field: str, value: float)
 
 
 @dataclass(frozen=True)
-class FedDyn(to.terms.Stateless):
+class FedDyn(to.terms.LocalTerm):
     """FedDyn (Acar et al., 2021): local gradient g - h_k + α (w - w_start); the server moves by -h / α."""
 
     alpha: float = 0.5
@@ -572,7 +572,7 @@ class MomentumWithDecay:
 
 def test_a_server_step_sees_the_weights_and_the_replies():
     testing.check_server_step(MomentumWithDecay())
-    (a, _), (b, _) = (play(ready(world(COUNTS, server=step))) for step in (to.Apply(), MomentumWithDecay()))
+    (a, _), (b, _) = (play(ready(world(COUNTS, server=step))) for step in (to.ServerSGD(), MomentumWithDecay()))
     start = ready(world(COUNTS)).server.shared_P
     torch.testing.assert_close(b.shared_P, a.shared_P - 0.1 * start)
 

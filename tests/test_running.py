@@ -17,11 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import turnout as to
+from turnout.machine.checksums import read_json, write_json
 from turnout.machine.memory import free_bytes, keep_freed_memory
-from turnout.machine.sealed import read_json, write_json
 from turnout.machine.threads import cores
-from turnout.report import find_runs
-from turnout.report.results import results
 from turnout.running.display import Failed
 from turnout.running.memory import check_fits
 from turnout.running.plan import RunPlan, jobs_for, planned_runs
@@ -29,6 +27,8 @@ from turnout.running.planned import explained, run_planned
 from turnout.running.runs import run_many
 from turnout.running.stop_rules import higher_is_better
 from turnout.task import Regression
+from turnout.view.report import find_runs
+from turnout.view.report.results import results
 
 
 def small(**changes: object) -> to.Experiment:
@@ -77,7 +77,7 @@ def test_a_run_is_found_again(tmp_path: Path) -> None:
     assert again.experiment.algorithm == run.experiment.algorithm
     ours, theirs = again.model().state_dict(), run.model().state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    with pytest.raises(to.Mistake, match="is not a run folder"):
+    with pytest.raises(to.UserError, match="is not a run folder"):
         to.open_run(tmp_path)
 
 
@@ -90,7 +90,7 @@ def test_a_client_has_its_own_model_where_something_is_personal(tmp_path: Path) 
     for name, value in three.items():
         assert torch.equal(value, four[name]) == (name not in personal and "tracked" not in name) or "tracked" in name
         assert torch.equal(value, common[name]) or "norm" in name
-    with pytest.raises(to.Mistake, match="no client 8: they are 0 to 7"):
+    with pytest.raises(to.UserError, match="no client 8: they are 0 to 7"):
         run.model(client=8)
 
 
@@ -122,7 +122,7 @@ def test_any_model_and_tensors_in_memory(model: object, tmp_path: Path) -> None:
     run = to.run(experiment.but(**{"algorithm.local.optimizer.lr": 0.5}), tmp_path / "run", quiet=True)
     assert run.final("global_accuracy") > run.curve("global_accuracy")[1][0]
     assert isinstance(run.model(), Net | nn.Linear)
-    with pytest.raises(to.Mistake, match="object of your own"):
+    with pytest.raises(to.UserError, match="object of your own"):
         to.open_run(tmp_path / "run").model()
     again = to.open_run(tmp_path / "run", experiment=run.experiment)
     assert torch.equal(next(again.model().parameters()), next(run.model().parameters()))
@@ -155,7 +155,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
     second = to.run(small(start=str(tmp_path / "weights.safetensors")), tmp_path / "second", quiet=True)
     assert second.curve("global_loss")[1][0] == pytest.approx(first.final("global_loss"))
     save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
-    with pytest.raises(to.Mistake, match="has a tensor 'other' that this model has not"):
+    with pytest.raises(to.UserError, match="has a tensor 'other' that this model has not"):
         to.run(small(start=str(tmp_path / "other.safetensors")), tmp_path / "third", quiet=True)
 
 
@@ -176,7 +176,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
 def test_what_cannot_run_is_a_sentence_before_the_first_round(
     changes: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         to.run(small(**changes), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "records.sqlite").exists()
 
@@ -184,7 +184,7 @@ def test_what_cannot_run_is_a_sentence_before_the_first_round(
 def test_data_with_a_hole_is_a_sentence(tmp_path: Path) -> None:
     data = own_data()
     data.x[13, 1] = float("nan")
-    with pytest.raises(to.Mistake, match=r"row 13 \(client '1'\): x is NaN or infinite"):
+    with pytest.raises(to.UserError, match=r"row 13 \(client '1'\): x is NaN or infinite"):
         to.run(to.Experiment(to.World(data), Net()), tmp_path / "run", quiet=True)
 
 
@@ -193,7 +193,7 @@ def test_a_diverging_run_stops_with_its_records_and_a_report(tmp_path: Path) -> 
         return lr if clock < 4 else 1e30
 
     changes = {"model": to.models.MLP(6), "algorithm.local.schedule": to.Custom(explode), "rounds": 20}
-    with pytest.raises(to.Mistake, match=r"the update of client \d+ in round [45] is not finite"):
+    with pytest.raises(to.UserError, match=r"the update of client \d+ in round [45] is not finite"):
         to.run(small(**changes), tmp_path / "run", quiet=True)
     with to.Run(tmp_path / "run", small()).records() as records:
         assert records.last_round() in (3, 4)
@@ -231,7 +231,7 @@ def test_an_error_that_is_not_the_main_metric_falls_too() -> None:
 
 
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
-    from turnout.records.same import same
+    from turnout.running.records.same import same
 
     variants = {"A": small(**{"algorithm.weighting": to.CompleteOnly()}), "C": small()}
     one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
@@ -253,7 +253,7 @@ def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None
     failed = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=jobs, quiet=True)
     assert [failure.name for failure in failed] == ["bad seed 0"]
     assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
-    with pytest.raises(to.Mistake, match=r"1 of 3 runs failed\. bad seed 0: "):
+    with pytest.raises(to.UserError, match=r"1 of 3 runs failed\. bad seed 0: "):
         run_many("some", variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
 
 
@@ -309,17 +309,17 @@ def test_a_process_takes_one_run_after_another(tmp_path: Path) -> None:
 
 def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
     to.run(small(), tmp_path / "one", quiet=True)
-    with pytest.raises(to.Mistake, match="holds this experiment"):
+    with pytest.raises(to.UserError, match="holds this experiment"):
         to.run(small(), tmp_path / "one", quiet=True)
-    with pytest.raises(to.Mistake, match="holds a single run, and this would be 2"):
+    with pytest.raises(to.UserError, match="holds a single run, and this would be 2"):
         run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
     run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
-    with pytest.raises(to.Mistake, match="holds several runs"):
+    with pytest.raises(to.UserError, match="holds several runs"):
         run_planned(RunPlan("one", planned_runs({"a": small()}, [0]), tmp_path / "two"), resume=True)
-    with pytest.raises(to.Mistake, match="holds several runs: name one"):
+    with pytest.raises(to.UserError, match="holds several runs: name one"):
         to.load_model(tmp_path / "two")
     (tmp_path / "file").write_text("")
-    with pytest.raises(to.Mistake, match="is a file"):
+    with pytest.raises(to.UserError, match="is a file"):
         to.run(small(), tmp_path / "file", quiet=True)
 
 
@@ -335,12 +335,12 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
     assert (free_bytes(torch.device("cpu")) or 0) > 2**20
     few = {"cohort": 2000, "data": 1000, "client state": 10**12}
     assert check_fits(few, free=2000) == 3000 + 10**12  # the data is in memory already
-    with pytest.raises(to.Mistake, match=r"3 kB of memory \(cohort 2 kB, data 1 kB\), but 1 kB are free here: ask"):
+    with pytest.raises(to.UserError, match=r"3 kB of memory \(cohort 2 kB, data 1 kB\), but 1 kB are free here: ask"):
         check_fits(few, free=1000)
-    with pytest.raises(to.Mistake, match=r"but 1 kB are free here: run fewer side by side \(--jobs 1\), ask"):
+    with pytest.raises(to.UserError, match=r"but 1 kB are free here: run fewer side by side \(--jobs 1\), ask"):
         check_fits(few, free=1000, side_by_side=2)  # without the other's data it would fit
     huge = small(**{"world.data.clients": 50_000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
-    with pytest.raises(to.Mistake, match=r"of memory .*cohort"):
+    with pytest.raises(to.UserError, match=r"of memory .*cohort"):
         to.run(huge, tmp_path / "run", quiet=True)
 
 
@@ -397,5 +397,5 @@ def test_of_several_runs_those_that_ended_are_taken_as_they_are(
     assert "2 of 2 runs had ended and are taken as they are" in capsys.readouterr().err
     assert all(len(run.curve("train_loss")[0]) == 3 for run in again)
     longer = {name: experiment.but(rounds=4) for name, experiment in two.items()}
-    with pytest.raises(to.Mistake, match="one of another machine engine"):
+    with pytest.raises(to.UserError, match="one of another machine engine"):
         run_many("ended", longer, [0], tmp_path / "runs", resume=True, quiet=True, jobs=1)

@@ -17,10 +17,10 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.recipes import cook
 from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused
 from turnout.testing.parity import shrunk, small_recipes
-from turnout.tracks.prepare import prepare
 from turnout.types import Message, Replies
 
 

@@ -91,11 +91,11 @@ def test_a_machine_that_dies_costs_a_repetition_of_its_part(monkeypatch):
 
 def test_an_address_where_nobody_is_says_so_at_once():
     experiment = shrunk(cook("participation")["C"]).but(runtime=to.Ray(address="127.0.0.1:1"))
-    with pytest.raises(to.Mistake, match=r"'127.0.0.1:1': no Ray cluster answers there"):
+    with pytest.raises(to.UserError, match=r"'127.0.0.1:1': no Ray cluster answers there"):
         played(experiment, experiment.runtime)
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"cpus": 0}, {"gpus": 1.5}])
 def test_settings_that_make_no_sense(wrong):
-    with pytest.raises(to.Mistake, match=f"runtime.{next(iter(wrong))}"):
+    with pytest.raises(to.UserError, match=f"runtime.{next(iter(wrong))}"):
         to.Ray(**wrong)

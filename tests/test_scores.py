@@ -12,9 +12,9 @@ from torch import Tensor
 
 import turnout as to
 from score_worlds import COUNTS, LABELS, SETS, Arrive, ask, play, public, score_world, stream
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.public_labels import PublicLabels, accuracy
-from turnout.tracks.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
+from turnout.running.tracks.prepare import prepare
+from turnout.scores.public_labels import PublicLabels, accuracy
+from turnout.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
 from worlds import Given
 
 FOUR = (("ant", "bee"), ("bee", "cow"), ("cow", "dog"), ("ant", "bee", "dog"))
@@ -218,7 +218,7 @@ def test_4_4_joining_brings_a_new_label_and_leaving_leaves_its_scores():
     assert float(tables[0].read("plain")[:, dog].max()) == -math.inf
     assert float(tables[1].evidence_RL[:, dog].min()) > 0
     assert torch.equal(tables[2].score_RL[:, dog], tables[4].score_RL[:, dog])
-    with pytest.raises(to.Mistake, match="client 2 has not trained a model yet"):
+    with pytest.raises(to.UserError, match="client 2 has not trained a model yet"):
         track.module(state, 2)
 
 

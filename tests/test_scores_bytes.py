@@ -17,10 +17,10 @@ from bytes_runtime import Process
 from bytes_scores import ScoresByBytes, score_process
 from turnout.recipes import cook
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.scores.track import ScoreTrack
+from turnout.scores.state import ScoreServer
+from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
 
 ROUNDS = 5
@@ -162,5 +162,5 @@ def test_models_stay_where_the_clients_are(processes):
     assert 2 * record.bytes_up < scores < 2 * record.bytes_up + 2_000 * record.answered + 2_000  # in eight bytes each
     weights = sum(p.numel() * 8 for p in to.models.MLP(400).build((64,), 2).parameters())
     assert sizes["averaged"][0] > scores + weights
-    with pytest.raises(to.Mistake, match="on its device"):
+    with pytest.raises(to.UserError, match="on its device"):
         track.module(track.begin(), 0)

@@ -9,10 +9,10 @@ import torch
 
 import turnout as to
 from score_worlds import LABELS, SETS, Arrive, play, public, score_world, stream
-from turnout.config.read import from_table
 from turnout.data.labels import Means, Vocabulary
 from turnout.running import stop_rules
-from turnout.tracks.prepare import prepare
+from turnout.running.config.read import from_table
+from turnout.running.tracks.prepare import prepare
 
 DIGITS = to.data.Digits()
 PAIRS = (("3", "5"), ("5", "8"), ("8", "9"))
@@ -67,7 +67,7 @@ def test_a_mapping_may_be_for_one_client():
     ],
 )  # fmt: skip
 def test_other_names_and_numbers_are_refused(said, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         prepare(score_world(data=stream(label_sets=(SETS[0], said, SETS[2]))))
 
 
@@ -80,7 +80,7 @@ def test_other_names_and_numbers_are_refused(said, wanted):
     ],
 )
 def test_samples_with_other_names_are_refused(words, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         play(prepare(score_world(data=stream(function=Says(words)))))
 
 
@@ -132,7 +132,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
     ],
 )  # fmt: skip
 def test_mistakes_are_said(make, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         make()
 
 

@@ -13,11 +13,11 @@ import turnout as to
 from killing import killed_and_resumed
 from score_worlds import score_world
 from turnout.cli import main
-from turnout.config.read import from_table, to_toml, with_setting
-from turnout.recipes.labels import DIGITS, animals_labels, labels
-from turnout.records.same import same
 from turnout.running import loop
+from turnout.running.config.read import from_table, to_toml, with_setting
 from turnout.running.loop import begin, rounds_of
+from turnout.running.records.same import same
+from turnout_papers.recipes.labels import DIGITS, animals_labels, labels
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from turnout.recipes.labels import USERS
-from turnout.studies import label_numbers, labels
-from turnout.studies.running import run_study
-from turnout.studies.study import Curve, Curves
+from turnout_papers.recipes.labels import USERS
+from turnout_papers.studies import label_numbers, labels
+from turnout_papers.studies.running import run_study
+from turnout_papers.studies.study import Curve, Curves
 
 SEEDS = range(4)
 

@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 import turnout as to
 from score_worlds import COUNTS, SETS, Arrive, ask, play, public, score_world, stream
 from turnout.engine.batches import address_batches
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.exchange import BuildRequest
-from turnout.tracks.scores.score_table import ScoreTable, targets
+from turnout.running.tracks.prepare import prepare
+from turnout.scores.exchange import BuildRequest
+from turnout.scores.score_table import ScoreTable, targets
 from turnout.types import Samples
 
 MODELS = {0: to.models.MLP(6, batch_norm=True), 1: {0: to.models.MLP(6), 2: to.models.MLP(4, activation="softmax")}}
@@ -210,7 +210,7 @@ def test_logits_are_scores_before_the_softmax(scores):
 def test_scores_that_are_no_numbers_stop_the_run_or_count_as_absent():
     broken = to.Local(to.SGD(lr=1e200), epochs=2, batch_size=5)
     world = score_world(local=broken, early=None)
-    with pytest.raises(to.Mistake, match="scores of client 0 in round 0 are not finite"):
+    with pytest.raises(to.UserError, match="scores of client 0 in round 0 are not finite"):
         play(prepare(world))
     track = prepare(world.but(**{"algorithm.nonfinite": "absent"}))
     state, (record,) = play(track)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import lay_out
 from turnout.world.participation import finished
 from worlds import EXACT, play, ready, world
@@ -36,7 +36,7 @@ def test_several_labels_a_sample(labels: int):
 def test_labels_by_number_are_still_tried_with_the_highest():
     data = to.data.Own(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64), torch.arange(8) // 4, classes=7)
     for task in (to.Classification(), to.Task(to.Classification().loss)):
-        with pytest.raises(Mistake):
+        with pytest.raises(UserError):
             ready(to.Experiment(to.World(data), model=nn.Linear(4, 3), task=task))
 
 
@@ -76,7 +76,7 @@ class Quacks:
 
 
 def test_a_weighting_that_is_none_is_told_what_to_do():
-    with pytest.raises(Mistake, match=r"derive your own from turnout\.Weighting"):
+    with pytest.raises(UserError, match=r"derive your own from turnout\.Weighting"):
         to.Algorithm(weighting=Quacks())
 
 
@@ -88,5 +88,5 @@ class Overdoes:
 
 def test_a_participation_is_held_to_its_promise_wherever_it_comes_from():
     Overdoes.__module__ = "turnout.world.participation"
-    with pytest.raises(Mistake, match="0 to 1"):
+    with pytest.raises(UserError, match="0 to 1"):
         finished(Overdoes(), torch.arange(3), 0, 5, 0, None)

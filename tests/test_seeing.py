@@ -13,11 +13,11 @@ import pytest
 
 import turnout as to
 from commands import SMALL, turnout
-from turnout.report.charts import Series
-from turnout.report.text_plot import text_plot
 from turnout.running.folder import held
 from turnout.running.listing import last_run, listed_runs
 from turnout.running.state import state_of
+from turnout.view.report.charts import Series
+from turnout.view.report.text_plot import text_plot
 
 Capture = pytest.CaptureFixture[str]
 
@@ -91,7 +91,7 @@ def test_a_folder_of_an_older_version_is_judged_by_its_rounds(tmp_path: Path) ->
 
 def test_a_start_that_failed_among_others_says_why(tmp_path: Path) -> None:
     first = to.open_run("runs/good").experiment
-    with pytest.raises(to.Mistake, match="1 of 2 runs failed"):
+    with pytest.raises(to.UserError, match="1 of 2 runs failed"):
         to.run({"a": first, "b": first.but(**{"algorithm.selection": to.selection.Count(99)})}, tmp_path, quiet=True)
     states = [run.state.state for run in listed_runs(tmp_path, each=True)]
     assert sorted(states) == ["failed", "finished"]
@@ -173,7 +173,7 @@ def test_show_has_results_and_curves(capsys: Capture) -> None:
     assert "Global accuracy over rounds trained\n" in out
     assert "Bytes up over rounds\n" in out
     assert "client_accuracy of 6 clients" in out
-    assert any("⠀" < letter < "⣿" for letter in out), "dots"
+    assert any("⠀" < request < "⣿" for request in out), "dots"
     assert max(map(len, out.splitlines())) <= 120
 
 

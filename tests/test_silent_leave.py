@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 import turnout as to
-from turnout.records.records import Records
-from turnout.records.same import same
 from turnout.round_log import RoundRecord
-from turnout.tracks.prepare import prepare
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
+from turnout.running.tracks.prepare import prepare
 
 
 def world(*events: to.world.events.Events) -> to.Experiment:

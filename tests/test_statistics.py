@@ -11,7 +11,7 @@ from scipy import stats
 
 from turnout.statistics.distributions import LEVEL, ranks, seeds_to_sign, sign_test, spearman, t_below, t_quantile
 from turnout.statistics.paired import difference, interval, mean_over
-from turnout.studies.claims import above, sooner
+from turnout_papers.studies.claims import above, sooner
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)
 small_numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12)

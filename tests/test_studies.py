@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import turnout as to
-from turnout.cli.studies import app
 from turnout.data import MNIST
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
 from turnout.statistics.paired import difference, interval, mean_over
-from turnout.studies import bias, elastic, participation
-from turnout.studies.catalogue import STUDIES
-from turnout.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
-from turnout.studies.drawing import over_rounds
-from turnout.studies.running import Findings, Ways, planned, run_study
-from turnout.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
-from turnout.studies.tables import by_reason, cells, left_out, markdown, tally
+from turnout_papers.cli import app
+from turnout_papers.studies import bias, elastic, participation
+from turnout_papers.studies.catalogue import STUDIES
+from turnout_papers.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
+from turnout_papers.studies.drawing import over_rounds
+from turnout_papers.studies.running import Findings, Ways, planned, run_study
+from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.tables import by_reason, cells, left_out, markdown, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
 
@@ -93,7 +93,7 @@ def test_one_seed_or_a_missing_number_decides_nothing(rule) -> None:  # type: ig
 def test_differences_are_of_the_seeds_that_both_have() -> None:
     assert difference({0: 1.0, 1: 2.0}, {0: 3.0, 2: 2.0}) == {0: -2.0}
     assert mean_over([{0: 1.0, 1: 2.0}, {1: 4.0}]) == {1: 3.0}
-    with pytest.raises(Mistake, match="share their seeds"):
+    with pytest.raises(UserError, match="share their seeds"):
         difference({0: 1.0}, {2: 2.0})
 
 
@@ -152,7 +152,7 @@ def test_settings_are_chosen_on_other_seeds() -> None:
     score = {"slow": {0: 99.0, 10: 50.0}, "fast": {0: 1.0, 10: 60.0}, "broken": {0: 100.0, 10: math.nan}}
     assert best_elsewhere(score, judged=[0]) == "fast"
     assert best_elsewhere(score, judged=[0], higher_is_better=False) == "slow"
-    with pytest.raises(Mistake, match="other seeds"):
+    with pytest.raises(UserError, match="other seeds"):
         best_elsewhere(score, judged=[0, 10])
 
 
@@ -350,7 +350,7 @@ def test_a_killed_study_goes_on(smoke: dict[str, Path], tmp_path: Path) -> None:
     for name in ("checkpoint.safetensors", "records.sqlite"):
         (victim / name).unlink()
     refused = CliRunner().invoke(app, ["run", "bias", "--scale", "smoke", "--out", str(folder)])
-    assert isinstance(refused.exception, Mistake)
+    assert isinstance(refused.exception, UserError)
     assert "--resume" in str(refused.exception)
     after = run_study(bias.STUDY, "smoke", folder, resume=True, quiet=True, jobs=1)
     assert replace(after, seconds=0.0) == replace(Findings.from_json(before), seconds=0.0)
@@ -381,7 +381,7 @@ def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_p
     alike = [row for row in found["rows"] if row in whole["rows"]]
     assert 0 < len(alike) < len(whole["rows"])  # those of the two runs have a seed less
     assert before == {file: file.read_bytes() for file in folder.rglob("records.sqlite")}
-    with pytest.raises(Mistake, match="no run has ended"):
+    with pytest.raises(UserError, match="no run has ended"):
         run_study(bias.STUDY, "smoke", tmp_path / "nothing", so_far=True)
     assert not (tmp_path / "nothing").exists()
 
@@ -433,7 +433,7 @@ def test_what_ran_elsewhere_is_not_read_as_if_it_had_run_here() -> None:
         raise AssertionError("nothing is to be run")
 
     part = Part("devices", {"one": Experiment()}, 1, play=elsewhere)
-    with pytest.raises(Mistake, match="are deployments: --resume"):
+    with pytest.raises(UserError, match="are deployments: --resume"):
         Ways(so_far=True).play(part, RunPlan("testbed: devices", [], Path("nowhere")))
 
 
@@ -471,7 +471,7 @@ def test_list_names_every_study() -> None:
 )
 def test_mistakes_are_sentences(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, Mistake)
+    assert isinstance(result.exception, UserError)
     assert words in str(result.exception)
 
 
@@ -506,9 +506,9 @@ def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_pa
     same = [row for row in whole.rows if row in found.rows]
     assert same == list(found.rows)
     assert len(whole.claims) == 6
-    with pytest.raises(Mistake, match="is of participation at smoke scale, and this is bias at smoke scale"):
+    with pytest.raises(UserError, match="is of participation at smoke scale, and this is bias at smoke scale"):
         run_study(bias.STUDY, "smoke", tmp_path / "out", quiet=True, resume=True)
-    with pytest.raises(Mistake, match="which was not run: left out by --only"):
+    with pytest.raises(UserError, match="which was not run: left out by --only"):
         run_study(bias.STUDY, "smoke", tmp_path / "bias", quiet=True, only=["everybody on T30 A"])
 
 

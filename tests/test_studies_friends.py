@@ -11,9 +11,9 @@ import pytest
 
 import turnout as to
 from turnout.recipes import cook
-from turnout.studies import friend_cases, friend_cost, friend_discovery, friends
-from turnout.studies.running import Findings, run_study
-from turnout.studies.study import Curve, Curves
+from turnout_papers.studies import friend_cases, friend_cost, friend_discovery, friends
+from turnout_papers.studies.running import Findings, run_study
+from turnout_papers.studies.study import Curve, Curves
 
 
 def curve(*values: float) -> Curve:
@@ -158,7 +158,7 @@ def test_discovery_finds_the_clusters(smoke: dict[str, tuple[Findings, Path]]) -
 def test_similarities_that_were_not_kept_are_asked_for(smoke: dict[str, tuple[Findings, Path]], tmp_path: Path) -> None:
     folder = tmp_path / "records"
     shutil.copytree(smoke["friend-discovery"][1], folder, ignore=shutil.ignore_patterns("checkpoint.safetensors"))
-    with pytest.raises(to.Mistake, match="is missing, and has the similarities: copy it there"):
+    with pytest.raises(to.UserError, match="is missing, and has the similarities: copy it there"):
         run_study(friend_discovery.STUDY, "smoke", folder, resume=True, quiet=True)
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from turnout.rng import rng
-from turnout.studies import reboot_radius
-from turnout.studies.bias import Quadratics
-from turnout.studies.reboot_radius import Arrival
-from turnout.studies.running import run_study
+from turnout_papers.studies import reboot_radius
+from turnout_papers.studies.bias import Quadratics
+from turnout_papers.studies.reboot_radius import Arrival
+from turnout_papers.studies.running import run_study
 
 X_CSD, Y_CS = (part.double() for part in Quadratics(clients=5).problems(seed=3))
 ARRIVAL = Arrival.of(X_CSD, Y_CS)

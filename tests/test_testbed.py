@@ -11,16 +11,16 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
+from turnout.deploy.flower.mailbox import Heard, Request
+from turnout.deploy.flower.messages import HEAD
+from turnout.deploy.flower.replies import times_told
 from turnout.deploy.links import ShapedLink, can_shape
 from turnout.experiment import Experiment
-from turnout.records.records import Records
+from turnout.running.records.records import Records
 from turnout.running.result import open_run
-from turnout.runtimes.flower.messages import HEAD
-from turnout.runtimes.flower.post import Heard, Letter
-from turnout.runtimes.flower.replies import times_told
-from turnout.studies import testbed
-from turnout.studies.running import Findings, run_study
-from turnout.studies.study import Curve, Curves
+from turnout_papers.studies import testbed
+from turnout_papers.studies.running import Findings, run_study
+from turnout_papers.studies.study import Curve, Curves
 
 PARTS = {"download": 1.0, "training": 5.0, "upload": 1.0, "server": 1.0}
 
@@ -65,10 +65,10 @@ def test_extra_seconds_are_outweighed_by_rounds_or_not(rounds: int, outcome: str
 
 
 def test_seconds_that_were_not_measured_are_not_recorded():
-    found = times_told(Heard(Letter(1, "work", {}), {}, {HEAD: b""}))
+    found = times_told(Heard(Request(1, "work", {}), {}, {HEAD: b""}))
     assert list(found) == ["training_seconds", "download_seconds", "upload_seconds"]
     assert all(math.isnan(seconds) for seconds in found.values())
-    assert times_told(Heard(Letter(1, "work", {}), {"upload": 2}, {}))["upload_seconds"] == 2.0
+    assert times_told(Heard(Request(1, "work", {}), {"upload": 2}, {}))["upload_seconds"] == 2.0
 
 
 # -- over real deployments

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.config.read import from_table
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.substitution.friends import similarity
+from turnout.running.config.read import from_table
 from turnout.types import flatten
 from worlds import Given, blobs, local_updates, own_models, play, ready, world
 
@@ -154,14 +154,14 @@ def test_rule_21_fisher_sums_are_not_scaled_by_unfinished_work():
 def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
     """A_G = R_G + η_g Σ a_k M_k; M_G = ST(A_G): in round 1 only the new sum is multiplied."""
     local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=16)
-    half = world(COUNTS, local=local, compression=to.SparseTernary(0.3), server=to.Apply(0.5))
+    half = world(COUNTS, local=local, compression=to.SparseTernary(0.3), server=to.ServerSGD(0.5))
     prepared = ready(half)
     first, _ = play(prepared)
     kept_back = first.compression["left_P"].clone()
     assert kept_back.abs().max() > 0
     sums = []
 
-    class Watched(to.Apply):
+    class Watched(to.ServerSGD):
         def step(self, update_P, state, arrived):
             sums.append(update_P.clone())
             return super().step(update_P, state, arrived)
@@ -230,7 +230,7 @@ def test_rules_26_and_28_what_a_share_is_of():
 
 def test_rule_27_the_score_track_has_no_substitution():
     """Similarity of users by shared label columns is in no paper: what is not built is refused, with what there is."""
-    with pytest.raises(Mistake, match="substitution"):
+    with pytest.raises(UserError, match="substitution"):
         from_table({"algorithm": {"kind": "scores", "substitution": "friends"}})
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.recipes.together import ALL, PAPERS, PIECES, PLAIN, all_but, together
-from turnout.studies import together as study
-from turnout.studies.running import run_study
-from turnout.studies.study import Curve, Curves
-from turnout.studies.traffic import WAYS, reached, within
+from turnout_papers.recipes.together import ALL, PAPERS, PIECES, PLAIN, all_but, together
+from turnout_papers.studies import together as study
+from turnout_papers.studies.running import run_study
+from turnout_papers.studies.study import Curve, Curves
+from turnout_papers.studies.traffic import WAYS, reached, within
 
 CASE = study.SIZES["small"][0]
 
@@ -41,7 +41,7 @@ def test_variants_are_choices_of_pieces():
     assert len(made) == 2 + 4 + 6 + 1 + len(PIECES) + 1
     everything, plain = made[ALL].algorithm, made[PLAIN].algorithm
     assert plain.weighting == to.CompleteOnly()
-    assert (plain.compression, plain.substitution, plain.terms) == (to.Dense(), to.Unused(), ())
+    assert (plain.compression, plain.substitution, plain.terms) == (to.Dense(), to.NoSubstitution(), ())
     assert plain.membership.join == "vanilla"
     assert everything.weighting == to.ByWork()
     assert everything.membership.join == "fast-reboot"

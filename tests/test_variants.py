@@ -14,8 +14,8 @@ import pytest
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import make_plan
-from turnout.config.read import load
-from turnout.config.variants import variants_in
+from turnout.running.config.read import load
+from turnout.running.config.variants import variants_in
 from turnout.running.result import RunName
 
 SMALL = """
@@ -86,7 +86,7 @@ def test_a_setting_of_one_term() -> None:
     ],
 )
 def test_a_variant_that_cannot_be_is_a_sentence(more: str, sentence: str) -> None:
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         variants(more)
 
 
@@ -107,7 +107,7 @@ def test_a_files_variants_are_run_like_a_recipes(tmp_path: Path) -> None:
 def test_one_experiment_of_a_file_with_variants_is_not_a_guess(tmp_path: Path) -> None:
     path = tmp_path / "methods.toml"
     path.write_text(SMALL + METHODS)
-    with pytest.raises(to.Mistake, match="has variants: turnout run"):
+    with pytest.raises(to.UserError, match="has variants: turnout run"):
         load(path)
 
 
@@ -122,7 +122,7 @@ def test_one_experiment_of_a_file_with_variants_is_not_a_guess(tmp_path: Path) -
 def test_a_path_is_varied_once(settings: list[str], grid: list[str], sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         make_plan(str(path), settings, grid, 1, None, False)
 
 
@@ -149,7 +149,7 @@ def test_experiments_times_seeds_have_the_folders_of_the_command_line(tmp_path: 
     finals = group.final("global_accuracy")
     assert finals["scaffold"] == [run.final("global_accuracy") for run in group["scaffold"]]
     assert group.report() == tmp_path / "out" / "report.html"
-    with pytest.raises(to.Mistake, match="did you mean 'scaffold'"):
+    with pytest.raises(to.UserError, match="did you mean 'scaffold'"):
         group["scafold"]
 
 
@@ -207,7 +207,7 @@ def test_a_group_is_opened_from_its_folder(tmp_path: Path) -> None:
     assert len(opened["b"][1].model().state_dict()) > 0
     seeds = to.open_run(tmp_path / "out" / "a")
     assert seeds.final("global_accuracy") == {"a": made.final("global_accuracy")["a"]}
-    with pytest.raises(to.Mistake, match="holds several runs"):
+    with pytest.raises(to.UserError, match="holds several runs"):
         to.open_run(tmp_path / "out", experiment=small())
 
 
@@ -224,7 +224,7 @@ def test_experiments_with_seeds_of_their_own_keep_them(tmp_path: Path) -> None:
 
 def test_a_group_is_resumed(tmp_path: Path) -> None:
     to.run({"a": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
-    with pytest.raises(to.Mistake, match="is not empty"):
+    with pytest.raises(to.UserError, match="is not empty"):
         to.run({"a": small(rounds=1)}, tmp_path / "out", seeds=2, quiet=True, jobs=1)
     group = to.run({"a": small(rounds=2)}, tmp_path / "out", seeds=3, quiet=True, jobs=1, resume=True)
     assert [run.rounds() for run in group] == [2, 2, 2]
@@ -240,10 +240,10 @@ def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) 
     shown = group._repr_html_()
     assert "<svg" in shown
     assert "a" in shown
-    with pytest.raises(to.Mistake, match="say one of them"):
+    with pytest.raises(to.UserError, match="say one of them"):
         to.run(both, tmp_path / "out", quiet=True, overwrite=True, resume=True)
     if importlib.util.find_spec("pandas") is None:
-        with pytest.raises(to.Mistake, match="needs pandas"):
+        with pytest.raises(to.UserError, match="needs pandas"):
             group.frame()
     else:
         frame = group.frame()
@@ -265,7 +265,7 @@ def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_run_together_is_a_sentence(given: object, seeds: object, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         to.run(given, tmp_path / "out", seeds=seeds, quiet=True)  # type: ignore[call-overload]
     assert not (tmp_path / "out").exists()
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.errors import Mistake
-from turnout.records.same import same
+from turnout.errors import UserError
+from turnout.running.records.same import same
+from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
-from turnout.tracks.weights import Weights
 from worlds import Coarse, Given, gradient_of, kept_rows, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]
@@ -68,7 +68,7 @@ def test_scaffold_is_the_formula(option, shares):
 
 
 def test_an_option_that_is_not_there_is_refused():
-    with pytest.raises(Mistake, match="option"):
+    with pytest.raises(UserError, match="option"):
         to.Scaffold(option=3)
 
 
@@ -76,7 +76,7 @@ def test_two_terms_need_two_names():
     """What a term keeps, sends and holds is found by its name."""
     both = [to.Scaffold(), to.Scaffold(name="other")]
     ready(world(COUNTS, local=STEPS, terms=both))
-    with pytest.raises(Mistake, match=r"two terms are called the same \(scaffold, scaffold\)"):
+    with pytest.raises(UserError, match=r"two terms are called the same \(scaffold, scaffold\)"):
         ready(world(COUNTS, local=STEPS, terms=[both[0], both[0]]))
 
 
@@ -88,7 +88,7 @@ def corrected_ends(prepared: Weights, t: int, w: Tensor, delta: Tensor) -> Tenso
 @pytest.mark.parametrize(("term", "rate"), [(to.FedGATE(), 1.0), (to.VRLSGD(), 1.0), (to.VRLSGD(), 0.5)])
 def test_with_everybody_there_the_gates_are_the_formula(term, rate):
     """g - δ_k; δ_k += (w_new - w_k_end) / (η s): SPEC §1.5 as it stands, equal steps and uniform shares."""
-    prepared = ready(world(COUNTS, local=STEPS, terms=[term], shares=UNIFORM, server=to.Apply(rate)))
+    prepared = ready(world(COUNTS, local=STEPS, terms=[term], shares=UNIFORM, server=to.ServerSGD(rate)))
     w, delta = prepared.server.shared_P, torch.zeros(4, P, dtype=torch.float64)
     server = prepared.begin()
     for t in range(3):
@@ -105,7 +105,7 @@ def test_with_everybody_there_the_gates_are_the_formula(term, rate):
 def test_the_gates_divide_each_half_by_the_steps_it_stands_for(term, weighting):
     """δ_k += Σ p_j D_j / (η s_j) / Σ p_j - D_k / (η s_k); VRL-SGD: + (w_new - w_start - Σ a_j D_j) / (η Σ a_j s_j)."""
     turns = [PARTIAL, (0.5, 1.0, 1.0, 0.0), PARTIAL]
-    experiment = world(COUNTS, local=STEPS, terms=[term], weighting=weighting, server=to.Apply(0.5))
+    experiment = world(COUNTS, local=STEPS, terms=[term], weighting=weighting, server=to.ServerSGD(0.5))
     prepared = ready(experiment, **{"world.participation": Turns(*turns)})
     w, delta, p = prepared.server.shared_P, torch.zeros(4, P, dtype=torch.float64), parts()
     server = prepared.begin()
@@ -138,7 +138,7 @@ def test_vrl_sgd_is_fedgate_where_the_server_applies_what_it_gets():
     for rate in (1.0, 0.5):
         both = []
         for term in (to.FedGATE(), to.VRLSGD()):
-            prepared = ready(world(COUNTS, local=STEPS, terms=[term], server=to.Apply(rate)),
+            prepared = ready(world(COUNTS, local=STEPS, terms=[term], server=to.ServerSGD(rate)),
                              **{"world.participation": turns})  # fmt: skip
             server, _ = play(prepared, 4)
             both.append((server.shared_P, kept(prepared, server, term.name, "delta")))

@@ -116,7 +116,7 @@ def test_a_run_in_which_nobody_trained_says_so(tmp_path: Path, capsys: Capture):
 
 
 def test_a_run_that_changed_nothing_says_so(tmp_path: Path):
-    run = to.run(experiment(**{"algorithm.server": to.Apply(lr=1e-30)}), tmp_path / "out", quiet=True)
+    run = to.run(experiment(**{"algorithm.server": to.ServerSGD(lr=1e-30)}), tmp_path / "out", quiet=True)
     assert any("nothing that is measured has changed" in words for words in run.warnings())
 
 
@@ -162,7 +162,7 @@ def test_a_run_that_is_fine_is_not_warned_of(tmp_path: Path, capsys: Capture):
 
 @pytest.mark.parametrize("name", ["digits", "baselines", "friends", "multitask", "together"])
 def test_recipes_are_not_warned_of_before_they_begin(name: str):
-    from turnout.tracks.prepare import prepare
+    from turnout.running.tracks.prepare import prepare
 
     for made in cook(name).values():
         assert prepare(made).warnings == ()

@@ -19,24 +19,24 @@ import torch
 from starlette.applications import Starlette
 
 from asgi import Browser
-from turnout.errors import Mistake
-from turnout.records.now import end_now, keep_now, read_now
-from turnout.records.records import Records
+from turnout.errors import UserError
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import held
+from turnout.running.records.now import end_now, keep_now, read_now
+from turnout.running.records.records import Records
 from turnout.running.state import is_held
 from turnout.running.stopping import interrupt
-from turnout.studies.claims import Claim
-from turnout.studies.running import Findings
-from turnout.studies.study import Row
-from turnout.watch.acting import Actions
-from turnout.watch.app import make_app
-from turnout.watch.changes import Changes
-from turnout.watch.devices import devices_of
-from turnout.watch.guard import POLICY, Rules
-from turnout.watch.races import read_race
-from turnout.watch.serving import address, listening
-from turnout.watch.watched import Watched
+from turnout.view.live.acting import Actions
+from turnout.view.live.app import make_app
+from turnout.view.live.changes import Changes
+from turnout.view.live.devices import devices_of
+from turnout.view.live.guard import POLICY, Rules
+from turnout.view.live.races import read_race
+from turnout.view.live.serving import address, listening
+from turnout.view.live.watched import Watched
+from turnout_papers.studies.claims import Claim
+from turnout_papers.studies.running import Findings
+from turnout_papers.studies.study import Row
 
 TOKEN = "a-token"
 NASTY = '<b id="x">&"\''
@@ -247,7 +247,7 @@ def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
 def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(KeyboardInterrupt):
         interrupted(tmp_path)
-    with pytest.raises(Mistake, match="nothing is running"):
+    with pytest.raises(UserError, match="nothing is running"):
         interrupt(tmp_path)
 
 
@@ -260,10 +260,10 @@ def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with held(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(Mistake, match="does not say which process"):
+        with pytest.raises(UserError, match="does not say which process"):
             interrupt(tmp_path)
         (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
-        with pytest.raises(Mistake, match="on elsewhere"):
+        with pytest.raises(UserError, match="on elsewhere"):
             interrupt(tmp_path)
 
 
@@ -310,7 +310,7 @@ def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
         wait_until(
             lambda: actions.watched.runs().get("mine") is not None and actions.watched.runs()["mine"].state.done > 1
         )
-        with pytest.raises(Mistake, match="running already"):
+        with pytest.raises(UserError, match="running already"):
             actions.resume("mine")
         actions.stop("mine")
         assert process.wait(60) == 130
@@ -376,7 +376,7 @@ def test_the_command_shows_runs_outside_of_the_folder_runs_while_they_are_prepar
 def test_a_port_that_is_taken_is_a_sentence() -> None:
     with listening("127.0.0.1", 0) as taken:
         taken.listen()
-        with pytest.raises(Mistake, match="choose another --port"):
+        with pytest.raises(UserError, match="choose another --port"):
             listening("127.0.0.1", taken.getsockname()[1])
     assert address(Rules("0.0.0.0", 80, "t")) == "http://127.0.0.1:80/?token=t"
     assert address(Rules("::1", 80, "t")) == "http://[::1]:80/?token=t"

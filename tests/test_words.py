@@ -18,11 +18,11 @@ from turnout.cli import main
 from turnout.cli.planning import read_source
 from turnout.errors import nearest
 from turnout.recipes import recipes
-from turnout.report.finding import find_runs
-from turnout.report.results import results
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import run_planned
+from turnout.view.report.finding import find_runs
+from turnout.view.report.results import results
 
 Capture = pytest.CaptureFixture[str]
 
@@ -53,7 +53,7 @@ def test_only_what_is_near_is_suggested():
 
 def test_known_are_is_never_empty():
     assert "known are" not in nearest("alpha", [])
-    with pytest.raises(to.Mistake, match=r"unknown setting algorithm.weighting.alpha: it has no settings$"):
+    with pytest.raises(to.UserError, match=r"unknown setting algorithm.weighting.alpha: it has no settings$"):
         main_mistake("run", "digits", "--set", "algorithm.weighting.alpha=1")
 
 
@@ -103,7 +103,7 @@ def test_a_file_with_a_setting_in_the_wrong_place_says_where_it_goes(tmp_path: P
         (lambda: to.partition.Class, "Classes"),
         (lambda: to.selection.Fractions, "Fraction"),
         (lambda: to.personal.batchnorm, "batch_norm"),
-        (lambda: to.terms.Statless, "Stateless"),
+        (lambda: to.terms.Statless, "LocalTerm"),
     ],
 )
 def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
@@ -124,7 +124,7 @@ def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
     ],
 )
 def test_a_setting_mistyped_in_python_gets_a_suggestion(typo, said: str):
-    with pytest.raises(to.Mistake, match=said):
+    with pytest.raises(to.UserError, match=said):
         typo()
     with pytest.raises(TypeError):  # what Python says of an unknown argument
         typo()
@@ -150,13 +150,13 @@ def test_a_folder_named_like_a_recipe_does_not_hide_it(tmp_path: Path):
 
 def test_a_failed_start_leaves_no_folder(tmp_path: Path, capsys: Capture):
     wrong = small(**{"algorithm.local.epochs": 1})  # traces need at least 2
-    with pytest.raises(to.Mistake, match="at least 2"):
+    with pytest.raises(to.UserError, match="at least 2"):
         to.run(wrong)
     assert main(["run", "digits", "--set", "algorithm.local.epochs=1"]) == 2
     assert main(["run", "digits", "--set", "algorithm.local.epochs=1", "--seeds", "2", "--jobs", "1"]) == 2
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    with pytest.raises(to.Mistake, match="at least 2"):
+    with pytest.raises(to.UserError, match="at least 2"):
         to.run(wrong, "mine/first")
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
 
@@ -180,7 +180,7 @@ def test_a_start_that_fails_beside_one_that_does_not_can_be_resumed(tmp_path: Pa
 
 
 def test_a_run_that_fails_later_keeps_its_folder(tmp_path: Path):
-    with pytest.raises(to.Mistake, match="client"):
+    with pytest.raises(to.UserError, match="client"):
         to.run(small(**{"algorithm.local.optimizer.lr": 1e38, "rounds": 20}), tmp_path / "out", quiet=True)
     assert (tmp_path / "out" / "records.sqlite").exists()
 

@@ -42,10 +42,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
 
 def serve(address: str) -> None:
     """Load the library, then fork a child for each request."""
-    import turnout.cli
-    import turnout.report
-    import turnout.running.runs
-    import turnout.studies.catalogue  # noqa: F401
+    import turnout_papers.studies.catalogue  # noqa: F401
 
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address + ".tmp")

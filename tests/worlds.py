@@ -17,9 +17,9 @@ from turnout.engine.batches import address_batches
 from turnout.parts.compression.base import Dense
 from turnout.round_log import RoundRecord
 from turnout.running.loop import begin, rounds_of
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 from turnout.types import Samples
 
 EXACT = to.InProcess(device="cpu", precision="float64", threads=1)
@@ -130,7 +130,7 @@ def own_models(prepared: Weights, server: Server, client_C: Tensor) -> Callable[
 
 def kept_rows(prepared: Weights, server: Server, client_C: Tensor) -> dict[str, Tensor]:
     """What clients have of their own, after hearing what they were told."""
-    return prepared.runtime.clients.state(client_C, {}, server.told).to_rows()
+    return prepared.runtime.clients.state(client_C, {}, server.outbox).to_rows()
 
 
 def folder_run(experiment: to.Experiment, folder: Path) -> to.Run:

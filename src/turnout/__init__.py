@@ -31,16 +31,16 @@ def __getattr__(name: str) -> Any:
             return getattr(public, name)
         if importlib.util.find_spec(f"turnout.{name}") is not None:
             return importlib.import_module(f"turnout.{name}")
-        kinds = importlib.import_module("turnout.config.kinds").public_kinds()
+        kinds = importlib.import_module("turnout.running.config.kinds").public_kinds()
         if name in kinds:
             return kinds[name]
-        raise importlib.import_module("turnout.spelling").suggesting("turnout", name, __dir__())
+        raise importlib.import_module("turnout.suggestions").suggesting("turnout", name, __dir__())
     raise AttributeError(f"module 'turnout' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     names = importlib.import_module("turnout.public").__all__
-    return sorted({*names, *importlib.import_module("turnout.config.kinds").public_kinds()})
+    return sorted({*names, *importlib.import_module("turnout.running.config.kinds").public_kinds()})
 
 
 def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Mistake(ValueError):
+class UserError(ValueError):
     """Something a person wrote or brought cannot work; the message is shown without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython and notebooks show in place of a traceback."""
-        return [f"Mistake: {self}"]
+        return [f"UserError: {self}"]
 
 
-class UnknownSetting(Mistake, TypeError):
+class UnknownSetting(UserError, TypeError):
     """An argument that a part has not; also what Python raises for one."""
 
 
@@ -25,7 +25,7 @@ class Absent:
 
     >>> Absent("model was an object of your own").build
     Traceback (most recent call last):
-    turnout.errors.Mistake: model was an object of your own
+    turnout.errors.UserError: model was an object of your own
     """
 
     def __init__(self, why: str):
@@ -34,10 +34,10 @@ class Absent:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise Mistake(self.why)
+        raise UserError(self.why)
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        raise Mistake(self.why)
+        raise UserError(self.why)
 
     def __repr__(self) -> str:
         return f"<{self.why}>"
@@ -120,19 +120,19 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
 
     >>> check_part("algorithm.server", "adam", object, "ServerAdam()")
     Traceback (most recent call last):
-    turnout.errors.Mistake: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
+    turnout.errors.UserError: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
     """
     if isinstance(part, Absent):
         return
     if isinstance(part, str):
-        raise Mistake(f"{where} is the text {part!r}: in Python give an object, such as {example}")
+        raise UserError(f"{where} is the text {part!r}: in Python give an object, such as {example}")
     if isinstance(part, type):
-        raise Mistake(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
+        raise UserError(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
     protocol = getattr(role, "_is_protocol", False)
     missing = lacking(part, role) if protocol else []
     if missing or not (protocol or isinstance(part, role)):
         what = f" (it has no {', '.join(missing)})" if missing else ""
-        raise Mistake(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
+        raise UserError(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
 
 
 def lacking(part: Any, role: Any) -> list[str]:

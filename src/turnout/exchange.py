@@ -32,7 +32,7 @@ def _nobody() -> Tensor:
 
 
 @dataclass(frozen=True)
-class Told:
+class Outbox:
     """What terms have told clients after rounds in which their replies were used, until they have heard it.
 
     `client_U` (sorted) have not heard yet what was told after round `round_U`, the last they replied in; `said` has
@@ -44,20 +44,20 @@ class Told:
     round_U: Tensor = field(default_factory=_nobody)
     said: Mapping[int, dict[str, Tensors]] = field(default_factory=dict)
 
-    def among(self, client_C: Tensor) -> Told:
+    def among(self, client_C: Tensor) -> Outbox:
         """What some clients have not heard yet."""
         return self._only(torch.isin(self.client_U, client_C)) if len(self.client_U) else self
 
-    def without(self, client_I: Tensor) -> Told:
+    def without(self, client_I: Tensor) -> Outbox:
         """After these clients have heard it, or have left for good."""
         return self._only(~torch.isin(self.client_U, client_I)) if len(self.client_U) else self
 
-    def _only(self, keep_U: Tensor) -> Told:
+    def _only(self, keep_U: Tensor) -> Outbox:
         round_U = self.round_U[keep_U]
         rounds = set(round_U.tolist())
-        return Told(self.client_U[keep_U], round_U, {t: said for t, said in self.said.items() if t in rounds})
+        return Outbox(self.client_U[keep_U], round_U, {t: said for t, said in self.said.items() if t in rounds})
 
-    def after(self, t: int, client_R: Tensor, said: dict[str, Tensors]) -> Told:
+    def after(self, t: int, client_R: Tensor, said: dict[str, Tensors]) -> Outbox:
         """One round on: those whose replies were used have heard what came before, and are told this."""
         rest = self.without(client_R)
         if not said:
@@ -65,19 +65,19 @@ class Told:
         client_U = torch.cat([rest.client_U, client_R])
         order_U = client_U.argsort()
         round_U = torch.cat([rest.round_U, torch.full_like(client_R, t)])
-        return Told(client_U[order_U], round_U[order_U], {**rest.said, t: said})
+        return Outbox(client_U[order_U], round_U[order_U], {**rest.said, t: said})
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
         return {"client": self.client_U, "round": self.round_U, "said": {str(t): v for t, v in self.said.items()}}
 
     @classmethod
-    def from_state(cls, state: State) -> Told:
+    def from_state(cls, state: State) -> Outbox:
         return cls(state["client"], state["round"], {int(t): said for t, said in state["said"].items()})
 
 
 @dataclass(frozen=True)
-class Moment:
+class RoundTiming:
     """What the server knows of time when a round begins, for runtimes that simulate it.
 
     now        simulated seconds since the run began
@@ -109,9 +109,9 @@ class Download:
     down: dict[str, Tensors]  # what terms broadcast
     client_C: Tensor
     start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
-    told: Told = field(default_factory=Told)  # what terms told each of them after its last reply
+    outbox: Outbox = field(default_factory=Outbox)  # what terms told each of them after its last reply
     missed: Callable[[int], Messages | None] = lambda since: None  # for a client that holds the model of round `since`
-    moment: Moment = field(default_factory=Moment)
+    timing: RoundTiming = field(default_factory=RoundTiming)
 
     def start(self, client_R: Tensor) -> Tensor:
         """What some of those asked start from, in whatever order: [P], or a row each."""
@@ -122,7 +122,7 @@ class Download:
     def among(self, client_I: Tensor) -> Download:
         """The same for some of those asked (sorted by id)."""
         start_IP = None if self.start_CP is None else self.start(client_I)
-        return replace(self, client_C=client_I, start_CP=start_IP, told=self.told.among(client_I))
+        return replace(self, client_C=client_I, start_CP=start_IP, outbox=self.outbox.among(client_I))
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Farewell:
+class Departure:
     """What clients that leave have said: term -> name -> [H, ...], for those who had something to say.
 
     said        what the terms need to forget them
@@ -185,7 +185,7 @@ class Measure:
     common: bool = False
     own: bool = False
     start: Callable[[Tensor], Tensor] | None = None  # what own models start from [c, P]; None: the shared parameters
-    told: Told = field(default_factory=Told)
+    outbox: Outbox = field(default_factory=Outbox)
 
     def start_of(self, client_c: Tensor) -> Tensor:
         return self.shared_P.expand(len(client_c), -1) if self.start is None else self.start(client_c)
@@ -267,7 +267,7 @@ class Runtime(Protocol):
         """The replies of these clients were used: what they kept of round t becomes theirs. Others go back."""
         ...
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
         """What clients that leave say to the terms; one that kept nothing says nothing. Who vanished is not asked."""
         ...
 

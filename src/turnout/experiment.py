@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from turnout.brief import chosen, settings_html
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
-from turnout.errors import Mistake, check_part, unknown_setting
-from turnout.evaluation.settings import Evaluate as Evaluate
+from turnout.errors import UserError, check_part, unknown_setting
+from turnout.evaluate import Evaluate as Evaluate
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -23,13 +22,14 @@ from turnout.parts.compatibility import check_algorithm
 from turnout.parts.compression.base import Compression, Dense
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
-from turnout.parts.mixing import Common, Mixing
+from turnout.parts.mixing import Mixing, SharedStart
 from turnout.parts.selection import Everyone, Selection
-from turnout.parts.server import Apply, ServerStep
-from turnout.parts.substitution.base import Substitution, Unused
+from turnout.parts.server import ServerSGD, ServerStep
+from turnout.parts.substitution.base import NoSubstitution, Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.summary import chosen, settings_html
 from turnout.task import Classification, TaskSpec
 from turnout.world.attacks.base import Attack, Share, check_attackers
 from turnout.world.devices.base import Devices
@@ -63,7 +63,7 @@ class World:
         listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
         object.__setattr__(self, "events", listed)
         if not all(hasattr(entry, "events") for entry in listed):
-            raise Mistake("world.events is a list of Join, Leave, EventLog and RandomEvents")
+            raise UserError("world.events is a list of Join, Leave, EventLog and RandomEvents")
         self._check_attack()
 
     def _check_attack(self) -> None:
@@ -74,7 +74,7 @@ class World:
         check_attackers("world.attackers", self.attackers)
         if bool(attacks) != bool(self.attackers):
             lacks, has = ("attackers", "attack") if attacks else ("attack", "attackers")
-            raise Mistake(f"world.{has} has no effect without world.{lacks}: set both, or neither")
+            raise UserError(f"world.{has} has no effect without world.{lacks}: set both, or neither")
 
 
 class AlgorithmSpec(Protocol):
@@ -112,13 +112,13 @@ class Algorithm:
     personal: Predicate | None = None
     share_personal: bool = False
     newcomers: str = "initial"
-    mixing: Mixing = field(default_factory=Common)
+    mixing: Mixing = field(default_factory=SharedStart)
     compression: Compression = field(default_factory=Dense)
-    substitution: Substitution = field(default_factory=Unused)
+    substitution: Substitution = field(default_factory=NoSubstitution)
     weighting: Weighting = field(default_factory=FedAvg)
     shares: Shares = field(default_factory=Shares)
     aggregation: Aggregation = field(default_factory=WeightedSum)
-    server: ServerStep = field(default_factory=Apply)
+    server: ServerStep = field(default_factory=ServerSGD)
     selection: Selection = field(default_factory=Everyone)
     membership: Membership = field(default_factory=Membership)
     closing: Closing = field(default_factory=WaitForAll)
@@ -134,13 +134,13 @@ class Algorithm:
     def __post_init__(self) -> None:
         check_parts(self)
         if self.scale_at not in ("client", "server"):
-            raise Mistake(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
+            raise UserError(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
         if self.nonfinite not in ("stop", "absent"):
-            raise Mistake(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
+            raise UserError(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
         if self.newcomers not in ("initial", "average", "calibrated"):
-            raise Mistake(f"algorithm.newcomers is 'initial', 'average' or 'calibrated', not {self.newcomers!r}")
+            raise UserError(f"algorithm.newcomers is 'initial', 'average' or 'calibrated', not {self.newcomers!r}")
         if self.max_weight is not None and not self.max_weight > 0:
-            raise Mistake(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
+            raise UserError(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
         check_algorithm(self)
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
@@ -148,8 +148,8 @@ class Algorithm:
         whole, own = self.personal is None or self.share_personal, self.measures_personal(asked)
         kinds = (["global"] if whole else []) + (["personal"] if own else [])
         if not kinds:
-            raise Mistake("the server has no whole model (algorithm.personal), so clients' own must be measured: leave "
-                          "evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
+            raise UserError("the server has no whole model (algorithm.personal), so clients' own must be measured: "
+                          "leave evaluate.personal out, or set algorithm.share_personal")  # fmt: skip
         known = [f"{kind}_{name}" for kind in kinds for name in {task.main: 0, **task.metrics, "loss": 0}]
         return known + ([f"personal_{task.main}_{part}" for part in PERSONAL_PARTS] if own else [])
 
@@ -182,7 +182,7 @@ def check_parts(algorithm: Algorithm) -> None:
         check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
     object.__setattr__(algorithm, "terms", terms)
     if algorithm.personal is not None and not callable(algorithm.personal):
-        raise Mistake(
+        raise UserError(
             f"algorithm.personal = {algorithm.personal!r} is no rule for what stays home: give personal.batch_norm, "
             "personal.Named('head.*'), or a function of a name and the model"
         )
@@ -209,7 +209,7 @@ class Stop:
         for name in ("patience", "seconds", "bytes", "simulated_hours"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise Mistake(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
+                raise UserError(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
 
     @property
     def simulated_seconds(self) -> float:
@@ -241,7 +241,7 @@ class Experiment:
     def __post_init__(self) -> None:
         listed = (self.track,) if isinstance(self.track, str) else self.track
         if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
-            raise Mistake(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
+            raise UserError(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
         object.__setattr__(self, "track", tuple(listed))
         check_part("world", self.world, World, "World(data.Digits(clients=20))")
         check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
@@ -251,19 +251,19 @@ class Experiment:
         check_part("runtime", self.runtime, RuntimeSpec, "InProcess(device='cpu')")
         for name in ("rounds", "seed"):
             if not isinstance(getattr(self, name), int):
-                raise Mistake(f"{name} must be a whole number, not {getattr(self, name)!r}")
+                raise UserError(f"{name} must be a whole number, not {getattr(self, name)!r}")
         if self.rounds < 1:
-            raise Mistake(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
+            raise UserError(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
         if self.seed < 0:
-            raise Mistake(f"a seed must not be negative, but is {self.seed}")
+            raise UserError(f"a seed must not be negative, but is {self.seed}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what was chosen, part by part."""
         rows: dict[str, Any] = {"data": self.world.data, "model": self.model}
         rows |= {name: part for name, part in chosen(self.world) if name != "data"}
         rows |= dict(chosen(self.algorithm)) if isinstance(self.algorithm, Algorithm) else {"algorithm": self.algorithm}
-        told = ("world", "model", "algorithm", "title")
-        rows |= {name: part for name, part in chosen(self) if name not in told}
+        outbox = ("world", "model", "algorithm", "title")
+        rows |= {name: part for name, part in chosen(self) if name not in outbox}
         return settings_html(self.title or "Experiment", rows | {"rounds": self.rounds, "seed": self.seed})
 
     def but(self, **changes: Any) -> Experiment:
@@ -281,7 +281,7 @@ class Experiment:
 def _with(thing: Any, path: list[str], value: Any) -> Any:
     if not hasattr(thing, path[0]):
         known = getattr(thing, "__dataclass_fields__", ())
-        raise Mistake(unknown_setting(type(thing).__name__, path[0], known))
+        raise UserError(unknown_setting(type(thing).__name__, path[0], known))
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
 

@@ -6,11 +6,11 @@ import turnout.data as data
 import turnout.models as models
 import turnout.roles as roles
 from turnout import __version__
-from turnout.advising import Advice, advise
-from turnout.config.kinds import KINDS
 from turnout.data import partition
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet.advice import Advice, advise
 from turnout.parts import personal, selection, terms
 from turnout.parts.aggregation import WeightedSum, weighted_mean, weighted_sum
 from turnout.parts.closing import Buffered, Deadline, FirstReplies, Percentile, WaitForAll
@@ -19,14 +19,14 @@ from turnout.parts.compression.quantise import Quantise
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Constants, DropInactive, Membership
-from turnout.parts.mixing import Common, FedAMP
+from turnout.parts.mixing import FedAMP, SharedStart
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.robust.clipping import CentredClip, NormClip
 from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
 from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
 from turnout.parts.schedules import Constant, Custom, InverseClock, TheoryRate
-from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.parts.substitution.base import Spread, Unused
+from turnout.parts.server import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
+from turnout.parts.substitution.base import NoSubstitution, Spread
 from turnout.parts.substitution.friends import Candidates, Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.apfl import APFL
@@ -35,17 +35,17 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
-from turnout.report.comparison import Comparison, compare
+from turnout.running.config.kinds import KINDS
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess, Processes, Ray
-from turnout.spelling import suggest_names, suggest_settings
+from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
+from turnout.suggestions import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
-from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.types import Turnout
+from turnout.view.report.comparison import Comparison, compare
 from turnout.world import attacks, devices, participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
-from turnout.world.fleet import Fleet, Reading, read_fleet
 
 __all__ = [
     "APFL",
@@ -54,14 +54,12 @@ __all__ = [
     "Adam",
     "Advice",
     "Algorithm",
-    "Apply",
     "Buffered",
     "ByShare",
     "ByWork",
     "Candidates",
     "CentredClip",
     "Classification",
-    "Common",
     "Comparison",
     "CompleteOnly",
     "Constant",
@@ -95,9 +93,9 @@ __all__ = [
     "Membership",
     "Metric",
     "MimeLite",
-    "Mistake",
     "MultiKrum",
     "NextCharacter",
+    "NoSubstitution",
     "NormClip",
     "Percentile",
     "Processes",
@@ -113,7 +111,9 @@ __all__ = [
     "Scores",
     "ServerAdagrad",
     "ServerAdam",
+    "ServerSGD",
     "ServerYogi",
+    "SharedStart",
     "Shares",
     "SparseTernary",
     "Spread",
@@ -124,7 +124,7 @@ __all__ = [
     "TopK",
     "TrimmedMean",
     "Turnout",
-    "Unused",
+    "UserError",
     "Uses",
     "WaitForAll",
     "WeightedSum",

@@ -23,7 +23,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.runtimes.settings import RuntimeSpec
 from turnout.task import TaskSpec
-from turnout.trackers.tracker import Tracker
+from turnout.view.trackers.tracker import Tracker
 from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events

@@ -21,13 +21,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from turnout.clients.probes import Watch
 from turnout.clients.state import ClientState, central_model, sent_down
 from turnout.engine.train import Trainer
-from turnout.evaluation.probes import Watch
 from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
-from turnout.machine import at_work
+from turnout.machine import activity
 from turnout.machine.clock import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
@@ -35,13 +35,13 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
 from turnout.parts.terms.base import merged, moved
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
-from turnout.server.arriving import AGE, landed, moment_of
+from turnout.server.arriving import AGE, landed, round_timing
 from turnout.server.cohort import Cohort
 from turnout.server.downloads import fetched
 from turnout.server.finite import without_bad_numbers
+from turnout.server.in_flight import updates_of
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
-from turnout.server.under_way import updates_of
 from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
 from turnout.world.attacks.base import Attackers
 
@@ -71,13 +71,13 @@ def run_round(
     log = RoundLog(t, clock, lr, len(server.members), opening)
     with stage("selection"):
         cohort = Cohort.of(server, t, seed, algorithm, runtime)
-    if not len(cohort.asked) and not len(server.clock.under_way.client_L):
+    if not len(cohort.asked) and not len(server.clock.in_flight.client_L):
         return server, log.record(skipped="nobody was asked")
 
     sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
     download = download_for(cohort.asked, server, t, lr, algorithm, runtime.layout.shared_slots)
-    download = replace(download, moment=moment_of(server, algorithm, cohort, download, sending))
-    at_work.asked(t, cohort.asked.tolist)
+    download = replace(download, timing=round_timing(server, algorithm, cohort, download, sending))
+    activity.asked(t, cohort.asked.tolist)
     with stage("client work"):
         turnout, replies = runtime.ask(cohort.asked, download)
     turnout = turnout.among(cohort.client_C)
@@ -124,7 +124,7 @@ def download_for(
         start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states = sent_down(server.states, algorithm)
     missed = partial(algorithm.compression.missed, server.compression, slots=slots)
-    return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
+    return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.outbox.among(client_C), missed)
 
 
 def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
@@ -204,14 +204,14 @@ def server_work(
     with stage("mixing"):
         mixing = algorithm.mixing.observe(server.mixing, arrived)
     with stage("terms"):
-        down, told, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
+        down, outbox, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
     after = replace(
         remembered(server, algorithm, cohort, replies, arrived), shared_P=new_P, down=down, mixing=mixing,
         substitution=substitution, compression=compression, step=step,
-        told=server.told.after(sending.t, arrived.client_R, told),
+        outbox=server.outbox.after(sending.t, arrived.client_R, outbox),
     )  # fmt: skip
     extra = lent.extra | combined.extra | noted
-    return Served(after, weight_C, counts_C, lent, total_P, told, arrived.client_R, extra)
+    return Served(after, weight_C, counts_C, lent, total_P, outbox, arrived.client_R, extra)
 
 
 def only_used(
@@ -295,6 +295,6 @@ def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]
 
     A subclass has to say so itself: it may send more.
     """
-    telltale = {term.name: vars(type(term)).get("telltale") for term in algorithm.terms}
+    finite_witness = {term.name: vars(type(term)).get("finite_witness") for term in algorithm.terms}
     for term, rows in sums.items():
-        yield {name: value for name, value in rows.items() if telltale[term] in (None, name)}
+        yield {name: value for name, value in rows.items() if finite_witness[term] in (None, name)}

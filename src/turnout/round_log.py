@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.evaluation.metrics import summary
+from turnout.clients.metrics import summary
 from turnout.parts.terms.base import Term
 from turnout.server.arriving import Landed
 from turnout.server.cohort import Cohort
-from turnout.server.opening import Opening
+from turnout.server.opening import MembershipChanges
 from turnout.server.state import Served
 from turnout.types import Extra, Happened, Replies, Tensors, Times, Turnout, wire_bytes
 
@@ -81,7 +81,7 @@ class RoundLog:
     clock: int
     lr: float
     members: int
-    opening: Opening
+    opening: MembershipChanges
     asked_C: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
     columns: Tensors = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
@@ -163,14 +163,14 @@ class RoundLog:
 
     def weighed(self, served: Served, of_updates: bool) -> None:
         """What each client's reply weighed (their sum, where weights are of whole updates), and what they are told."""
-        told = sum(wire_bytes(tensors) for tensors in served.told.values())
+        outbox = sum(wire_bytes(tensors) for tensors in served.outbox.values())
         self.counted = int(served.counts_C.sum())
         self.weight_sum = float(served.weight_C.sum()) if of_updates else None
         self.weight_max = float(served.weight_C.max())
-        self.bytes_down += told * self.counted
+        self.bytes_down += outbox * self.counted
         self.columns["weight"] = served.weight_C
-        if told:
-            self.columns["bytes_down"] = self.columns["bytes_down"] + told * served.counts_C
+        if outbox:
+            self.columns["bytes_down"] = self.columns["bytes_down"] + outbox * served.counts_C
         if served.lent.friend_C is not None:
             self.columns["friend"] = served.lent.friend_C
         self.extra |= served.extra

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.times import Times as Times
 
 Tensors = dict[str, Tensor]
@@ -251,17 +251,19 @@ def storable(tree: State, whose: str) -> State:
 
     >>> storable({"rows/old": torch.zeros(2)}, "begin")
     Traceback (most recent call last):
-    turnout.errors.Mistake: begin: a state calls something 'rows/old', and / divides names in a checkpoint: rename it
+    turnout.errors.UserError: begin: a state calls something 'rows/old', and / divides names in a checkpoint: rename it
     """
     for name, value in tree.items():
         if not isinstance(name, str):
-            raise Mistake(f"{whose}: a state has the name {name!r}, and names are texts: write {str(name)!r}")
+            raise UserError(f"{whose}: a state has the name {name!r}, and names are texts: write {str(name)!r}")
         if "/" in name:
-            raise Mistake(f"{whose}: a state calls something {name!r}, and / divides names in a checkpoint: rename it")
+            raise UserError(
+                f"{whose}: a state calls something {name!r}, and / divides names in a checkpoint: rename it"
+            )
         if isinstance(value, dict):
             storable(value, whose)
         elif not isinstance(value, Tensor) and not _survives(value):
-            raise Mistake(
+            raise UserError(
                 f"{whose}: a state has a {type(value).__name__} under {name!r}, which a checkpoint cannot hold: "
                 "give tensors, numbers, texts or None, in dictionaries by name"
             )

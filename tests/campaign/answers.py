@@ -13,14 +13,14 @@ from turnout.data.description import Description
 from turnout.exchange import Measured
 from turnout.parts.compression.base import Sending
 from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
 from turnout.runtimes.schema import Rows
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores import wire
-from turnout.tracks.scores.averaging import averaged, sent_by
-from turnout.tracks.scores.exchange import BuildRequest, LearnRequest
-from turnout.tracks.weights import Weights
+from turnout.scores import wire
+from turnout.scores.averaging import averaged, sent_by
+from turnout.scores.exchange import BuildRequest, LearnRequest
 from turnout.types import Replies
 
 Use = Callable[[bytes], object]  # reads an answer at the border and uses what it says; raises Refused, or nothing

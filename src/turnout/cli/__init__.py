@@ -53,7 +53,7 @@ from turnout.cli import (
     writing,
 )
 from turnout.cli import fleet as fleet_log
-from turnout.errors import Mistake, out_of_memory
+from turnout.errors import UserError, out_of_memory
 
 EXAMPLES = """
 Examples:
@@ -141,7 +141,7 @@ def mount_studies(arguments: Sequence[str]) -> None:
         "turnout study show found.json"
     )
     if "study" in arguments[:1]:
-        from turnout.cli.studies import app as studies
+        from turnout_papers.cli import app as studies
 
         app.add_typer(studies, name="study", help=about)
     else:
@@ -168,16 +168,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _code_of(error: Exception | SystemExit) -> int:
     """Say what went wrong, and the exit code for it; what is nobody's mistake is raised again."""
-    if (short := out_of_memory(error)) is not None and not isinstance(error, Mistake | SystemExit):
+    if (short := out_of_memory(error)) is not None and not isinstance(error, UserError | SystemExit):
         print(short, file=sys.stderr)  # without anything that would have to be loaded
         return 1
     try:
         raise error
-    except Mistake as mistake:
-        say_mistake(str(mistake))
+    except UserError as mistake:
+        print_error(str(mistake))
         return 2
     except OSError as error:
-        say_mistake(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+        print_error(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
         return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -214,7 +214,7 @@ def _interruptible() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def say_mistake(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     from rich.text import Text
 
     from turnout.machine.terminal import Terminal

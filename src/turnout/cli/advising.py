@@ -14,7 +14,7 @@ from turnout.cli.permitting import permits_code
 from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
 
 if TYPE_CHECKING:
-    from turnout.world.fleet import Reading
+    from turnout.fleet import Reading
 
 Log = Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log: CSV or Parquet, or a run's folder.")]
 File = Annotated[
@@ -72,10 +72,10 @@ def advise(
     turnout advise turnout.csv my.toml --for worst-tenth --budget 1h --out advice
     turnout advise turnout.csv my.toml --also algorithm.weighting=my_module:Mine
     """
-    from turnout.advising import advise as advised
     from turnout.cli.outcome import check_json
     from turnout.cli.planning import read_source
     from turnout.cli.screen import console, say
+    from turnout.fleet.advice import advise as advised
     from turnout.running.folder import new_folder
 
     check_json(json_to)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 Sources = Annotated[
     list[str],
@@ -54,7 +54,7 @@ def compare(
     """
     from turnout.cli.outcome import check_json
     from turnout.cli.screen import console
-    from turnout.report.comparison import comparison, gathered
+    from turnout.view.report.comparison import comparison, gathered
 
     check_json(json_to)
     wanted = None if target is None else share(target)
@@ -79,7 +79,7 @@ def share(said: str) -> float:
     try:
         return float(said.strip().removesuffix("%")) / (100 if said.strip().endswith("%") else 1)
     except ValueError:
-        raise Mistake(f"--target {said}: write it as 80% or 0.8") from None
+        raise UserError(f"--target {said}: write it as 80% or 0.8") from None
 
 
 def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, quiet: bool) -> Path:
@@ -99,7 +99,7 @@ def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, qui
         for name, experiment in found.items():
             called = Path(source).stem if alone else f"{title} {name}" if len(sources) > 1 else name
             if called in variants:
-                raise Mistake(f"two of these are called {called}: rename a file, or leave one out")
+                raise UserError(f"two of these are called {called}: rename a file, or leave one out")
             variants[called] = experiment
     plan = RunPlan("compare", planned_runs(variants, range(seeds)), out or new_folder("compare"))
     if not quiet:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
 Source = Annotated[str, typer.Argument(metavar="[EXPERIMENT]", help="A recipe or a file; as for turnout run.")]
@@ -63,7 +63,7 @@ def init(folder: App, experiment: Source = "digits") -> None:
     given = one_experiment(experiment)
     try:
         given = with_columns(given)
-    except Mistake as mistake:  # the data may be on the devices only
+    except UserError as mistake:  # the data may be on the devices only
         shared = "devices must share labels, and columns or words"
         say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
     for path in write_app(folder, given):
@@ -171,4 +171,4 @@ def check_extra() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError as error:
-        raise Mistake("real devices are reached through Flower: pip install 'turnout[flower]'") from error
+        raise UserError("real devices are reached through Flower: pip install 'turnout[flower]'") from error

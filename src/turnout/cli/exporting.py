@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
 Source = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; for records also a folder of runs.")]
@@ -73,14 +73,14 @@ def export(
     turnout export runs/deployment --devices fleet.csv
     """
     if model is csv is parquet is tensorboard is mlflow is devices is None:
-        raise Mistake(
+        raise UserError(
             "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
             "--devices FILE"
         )
     if module is not None and model is None:
-        raise Mistake("--module builds the model that is written: it goes with --model FILE")
+        raise UserError("--module builds the model that is written: it goes with --model FILE")
     if client is not None and model is None:
-        raise Mistake("--client chooses a model: it goes with --model FILE")
+        raise UserError("--client chooses a model: it goes with --model FILE")
     if model is not None:
         _model(run, model, client, module, data_dir)
     if csv is not None or parquet is not None:
@@ -107,10 +107,10 @@ def write_devices(run: Path, path: Path) -> None:
 
 def _model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
     from turnout.cli.screen import say
-    from turnout.report.units import size
     from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
     from turnout.running.result import open_one
     from turnout.running.trained import module_named
+    from turnout.view.report.units import size
 
     check_destination("--model", path)
     check_form(path)
@@ -126,7 +126,7 @@ def _model(run: Path, path: Path, client: str | None, module: str | None, data_d
 
 def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
     from turnout.cli.screen import say
-    from turnout.report.export import write_csv, write_parquet
+    from turnout.view.report.export import write_csv, write_parquet
 
     for folder, write in ((csv, write_csv), (parquet, write_parquet)):
         if folder is not None:
@@ -136,8 +136,8 @@ def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
 
 def _replay(run: Path, tracker: str, where: str) -> None:
     from turnout.cli.screen import say
-    from turnout.trackers.replay import replay
-    from turnout.trackers.tracker import make_tracker
+    from turnout.view.trackers.replay import replay
+    from turnout.view.trackers.tracker import make_tracker
 
-    told = replay(run, lambda: make_tracker(tracker))
-    say(f"{where} {len(told)} run{'s' * (len(told) > 1)}: {', '.join(list(told)[:6])}", stderr=False)
+    outbox = replay(run, lambda: make_tracker(tracker))
+    say(f"{where} {len(outbox)} run{'s' * (len(outbox) > 1)}: {', '.join(list(outbox)[:6])}", stderr=False)

@@ -9,11 +9,11 @@ import typer
 
 from turnout.cli.exporting import write_devices
 from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
 if TYPE_CHECKING:
-    from turnout.world.fleet import Reading
+    from turnout.fleet import Reading
 
 Log = Annotated[
     Path | None,
@@ -61,7 +61,7 @@ def fleet(
     turnout fleet runs/deployment --devices fleet.csv
     """
     if (log is None) == (example is None):
-        raise Mistake("give a log, or --example FILE to write one that is made up")
+        raise UserError("give a log, or --example FILE to write one that is made up")
     for option, path in (("--out", out), ("--json", json), ("--csv", csv), ("--example", example)):
         if path is not None:
             check_destination(option, path)
@@ -77,7 +77,7 @@ def fleet(
 
 def _write_example(path: Path) -> None:
     from turnout.cli.screen import say
-    from turnout.world.fleet.example import ExampleFleet
+    from turnout.fleet.example import ExampleFleet
 
     made = ExampleFleet()
     rows = made.write(path)
@@ -87,14 +87,14 @@ def _write_example(path: Path) -> None:
 
 def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
     from turnout.cli.screen import console, say
+    from turnout.fleet import read_fleet
+    from turnout.fleet.diagnosis import diagnose
+    from turnout.fleet.fit import fit
+    from turnout.fleet.likeness import likeness
+    from turnout.fleet.speaks_for import as_json, speaks_for
     from turnout.machine.files import replacing, write_whole
-    from turnout.report.fleet import as_text, with_examples
-    from turnout.report.fleet_page import write_fleet_page, write_fleet_picture
-    from turnout.world.fleet import read_fleet
-    from turnout.world.fleet.diagnosis import diagnose
-    from turnout.world.fleet.fit import fit
-    from turnout.world.fleet.likeness import likeness
-    from turnout.world.fleet.speaks_for import as_json, speaks_for
+    from turnout.view.report.fleet import as_text, with_examples
+    from turnout.view.report.fleet_page import write_fleet_page, write_fleet_picture
     from turnout.world.turnout_csv import write_turnout
 
     screen = console()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
 
@@ -27,7 +27,7 @@ def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
     """
     from turnout.cli.screen import console
     from turnout.cli.tables import kind_table, recipe_table
-    from turnout.config.catalogue import kinds, markdown
+    from turnout.running.config.catalogue import kinds, markdown
 
     if as_markdown:
         typer.echo(markdown(), nl=False)
@@ -35,7 +35,7 @@ def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
     found = kinds()
     known = ["recipes", *found]
     if only is not None and only not in known:
-        raise Mistake(f"there is no role {only!r}: {nearest(only, known)}")
+        raise UserError(f"there is no role {only!r}: {nearest(only, known)}")
     screen = console()
     if only in (None, "recipes"):
         screen.print(recipe_table())
@@ -57,8 +57,8 @@ def report(
     turnout report runs/mine --target 0.9
     """
     from turnout.cli.screen import console
-    from turnout.report import results_table, write_picture, write_report
     from turnout.running.reported import say_warnings, say_where
+    from turnout.view.report import results_table, write_picture, write_report
 
     screen = console()
     table = results_table(folder, target, screen.width)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")]
 Rounds = Annotated[int, typer.Option(help="Rounds for each load.")]
@@ -47,9 +47,9 @@ def record(
     from turnout.world.recording import PAPER_LOADS, Row, record_log
 
     if out.exists() and not force:
-        raise Mistake(f"{out} is there already: choose another --out, or add --force")
+        raise UserError(f"{out} is there already: choose another --out, or add --force")
     if not out.absolute().parent.is_dir():
-        raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first")
+        raise UserError(f"--out {out}: there is no folder {out.parent}; create it first")
     loads = load or PAPER_LOADS
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"))
     screen = console(stderr=True)
@@ -94,7 +94,7 @@ def device(
     from turnout.world.devices.device_file import DeviceRow, write_devices
 
     if out.exists() and not force:
-        raise Mistake(f"{out} is there already: choose another --out, or add --force")
+        raise UserError(f"{out} is there already: choose another --out, or add --force")
     experiment = next(iter(read_source(source or DEFAULT_RECIPE)[1].values()))
     speed = samples_per_second(experiment, seconds)
     write_devices(out, [DeviceRow(name, speed, down_mbps, up_mbps, latency, name)])

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from turnout.cli.screen import console, say
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import check_destination
-from turnout.report import find_runs, warnings_of
-from turnout.report.clock import fastest
-from turnout.report.runs import Runs
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
 from turnout.running.planned import explained
 from turnout.running.profile import Profile, profile_table, read_profile
 from turnout.running.result import Run
+from turnout.view.report import find_runs, warnings_of
+from turnout.view.report.clock import fastest
+from turnout.view.report.runs import Runs
 
 
 def say_failures(failed: Sequence[Failed], runs: int) -> None:
@@ -59,7 +59,7 @@ def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str
     """All runs that have records, the rows of the table, and which runs failed."""
     try:
         runs: Runs | None = find_runs(plan.out)
-    except Mistake:
+    except UserError:
         runs = None
     return {
         "title": plan.title,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from turnout.testing.parity import Comparison, Difference, Elsewhere
@@ -66,7 +66,7 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
 
 def _known(name: str, known: Iterable[str], what: str) -> str:
     if name not in known:
-        raise Mistake(f"there is no {what} {name!r}: {nearest(name, list(known))}")
+        raise UserError(f"there is no {what} {name!r}: {nearest(name, list(known))}")
     return name
 
 
@@ -79,7 +79,7 @@ def _here(columns: dict[str, Elsewhere], named: bool) -> dict[str, Elsewhere]:
         try:
             if runtime.needs is not None:
                 optional(runtime.needs, f"runtime {name}", runtime.needs)
-        except Mistake:
+        except UserError:
             if named:
                 raise
             continue

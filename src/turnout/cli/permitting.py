@@ -28,7 +28,7 @@ def permits_code(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(*, allow: list[str] | None = None, no_code: bool = False, **given: Any) -> None:
-        from turnout.config.dotted import allowing
+        from turnout.running.config.dotted import allowing
 
         with allowing(allow or (), no_code):
             command(**given)

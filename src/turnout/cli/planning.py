@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from turnout.config.read import from_table, load, with_setting, with_value
-from turnout.config.text import parse_value, read_file
-from turnout.config.variants import variants_in
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.parts.closing import Closing, Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, recipes
-from turnout.records.run_list import ListedRun, read_run_list
+from turnout.running.config.read import from_table, load, with_setting, with_value
+from turnout.running.config.text import parse_value, read_file
+from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.given import tracked_by
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
+from turnout.running.records.run_list import ListedRun, read_run_list
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3
@@ -26,7 +26,7 @@ SEEDS_TO_COMPARE = 3
 def check_numbers(seeds: int | None, jobs: int | None) -> None:
     for name, value in (("--seeds", seeds), ("--jobs", jobs)):
         if value is not None and value < 1:
-            raise Mistake(f"{name} {value}: give at least 1")
+            raise UserError(f"{name} {value}: give at least 1")
 
 
 def make_plan(
@@ -55,16 +55,16 @@ def _asked_for(
     deadlines: str | None,
 ) -> RunPlan:
     if resume and out is None:
-        raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
+        raise UserError("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
     bare = source is None and resume and not grid and seeds is None and deadlines is None
     if bare and out is not None and _holds_runs(out):
         return _from_folder(out, settings)
     if bare and out is not None and not out.exists():
-        raise Mistake(
+        raise UserError(
             f"there is no folder {out} to go on with: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
         )
     if source == "":
-        raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
+        raise UserError("the recipe or file is an empty text: leave it out for the default, or see turnout list")
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
@@ -85,7 +85,7 @@ def _refuse_other(plan: RunPlan) -> None:
     else:
         mine = {*contents(plan.out)} <= folders and not other_runs(plan)
     if not mine:
-        raise Mistake(
+        raise UserError(
             f"{plan.out} holds other runs than those of {DEFAULT_RECIPE}, or none: name the recipe or file that they "
             "are of; or, where it has an experiment.toml or runs.json, leave out --grid and --seeds"
         )
@@ -101,7 +101,7 @@ def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
         title = str(table.get("title") or path.stem)
         return title, variants_in(table) or {title: from_table(table)}
     if path.is_dir():
-        raise Mistake(
+        raise UserError(
             f"{source} is a folder: give a recipe or a .toml file, or go on with it by --out {source} --resume"
         )
     return source.rpartition(":")[2], cook(source)
@@ -123,10 +123,10 @@ def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
     seen: set[str] = set()
     for path in (_path(axis) for axis in grid):
         if path in seen:
-            raise Mistake(f"--grid {path} is there twice: give all its values at once, --grid {path}=...,...")
+            raise UserError(f"--grid {path} is there twice: give all its values at once, --grid {path}=...,...")
         seen.add(path)
     if lost := [path for path in map(_path, settings) if path in seen]:
-        raise Mistake(f"--set {lost[0]} has no effect beside --grid {lost[0]}: leave one of them out")
+        raise UserError(f"--set {lost[0]} has no effect beside --grid {lost[0]}: leave one of them out")
 
 
 def _path(setting: str) -> str:
@@ -165,7 +165,7 @@ def _seconds(said: str) -> float | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise Mistake(f"--deadline {said!r}: give simulated seconds, such as --deadline 30,60,none")
+        raise UserError(f"--deadline {said!r}: give simulated seconds, such as --deadline 30,60,none")
     return seconds
 
 
@@ -204,11 +204,11 @@ def parse_axis(axis: str) -> tuple[str, list[str]]:
     path, equals, text = axis.partition("=")
     values = split_values(text)
     if not equals or not path.strip() or not all(values):
-        raise Mistake(f"--grid {axis}: write it as path=value,value, such as --grid algorithm.local.epochs=1,5,10")
+        raise UserError(f"--grid {axis}: write it as path=value,value, such as --grid algorithm.local.epochs=1,5,10")
     if path.strip() == "seed":
-        raise Mistake(f"--grid {axis}: seeds are repeated with --seeds N")
+        raise UserError(f"--grid {axis}: seeds are repeated with --seeds N")
     if len(set(values)) < len(values):
-        raise Mistake(f"--grid {axis}: a value is there twice")
+        raise UserError(f"--grid {axis}: a value is there twice")
     return path.strip(), values
 
 

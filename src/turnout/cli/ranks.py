@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.running.plan import PlannedRun, RunPlan
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.processes import GROUP, follow_torchrun, opened
@@ -29,21 +29,21 @@ def with_processes(plan: RunPlan, processes: int | None, jobs: int | None) -> Ru
     """The plan with so many processes for each run; torchrun has said how many where it has started them."""
     started = int(os.environ["WORLD_SIZE"]) if under_torchrun() else None
     if started is not None and jobs is not None and jobs > 1:
-        raise Mistake(f"--jobs {jobs} under torchrun: its processes work on one run at a time; leave --jobs out")
+        raise UserError(f"--jobs {jobs} under torchrun: its processes work on one run at a time; leave --jobs out")
     if started is not None and processes not in (None, started):
-        raise Mistake(f"--processes {processes}, and torchrun has started {started}: leave --processes out")
+        raise UserError(f"--processes {processes}, and torchrun has started {started}: leave --processes out")
     number = started if processes is None else processes
     if number is None:
         return plan
     if number < 1:
-        raise Mistake(f"--processes {number}: give at least 1")
+        raise UserError(f"--processes {number}: give at least 1")
     return replace(plan, runs=[_in_processes(run, number) for run in plan.runs])
 
 
 def _in_processes(run: PlannedRun, number: int) -> PlannedRun:
     runtime = run.experiment.runtime
     if not isinstance(runtime, InProcess | Processes):
-        raise Mistake(f"--processes {number} beside runtime.kind = {runtime.kind!r}: say one of them")
+        raise UserError(f"--processes {number} beside runtime.kind = {runtime.kind!r}: say one of them")
     wanted = Processes(number, runtime.compute)
     return replace(run, experiment=run.experiment.but(runtime=wanted))
 

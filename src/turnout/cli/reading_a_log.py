@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from turnout.world.fleet import Reading
+    from turnout.fleet import Reading
 
 Round = Annotated[str | None, typer.Option("--round", metavar="COLUMN", help="The column of the round.")]
 Client = Annotated[str | None, typer.Option("--client", metavar="COLUMN", help="The column of the client.")]
@@ -75,7 +75,7 @@ def reading_of(
     owners: Owners = None,
 ) -> Reading:
     """How the options say that a log is read."""
-    from turnout.world.fleet import Reading
+    from turnout.fleet import Reading
 
     return Reading(
         round, client, work, time, start, end, examples, every, missing, gaps, separator, time_format,  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 Source = Annotated[
     str | None,
@@ -118,9 +118,9 @@ def run(
     planning.check_numbers(seeds, jobs)
     outcome.check_json(json_to)
     if resume and overwrite:
-        raise Mistake("--resume goes on with the run in --out, and --overwrite deletes it: leave one of them out")
+        raise UserError("--resume goes on with the run in --out, and --overwrite deletes it: leave one of them out")
     if overwrite and out is None:
-        raise Mistake("--overwrite deletes the run in a folder: name it with --out")
+        raise UserError("--overwrite deletes the run in a folder: name it with --out")
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
     plan = ranks.with_processes(plan, processes, jobs)
     if not quiet:
@@ -139,7 +139,7 @@ def run(
     if len(plan.runs) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
             say_where(plan.out, stderr=True)
-        raise Mistake(failed[0].why)
+        raise UserError(failed[0].why)
     if json_to != "-":
         show_results(plan.out)
         if deadline is not None:

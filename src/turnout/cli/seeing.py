@@ -77,7 +77,7 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
 
 
 def _result(run: ListedRun) -> str:
-    from turnout.report.units import show
+    from turnout.view.report.units import show
 
     state = run.state
     if state.metric is None or state.value is None:
@@ -96,8 +96,8 @@ def plot(runs: Several, out: Out, metric: Metrics = None) -> None:
     turnout plot runs/fedavg runs/scaffold --metric global_accuracy --metric bytes_up --out both.pdf
     """
     from turnout.cli.screen import say
-    from turnout.report.figure import check_form, write_figure
-    from turnout.report.units import size
+    from turnout.view.report.figure import check_form, write_figure
+    from turnout.view.report.units import size
 
     check_destination("--out", out)
     check_form(out)
@@ -118,9 +118,9 @@ def show(run: Shown = None, metric: Metrics = None) -> None:
     from rich.text import Text
 
     from turnout.cli.screen import console
-    from turnout.report.text import shown
     from turnout.running.listing import last_run, listed_run
     from turnout.running.reported import say_warnings, say_where
+    from turnout.view.report.text import shown
 
     folder = run or last_run()
     screen = console()

@@ -9,11 +9,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from turnout.config.catalogue import Kind, first_sentence
 from turnout.data.cifar import CIFAR10_FILES, CIFAR100_FILES
 from turnout.data.files import PublicSet, locate
 from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
 from turnout.recipes import recipes
+from turnout.running.config.catalogue import Kind, first_sentence
 
 
 def _table(title: str) -> Table:

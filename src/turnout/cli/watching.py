@@ -26,14 +26,14 @@ def watch(folder: Folder = Path("."), host: Host = "127.0.0.1", port: Port = Non
     turnout watch --host 0.0.0.0
     """
     from turnout.cli.screen import say
-    from turnout.errors import Mistake
+    from turnout.errors import UserError
     from turnout.machine.optional import optional
 
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file: name a folder of runs")
+        raise UserError(f"{folder} is a file: name a folder of runs")
     for name in ("starlette", "uvicorn"):
         optional(name, "turnout watch", "watch")
-    from turnout.watch.serving import serve
+    from turnout.view.live.serving import serve
 
     def show(address: str) -> None:
         say(f"{folder.absolute()} is on {address}", stderr=False)

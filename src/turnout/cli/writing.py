@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.files import check_destination
 
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
@@ -33,18 +33,18 @@ def init(
     turnout run my.toml
     """
     from turnout.cli.screen import say
-    from turnout.config.catalogue import commented
     from turnout.recipes import cook
+    from turnout.running.config.catalogue import commented
 
     if file.suffix != ".toml":
-        raise Mistake(f"{file}: an experiment file's name ends in .toml")
+        raise UserError(f"{file}: an experiment file's name ends in .toml")
     if file.exists() and not force:
-        raise Mistake(f"{file} is there already: choose another name, or add --force")
+        raise UserError(f"{file} is there already: choose another name, or add --force")
     check_destination("init", file)
     variants = cook(recipe)
     name = variant or list(variants)[-1]
     if name not in variants:
-        raise Mistake(f"{recipe} has no variant {name!r}: {nearest(name, variants)}")
+        raise UserError(f"{recipe} has no variant {name!r}: {nearest(name, variants)}")
     heading = HEADING.format(recipe=recipe if len(variants) == 1 else f"{recipe}, variant {name}", file=file)
     file.write_text(commented(variants[name], heading), encoding="utf-8")
     say(f"{file} is written; run it with: turnout run {file}", stderr=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from turnout.engine.job import Job, Trained
 from turnout.engine.network import Network
-from turnout.exchange import Assignment, Download, Told
+from turnout.exchange import Assignment, Download, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
@@ -147,11 +147,11 @@ class ClientState:
         states = {n: v.index_copy(0, place_I.to(v.device), found[n].to(v)) for n, v in self.states.items()}
         return replace(self, states=states)
 
-    def heard(self, client_C: Tensor, told: Told, terms: Sequence[Term]) -> ClientState:
+    def heard(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
         """The same after clients have heard what terms told them when their last reply was used."""
         mine = self.mine
-        for t, said in told.said.items():
-            place = torch.isin(client_C, told.client_U[told.round_U == t]).nonzero().squeeze(1)
+        for t, said in outbox.said.items():
+            place = torch.isin(client_C, outbox.client_U[outbox.round_U == t]).nonzero().squeeze(1)
             for term in (term for term in terms if term.name in said and term.name in mine):
                 mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
         return self if mine is self.mine else replace(self, mine=mine)

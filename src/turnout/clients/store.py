@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.machine.sealed import load_tensors, save_tensors
+from turnout.machine.checksums import load_tensors, save_tensors
 from turnout.machine.transfer import to_device
 from turnout.types import Tensors
 

@@ -103,10 +103,10 @@ def _same(*values: float) -> bool:
     return all(math.isclose(a, b, rel_tol=EXACT) for a, b in zip(values[::2], values[1::2], strict=True))
 
 
-def _listed(names: Sequence[str], letters: int = 30) -> str:
+def _listed(names: Sequence[str], requests: int = 30) -> str:
     """The first few texts of a list, cut to some letters each.
 
-    >>> _listed(("a", "b" * 40), letters=3)
+    >>> _listed(("a", "b" * 40), requests=3)
     "'a', 'bbb'"
     """
-    return some([repr(name[:letters]) for name in names]) or "none"
+    return some([repr(name[:requests]) for name in names]) or "none"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from turnout.data.federation import CentralSet, DataSpec, Device, digest
 from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import key, rng
 from turnout.types import Samples
 from turnout.world.members import Members
@@ -34,7 +34,7 @@ class Dip:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1 or self.round < 0 or self.client < 0:
-            raise Mistake(f"{self}: a share is above 0 and at most 1, a round and a client at least 0")
+            raise UserError(f"{self}: a share is above 0 and at most 1, a round and a client at least 0")
 
 
 @dataclass(frozen=True)
@@ -68,28 +68,28 @@ class Arriving:
         object.__setattr__(self, "labels", tuple(tuple(own) for own in self.labels))
         object.__setattr__(self, "mapping", as_mapping(self.mapping))
         if not self.labels:
-            raise Mistake("Arriving: say which labels each client has: labels = [['cat', 'dog'], ['dog', 'sheep']]")
+            raise UserError("Arriving: say which labels each client has: labels = [['cat', 'dog'], ['dog', 'sheep']]")
         if min(self.per_label, self.public) < 1:
-            raise Mistake(f"Arriving: per_label and public are at least 1, not {self.per_label} and {self.public}")
+            raise UserError(f"Arriving: per_label and public are at least 1, not {self.per_label} and {self.public}")
         if self.mix is not None and not self.mix > 0:
-            raise Mistake(f"Arriving: mix must be above 0, not {self.mix}; leave it out for equal parts")
+            raise UserError(f"Arriving: mix must be above 0, not {self.mix}; leave it out for equal parts")
         if self.names is not None and len(self.names) != len(self.labels):
-            raise Mistake(f"Arriving: {len(self.labels)} clients and {len(self.names)} names; give one name each")
+            raise UserError(f"Arriving: {len(self.labels)} clients and {len(self.names)} names; give one name each")
         for dip in self.dips:
             if dip.client >= len(self.labels):
-                raise Mistake(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
+                raise UserError(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
 
     def read(self, data_dir: Path | None = None) -> Any:
         """The samples of the set inside; also used to check that its files are there."""
         if not hasattr(self.data, "read"):
             kind = type(self.data).__name__
-            raise Mistake(f"Arriving deals the samples of a labelled set (Digits, ImageFolder, ...), not of {kind}")
+            raise UserError(f"Arriving deals the samples of a labelled set (Digits, ImageFolder, ...), not of {kind}")
         return self.data.read(data_dir)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Arrivals:
         pool = self.read(data_dir)
         if not pool.labels:
-            raise Mistake("Arriving needs data with labels: these targets are numbers to be predicted")
+            raise UserError("Arriving needs data with labels: these targets are numbers to be predicted")
         known = Vocabulary(pool.labels, as_mapping(self.mapping), self.names)
         sets = [known.label_set(own, client) for client, own in enumerate(self.labels)]
         used_L = torch.cat(sets).unique()
@@ -111,7 +111,7 @@ class Arriving:
         for label, row_S in enumerate(rows):
             holders = [c for c, set_l in enumerate(own) if label in set_l.tolist()]
             if len(row_S) < self.public + len(holders):
-                raise Mistake(
+                raise UserError(
                     f"Arriving: there are {len(row_S)} samples of {names[label]!r}, too few for {self.public} public "
                     f"ones and some for each of its {len(holders)} clients: lower world.data.public"
                 )

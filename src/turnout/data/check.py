@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 Array = Tensor | np.ndarray
 
@@ -30,12 +30,12 @@ def _tensor(values: Array, name: str, advice: str) -> Tensor:
     try:
         return torch.as_tensor(values).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise Mistake(f"{name} is not an array of numbers ({error}): {advice}") from error
+        raise UserError(f"{name} is not an array of numbers ({error}): {advice}") from error
 
 
 def check_paired(x: Tensor, y: Tensor) -> None:
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
-        raise Mistake(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
+        raise UserError(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
 
 
 def classes_of(y: Tensor, classes: int | None, labels: Sequence[str] | None) -> int:
@@ -67,10 +67,10 @@ def check_samples(
     """Refuse samples that cannot be trained on; `place` describes where a row is, for the message."""
     check_paired(x, y)
     if not len(x):
-        raise Mistake(f"{place(0)}: there are no samples here; every client needs at least one")
+        raise UserError(f"{place(0)}: there are no samples here; every client needs at least one")
     if input_shape is not None and tuple(x.shape[1:]) != tuple(input_shape):
         shape = tuple(x.shape[1:])
-        raise Mistake(f"{place(0)}: a sample has shape {shape}, and {tuple(input_shape)} is expected")
+        raise UserError(f"{place(0)}: a sample has shape {shape}, and {tuple(input_shape)} is expected")
     for name, values in (("x", x), ("y", y)):
         if values.is_floating_point():
             bad = (~values.flatten(1).isfinite()).any(1)
@@ -84,4 +84,4 @@ def _refuse(bad_S: Tensor, place: Callable[[int], str], reason: str) -> None:
     rows = bad_S.nonzero().flatten().tolist()
     if rows:
         more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-        raise Mistake(f"{place(rows[0])}{more}: {reason}")
+        raise UserError(f"{place(rows[0])}{more}: {reason}")

@@ -16,8 +16,8 @@ from turnout.data.generated import Generated
 from turnout.data.loaders import Arrays, Loader, check_labels
 from turnout.data.pooled import Pooled
 from turnout.data.tables import Table
-from turnout.errors import Mistake
-from turnout.machine.sealed import UNREADABLE
+from turnout.errors import UserError
+from turnout.machine.checksums import UNREADABLE
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ClientFiles:
     def __post_init__(self) -> None:
         if self.classes is not None:
             if self.classes < 1:
-                raise Mistake(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
+                raise UserError(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
             check_labels("ClientFiles", self.classes, self.labels)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
@@ -50,13 +50,13 @@ class ClientFiles:
         if self.pattern.lower().endswith(".csv"):
             return self._table(folder).load(seed)
         if self.label is not None:
-            raise Mistake(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
+            raise UserError(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
         paths = _matching(folder, self.pattern)
         if not paths:
-            raise Mistake(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
+            raise UserError(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
         x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
         if self.classes is None and not y.is_floating_point():
-            raise Mistake("ClientFiles: say how many classes there are (classes=...)")
+            raise UserError("ClientFiles: say how many classes there are (classes=...)")
         loader = Loader(
             _ReadFile(paths),
             clients=len(paths),
@@ -70,9 +70,11 @@ class ClientFiles:
 
     def _table(self, folder: Path) -> Table:
         if self.label is None:
-            raise Mistake(f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict")
+            raise UserError(
+                f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict"
+            )
         if self.classes is not None or self.labels is not None:
-            raise Mistake("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
+            raise UserError("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
         return Table(folder / self.pattern, self.label, test_share=self.test_share)
 
 
@@ -80,7 +82,7 @@ def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
     try:
         return tuple(sorted(folder.glob(pattern)))
     except (ValueError, NotImplementedError) as error:  # pathlib raises these for an empty and for an absolute pattern
-        raise Mistake(
+        raise UserError(
             f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
         ) from error
 
@@ -103,7 +105,7 @@ def _arrays(path: Path) -> Arrays:
             return arrays["x"], arrays["y"]
     # zipfile says NotImplementedError of an archive that is packed in a way it does not know, or damaged to look so
     except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise Mistake(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+        raise UserError(f"{path} is not a file with arrays x and y ({error}): write it again") from error
 
 
 KINDS = {"client-files": ClientFiles}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turnout.data.csv_files import Csv, as_number, number_values
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 MISSING = ("", "NA", "N/A", "NaN", "null", "?")  # what counts as a gap, in small letters or large
 GAP = "(missing)"
@@ -113,7 +113,7 @@ class Encoding:
                 cells = self.rules.cells(table, column.name)
                 for row in row_R:
                     if (text := cells[row] or GAP) not in column.known:
-                        raise Mistake(
+                        raise UserError(
                             f"{table.place(row, column.name)}: {text!r} is not among the categories that columns lists "
                             f"({some(column.known)}): correct it, or add it to the column's `known`"
                         )
@@ -177,13 +177,13 @@ def fit_column(table: Csv, name: str, rules: ColumnRules, train_R: Sequence[int]
     """What a column becomes, learnt from some rows of its table."""
     cells = rules.cells(table, name)
     if not any(cell is not None for cell in cells):
-        raise Mistake(f"{table.path}: column {name!r} has no values: {leave_out(name)}")
+        raise UserError(f"{table.path}: column {name!r} has no values: {leave_out(name)}")
     if name not in rules.categories and _is_number(table, name, cells):
         return _fit_numbers(name, numbers(table, name, cells)[list(train_R)], rules.standardise)
     known = number_values([cells[row] or GAP for row in train_R])[1]
     all_differ = len(known) == len(train_R) > FEW and name not in rules.categories
     if len(known) > rules.max_categories or all_differ:
-        raise Mistake(
+        raise UserError(
             f"{table.path}: column {name!r} has {len(known)} different texts in {len(train_R)} training rows, as names "
             f"have and categories have not: {leave_out(name)}, or say that it is one (categories=({name!r},), and "
             f"max_categories={len(known)} where there are more than {rules.max_categories})"
@@ -205,7 +205,9 @@ def numbers(table: Csv, name: str, cells: Cells) -> NDArray[np.float64]:
     value_S = _floats(cells)
     if value_S is None:
         row = next(i for i, cell in enumerate(cells) if cell is not None and as_number(cell) is None)
-        raise Mistake(f"{table.place(row, name)}: {cells[row]!r} is not a finite number; correct it or leave it empty")
+        raise UserError(
+            f"{table.place(row, name)}: {cells[row]!r} is not a finite number; correct it or leave it empty"
+        )
     return value_S
 
 
@@ -227,17 +229,17 @@ def _is_number(table: Csv, name: str, cells: Cells) -> bool:
     first = f"{table.place(texts[0], name)}: {cells[texts[0]]!r} is"
     known = [cell for cell in cells if cell is not None]
     if len(texts) < len(known):
-        raise Mistake(
+        raise UserError(
             f"{first} not a number, as others of the column are: correct it, leave it empty if it is unknown, or say "
             f"that the column has names (categories=({name!r},))"
         )
     if all(map(DATE.fullmatch, known)):
-        raise Mistake(
+        raise UserError(
             f"{first} a date, which no model can multiply: turn it into numbers (days since then, a month, an hour), "
             f"or {leave_out(name)}"
         )
     if all(map(WITH_COMMA.fullmatch, known)):
-        raise Mistake(f"{first} a number with a comma: write numbers with a point, and thousands without a mark")
+        raise UserError(f"{first} a number with a comma: write numbers with a point, and thousands without a mark")
     return False
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.files import find_path
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 Columns = str | tuple[str, ...] | None
 WILD = frozenset("*?[")  # a path with one of these is a pattern
@@ -36,7 +36,7 @@ class Csv:
 
     def column(self, name: str) -> list[str]:
         if name not in self.columns:
-            raise Mistake(f"{self.path} has no column {name!r}: {nearest(name, self.columns)}")
+            raise UserError(f"{self.path} has no column {name!r}: {nearest(name, self.columns)}")
         return self.columns[name]
 
     def place(self, row: int, name: str) -> str:
@@ -73,7 +73,7 @@ class Csv:
         """A mistake that names the first cell that is wrong, if one is; `{}` in its words is the cell."""
         for i, cell in enumerate(column):
             if wrong(cell):
-                raise Mistake(f"{self.place(i, name)}: {words.replace('{}', repr(cell))}")
+                raise UserError(f"{self.place(i, name)}: {words.replace('{}', repr(cell))}")
 
 
 def _common(paths: Sequence[Path]) -> Path:
@@ -117,13 +117,13 @@ def join_tables(folder: Path, pattern: str) -> Csv:
     """All files of a folder that fit a pattern, one below the other; their columns must be the same."""
     paths = sorted(path for path in folder.glob(pattern) if path.is_file())
     if not paths:
-        raise Mistake(f"{folder} has no files {pattern!r}: check the path and the pattern")
+        raise UserError(f"{folder} has no files {pattern!r}: check the path and the pattern")
     tables = [read_csv(path) for path in paths]
     first = tables[0]
     for table in tables[1:]:
         for one, other in ((table, first), (first, table)):
             if lost := [name for name in other.columns if name not in one.columns]:
-                raise Mistake(
+                raise UserError(
                     f"{one.path} has no column {lost[0]!r}, which {other.path} has: all files need the same columns"
                 )
     columns = {name: [cell for table in tables for cell in table.columns[name]] for name in first.columns}
@@ -145,15 +145,15 @@ def read_csv(path: Path) -> Csv:
                     lines.append(line)
                 line = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path} is not a CSV file in UTF-8 ({error}): convert it first") from error
+        raise UserError(f"{path} is not a CSV file in UTF-8 ({error}): convert it first") from error
     if twice := [name for i, name in enumerate(header) if name in header[:i]]:
-        raise Mistake(f"{path} has two columns with the name {twice[0]!r}: rename or remove one of them")
+        raise UserError(f"{path} has two columns with the name {twice[0]!r}: rename or remove one of them")
     if not rows:
-        raise Mistake(f"{path} has no rows below its header")
+        raise UserError(f"{path} has no rows below its header")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
             found = f"{len(row)} cell{'s' * (len(row) != 1)}, not {len(header)}"
-            raise Mistake(f"{path}, line {line}: {found}; correct the row")
+            raise UserError(f"{path}, line {line}: {found}; correct the row")
     columns = {name: list(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)}
     return Csv(path, columns, [(path, line) for line in lines])
 

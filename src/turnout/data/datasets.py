@@ -20,7 +20,7 @@ from turnout.data.check import as_samples, check_samples, classes_of
 from turnout.data.csv_files import number_values
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 Part = int | str  # where in a sample something is: its place in a tuple, or its name in a dictionary
 Owner = Callable[[int], Any] | Part | Sequence[Any] | Tensor | np.ndarray | None
@@ -68,7 +68,7 @@ class FromDataset(Partitioned):
         made, test = _made(self.dataset), None if self.test is None else _made(self.test)
         samples = list(_samples(made))
         if not samples:
-            raise Mistake("FromDataset: the data set has no samples; every client needs at least one")
+            raise UserError("FromDataset: the data set has no samples; every client needs at least one")
         inputs, targets = self._parts(samples)
         labels = self.labels or _own_labels(made, targets)
         x, y = _tensors(inputs, targets, labels, "sample")
@@ -95,10 +95,10 @@ class FromDataset(Partitioned):
         else:
             listed = list(self.owner)
         if len(listed) != len(samples):
-            raise Mistake(f"FromDataset: {len(samples)} samples and {len(listed)} owners; give one owner per sample")
+            raise UserError(f"FromDataset: {len(samples)} samples and {len(listed)} owners; give one owner per sample")
         plain = [owner.item() if isinstance(owner, Tensor | np.generic) else owner for owner in listed]
         if None in plain:
-            raise Mistake(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
+            raise UserError(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
         return number_values([str(owner) for owner in plain])
 
 
@@ -119,7 +119,7 @@ def _made(given: Any) -> Any:
     makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
     made = given() if makes else given
     if isinstance(made, str) or not (hasattr(made, "__getitem__") or hasattr(made, "__iter__")):
-        raise Mistake(f"FromDataset: {made!r} is no dataset: give a torch Dataset, a list of samples, or a function "
+        raise UserError(f"FromDataset: {made!r} is no dataset: give a torch Dataset, a list of samples, or a function "
                       "that makes one")  # fmt: skip
     return made
 
@@ -136,14 +136,14 @@ def _part(sample: Any, where: Part, i: int) -> Any:
     if isinstance(sample, Mapping):
         if where not in sample:
             names = [str(name) for name in sample]
-            raise Mistake(f"FromDataset: sample {i} has no part {where!r}: {nearest(str(where), names)}; say which "
+            raise UserError(f"FromDataset: sample {i} has no part {where!r}: {nearest(str(where), names)}; say which "
                           "part is which with x=, y= and owner=")  # fmt: skip
         return sample[where]
     if not isinstance(sample, tuple | list):
-        raise Mistake(f"FromDataset: sample {i} is a {type(sample).__name__}: it must be a pair (input, target), or a "
-                      "dictionary")  # fmt: skip
+        raise UserError(f"FromDataset: sample {i} is a {type(sample).__name__}: it must be a pair (input, target), or "
+                      "a dictionary")  # fmt: skip
     if not isinstance(where, int) or where >= len(sample):
-        raise Mistake(f"FromDataset: sample {i} has no part {where!r}: it has {len(sample)}, counted from 0")
+        raise UserError(f"FromDataset: sample {i} has no part {where!r}: it has {len(sample)}, counted from 0")
     return sample[where]
 
 
@@ -151,7 +151,7 @@ def _asked(owner: Callable[[int], Any], i: int) -> Any:
     try:
         return owner(i)
     except Exception as error:
-        raise Mistake(
+        raise UserError(
             f"FromDataset: the function that gives the owner of sample {i} fails ({type(error).__name__}: {error}): it "
             "is given the number of a sample, from 0 on"
         ) from error
@@ -171,7 +171,7 @@ def _tensors(
     values = [_numbers(value, f"{what} {i}") for i, value in enumerate(inputs)]
     for i, value in enumerate(values):
         if value.shape != values[0].shape:
-            raise Mistake(
+            raise UserError(
                 f"FromDataset: {what} {i} has shape {tuple(value.shape)}, and {what} 0 {tuple(values[0].shape)}: all "
                 "must be alike; resize or cut them in the data set"
             )
@@ -180,7 +180,7 @@ def _tensors(
     for i, value in enumerate(kinds):
         if value.is_floating_point() != kinds[0].is_floating_point() or value.shape != kinds[0].shape:
             both = f"its target is {targets[i]!r}, and that of {what} 0 {targets[0]!r}"
-            raise Mistake(f"FromDataset, {what} {i}: {both}: give all in the same way")
+            raise UserError(f"FromDataset, {what} {i}: {both}: give all in the same way")
     return as_samples(torch.stack(values), torch.stack(kinds), "FromDataset") if values else (torch.empty(0),) * 2
 
 
@@ -191,7 +191,7 @@ def _target(target: Any, number: Mapping[str, int], place: str) -> Tensor:
         return torch.as_tensor(target)
     except (TypeError, ValueError, RuntimeError) as error:
         known = f", and known are {', '.join(number)}" if number and isinstance(target, str) else ""
-        raise Mistake(f"FromDataset, {place}: its target is {target!r}{known}: give a whole number or a text for a "
+        raise UserError(f"FromDataset, {place}: its target is {target!r}{known}: give a whole number or a text for a "
                       "class, or a number to predict") from error  # fmt: skip
 
 
@@ -202,8 +202,8 @@ def _numbers(value: Any, place: str) -> Tensor:
     try:
         found = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise Mistake(f"FromDataset, {place}: {value!r} is neither a picture nor numbers: turn it into a tensor in the "
-                      "data set") from error  # fmt: skip
+        raise UserError(f"FromDataset, {place}: {value!r} is neither a picture nor numbers: turn it into a tensor in "
+                      "the data set") from error  # fmt: skip
     if found.dtype != torch.uint8 or found.ndim not in (2, 3):
         return found
     if found.ndim == 2:

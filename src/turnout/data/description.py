@@ -17,9 +17,9 @@ from torch import Tensor
 from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device
 from turnout.data.labels import Public
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
-from turnout.machine.sealed import UNREADABLE, Damaged, json_text, table_of
 from turnout.task import Standardised
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
@@ -74,7 +74,7 @@ class Description:
         if number is None:
             hint = f" ({known.hint(said)})" if isinstance(said, str) and known.hint(said) else ""
             shown = said if isinstance(said, int) or said.isdecimal() else repr(said)
-            raise Mistake(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
+            raise UserError(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
         return number
 
     def write(self, folder: Path) -> None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from turnout.data.labels import Public
-from turnout.errors import Mistake
-from turnout.machine.sealed import content
+from turnout.errors import UserError
+from turnout.machine.checksums import content
 from turnout.types import Samples
 from turnout.world.members import Members
 
@@ -135,4 +135,4 @@ def check_clients(client_C: Tensor, clients: int) -> None:
     """Refuse client numbers outside the population."""
     outside = client_C[(client_C < 0) | (client_C >= clients)]
     if len(outside):
-        raise Mistake(f"there is no client {int(outside[0])}: the data has clients 0 to {clients - 1}")
+        raise UserError(f"there is no client {int(outside[0])}: the data has clients 0 to {clients - 1}")

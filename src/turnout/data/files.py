@@ -14,7 +14,7 @@ from typing import IO
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.cache import cache_dir
 from turnout.machine.files import replacing
 from turnout.machine.terminal import Terminal
@@ -63,7 +63,7 @@ def find_path(path: Path | str, data_dir: Path | None) -> Path:
     for candidate in tried:
         if candidate.exists():
             return candidate
-    raise Mistake(f"there is no {tried[0]} and no {tried[1]}: check the path, or set --data-dir")
+    raise UserError(f"there is no {tried[0]} and no {tried[1]}: check the path, or set --data-dir")
 
 
 def locate(name: str, folders: Sequence[Path]) -> Path | None:
@@ -85,8 +85,8 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
         path = locate(file.name, folders)
         try:
             found.append(path or fetch(file, folders[0], mirror))
-        except (OSError, http.client.HTTPException, Mistake) as error:
-            raise Mistake(
+        except (OSError, http.client.HTTPException, UserError) as error:
+            raise UserError(
                 f"{wanted.title} is not in {root} (looked in {', '.join(wanted.folders)}) and could not be "
                 f"downloaded: {error}. Put {wanted.names()} into {folders[0]}, or point --data-dir or "
                 "TURNOUT_DATA to a folder that has them"
@@ -103,7 +103,7 @@ def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
         with urllib.request.urlopen(address, timeout=TIMEOUT) as reply, partial.open("wb") as out:
             found = _copy(reply, out, file.name, int(reply.headers.get("Content-Length") or 0), file.checksum)
         if found != file.checksum:
-            raise Mistake(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
+            raise UserError(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
     return path
 
 

@@ -20,7 +20,7 @@ from turnout.data.files import find_path
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
 from turnout.data.pooled import Pooled
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -35,7 +35,7 @@ class Images(Partitioned):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.std is not None and min(self.std) <= 0:
-            raise Mistake(f"{type(self).__name__}(std={self.std}): a standard deviation is above 0")
+            raise UserError(f"{type(self).__name__}(std={self.std}): a standard deviation is above 0")
 
     def pixels(self, bytes_S: np.ndarray) -> Tensor:
         """Bytes [S, channels, height, width] as numbers, normalised."""
@@ -48,7 +48,7 @@ class Images(Partitioned):
 
 def _per_channel(values: Sequence[float], channels: int, name: str) -> Tensor:
     if len(values) not in (1, channels):
-        raise Mistake(f"{name}: mean and std need 1 number or {channels}, one per channel, not {len(values)}")
+        raise UserError(f"{name}: mean and std need 1 number or {channels}, one per channel, not {len(values)}")
     return torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)
 
 
@@ -72,13 +72,13 @@ class ImageFolder(Images):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size < 1:
-            raise Mistake(f"ImageFolder(size={self.size}): a picture is at least 1 pixel wide; write size=64, say")
+            raise UserError(f"ImageFolder(size={self.size}): a picture is at least 1 pixel wide; write size=64, say")
         if self.owner not in (None, "folder"):
-            raise Mistake(f"ImageFolder(owner={self.owner!r}): {nearest(self.owner, ['folder'])}, for one a client")
+            raise UserError(f"ImageFolder(owner={self.owner!r}): {nearest(self.owner, ['folder'])}, for one a client")
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
         if self.clients is None and self.owner is None:
-            raise Mistake(
+            raise UserError(
                 "ImageFolder: say how many clients there are (clients=...), or that the pictures of each are in a "
                 "folder of their own, owner/class/file (owner='folder')"
             )
@@ -87,14 +87,14 @@ class ImageFolder(Images):
     def read(self, data_dir: Path | None = None) -> Pool:
         root = find_path(self.path, data_dir)
         if not root.is_dir():
-            raise Mistake(f"{root} is not a folder: ImageFolder expects a folder with one folder of pictures a class")
+            raise UserError(f"{root} is not a folder: ImageFolder expects a folder with one folder of pictures a class")
         train = root / "train" if (root / "train").is_dir() else root
         found = self._found(train)
         if not found:
-            raise Mistake(f"the folders in {train} hold no pictures ({', '.join(SUFFIXES)})")
+            raise UserError(f"the folders in {train} hold no pictures ({', '.join(SUFFIXES)})")
         names = self.labels or tuple(sorted({picture.label for picture in found} | self._classes(train)))
         if strange := [picture for picture in found if picture.label not in names]:
-            raise Mistake(
+            raise UserError(
                 f"{strange[0].path} is of class {strange[0].label!r}, which is not among the labels ({some(names)}): "
                 "add it there, or remove its folder"
             )
@@ -113,7 +113,7 @@ class ImageFolder(Images):
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
         if not inside:
             kind = "client, and in it one a class" if self.owner else "class"
-            raise Mistake(f"{folder} has no folders: ImageFolder expects one folder of pictures a {kind}")
+            raise UserError(f"{folder} has no folders: ImageFolder expects one folder of pictures a {kind}")
         if not self.owner:
             return [_Picture(path, of.name) for of in inside for path in _images(of)]
         return [found for of in inside for found in _of_owner(of)]
@@ -135,7 +135,7 @@ class ImageFolder(Images):
                 box = (left, top, left + side, top + side)
                 resized = picture.resize((self.size, self.size), pillow.Resampling.BILINEAR, box)
         except Exception as error:  # what a damaged picture makes of Pillow: OSError, SyntaxError, ValueError, struct
-            raise Mistake(f"{path} cannot be read as a picture ({error}): remove it") from error
+            raise UserError(f"{path} cannot be read as a picture ({error}): remove it") from error
         return np.asarray(resized).reshape(self.size, self.size, -1)
 
 
@@ -153,9 +153,11 @@ def _of_owner(folder: Path) -> list[_Picture]:
     """The pictures of one client, in a folder for each class."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
-        raise Mistake(f"there are no folders of classes in {folder}: with owner='folder' pictures are owner/class/file")
+        raise UserError(
+            f"there are no folders of classes in {folder}: with owner='folder' pictures are owner/class/file"
+        )
     if stray := _images(folder):
-        raise Mistake(
+        raise UserError(
             f"{stray[0]} lies beside the folders of classes: with owner='folder' pictures are owner/class/file"
         )
     return [_Picture(path, of.name, folder.name) for of in classes for path in _images(of)]
@@ -165,7 +167,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise Mistake("reading pictures needs Pillow: pip install 'turnout[images]'") from error
+        raise UserError("reading pictures needs Pillow: pip install 'turnout[images]'") from error
     return Image
 
 

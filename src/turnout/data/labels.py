@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.world.client_names import ClientNames
 
 Said = str | int  # how a client names a label
@@ -59,10 +59,10 @@ class Vocabulary:
         for means in self.mapping:
             if means.label not in self.labels:
                 hint = nearest(means.label, self.labels)
-                raise Mistake(f"the mapping of {means.said!r} leads to {means.label!r}, which is no label: {hint}")
+                raise UserError(f"the mapping of {means.said!r} leads to {means.label!r}, which is no label: {hint}")
             if means.client is not None and self.names and self._clients.number(means.client) is None:
                 hint = nearest(str(means.client), self.names)
-                raise Mistake(f"the mapping of {means.said!r} speaks of client {means.client!r}: {hint}")
+                raise UserError(f"the mapping of {means.said!r} speaks of client {means.client!r}: {hint}")
 
     @cached_property
     def _clients(self) -> ClientNames:
@@ -77,7 +77,7 @@ class Vocabulary:
             return self.labels.index(label)
         what = f"a label {said!r}" if isinstance(said, str) else f"the number {said} for a label"
         first = "" if isinstance(said, str) else "numbers mean something else to every client, so labels are names; "
-        raise Mistake(
+        raise UserError(
             f"{self._who(client)} has {what}, and the public set has no label of that name: {first}"
             f"{nearest(str(said).casefold(), self.labels)}; rename it, or say what it means: "
             f"mapping = {{{str(said)!r}: '...'}}"
@@ -87,9 +87,9 @@ class Vocabulary:
         """A client's labels as sorted indices; fewer than two are refused."""
         numbers = [self.number(label, client) for label in said]
         if len(set(numbers)) < len(numbers):
-            raise Mistake(f"{self._who(client)} names a label twice: {list(said)}")
+            raise UserError(f"{self._who(client)} names a label twice: {list(said)}")
         if len(numbers) < 2:
-            raise Mistake(
+            raise UserError(
                 f"{self._who(client)} has {len(numbers)} label{'' if len(numbers) == 1 else 's'}: scores over one are "
                 "1 whatever the sample, so give it at least two (such as one for everything else)"
             )
@@ -125,4 +125,4 @@ def check_own_labels(y_S: Tensor, set_l: Tensor, labels: Sequence[str], who: str
     strange_S = ~torch.isin(y_S, set_l.to(y_S.device))
     if bool(strange_S.any()):
         label, own = labels[int(y_S[strange_S][0])], ", ".join(labels[i] for i in set_l.tolist())
-        raise Mistake(f"{who} holds a sample of {label!r}, which is not among its labels ({own}): add it there")
+        raise UserError(f"{who} holds a sample of {label!r}, which is not among its labels ({own}): add it there")

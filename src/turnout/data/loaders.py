@@ -18,7 +18,7 @@ from turnout.data.check import Array, as_samples, check_samples
 from turnout.data.generated import ClientData, Generated
 from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, check_own_labels
 from turnout.data.sizes import check_test_share, train_count
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 
 Arrays = tuple[Array, Any]  # inputs, and targets: numbers, or names if clients have labels of their own
@@ -48,14 +48,14 @@ class _OnDemand:
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.clients < 1 or self.classes < 1:
-            raise Mistake(f"{name}: there must be at least 1 client and 1 class")
+            raise UserError(f"{name}: there must be at least 1 client and 1 class")
         check_labels(name, self.classes, self.labels)
         if self.names is not None and len(self.names) != self.clients:
-            raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
+            raise UserError(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
         if (self.public is None) != (self.label_sets is None):
-            raise Mistake(f"{name}: public samples and each client's labels go together: give public and label_sets")
+            raise UserError(f"{name}: public samples and each client's labels go together: give public and label_sets")
         if self.label_sets is not None and not callable(self.label_sets) and len(self.label_sets) != self.clients:
-            raise Mistake(f"{name}: {self.clients} clients and {len(self.label_sets)} label sets; give one each")
+            raise UserError(f"{name}: {self.clients} clients and {len(self.label_sets)} label sets; give one each")
 
     @property
     def _label_names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class _OnDemand:
 def check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
     """Refuse names of labels that are not one for each class."""
     if labels and len(labels) != classes:
-        raise Mistake(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
+        raise UserError(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
 
 
 def _are_names(said: Any) -> bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 from turnout.data.files import PublicFile, PublicSet, find_data_dir, locate, obtain
 from turnout.data.images import Images
 from turnout.data.partitioned import Pool
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.files import replacing
 
 PARTS = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
@@ -101,9 +101,9 @@ def read_idx(path: Path) -> np.ndarray:
         zero, kind, dimensions = struct.unpack(">HBB", raw[:4])
         shape = struct.unpack(f">{dimensions}I", raw[4 : 4 + 4 * dimensions])
     except (OSError, EOFError, struct.error, zlib.error) as error:
-        raise Mistake(f"{path} is not a whole IDX file ({error}): delete it and download it again") from error
+        raise UserError(f"{path} is not a whole IDX file ({error}): delete it and download it again") from error
     if (zero, kind) != (0, 8) or len(raw) - 4 - 4 * dimensions != math.prod(shape):
-        raise Mistake(f"{path} is not a whole IDX file of bytes: delete it and download it again")
+        raise UserError(f"{path} is not a whole IDX file of bytes: delete it and download it again")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
@@ -145,7 +145,7 @@ class EMNIST(Images):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.split not in EMNIST_LABELS:
-            raise Mistake(f"EMNIST(split={self.split!r}): {nearest(self.split, EMNIST_LABELS)}")
+            raise UserError(f"EMNIST(split={self.split!r}): {nearest(self.split, EMNIST_LABELS)}")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         # The letters are numbered from 1 in their file, everything else from 0.
@@ -171,7 +171,7 @@ def _unzip(archive: Path, member: str, target: Path) -> Path:
             with replacing(target, shared=True) as temporary:
                 temporary.write_bytes(pack.read(member))
     except (zipfile.BadZipFile, KeyError) as error:
-        raise Mistake(f"{archive} does not hold {member} ({error}): download it again") from error
+        raise UserError(f"{archive} does not hold {member} ({error}): download it again") from error
     return target
 
 
@@ -181,9 +181,9 @@ def _pool(spec: Images, paths: list[Path], labels: tuple[str, ...], first: int =
     def pictures(images: Path, targets: Path) -> tuple[Tensor, Tensor]:
         bytes_S, label_S = read_idx(images), read_idx(targets).astype(np.int64) - first
         if bytes_S.ndim != 3 or label_S.shape != bytes_S.shape[:1]:
-            raise Mistake(f"{images} and {targets} do not belong together: they differ in number")
+            raise UserError(f"{images} and {targets} do not belong together: they differ in number")
         if len(label_S) and not 0 <= label_S.min() <= label_S.max() < len(labels):
-            raise Mistake(f"{targets} has a label {label_S.max() + first}, above the {len(labels)} classes")
+            raise UserError(f"{targets} has a label {label_S.max() + first}, above the {len(labels)} classes")
         x = spec.pixels(bytes_S[:, None])
         return (x.mT.contiguous() if transposed else x), torch.from_numpy(label_S)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turnout.data.federation import DataSpec
 from turnout.data.pooled import Pooled
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import rng
 
 # Standard deviations by name: what paper 004 prints (a variance of 4), and what its authors' code has for each set.
@@ -41,17 +41,17 @@ class Noisy:
     def __post_init__(self) -> None:
         if isinstance(self.std, str):
             if self.std not in LEVELS:
-                raise Mistake(f"Noisy(std={self.std!r}): give a number, or a name: {nearest(self.std, LEVELS)}")
+                raise UserError(f"Noisy(std={self.std!r}): give a number, or a name: {nearest(self.std, LEVELS)}")
             object.__setattr__(self, "std", LEVELS[self.std])
         if not 0 <= self.share <= 1 or float(self.std) < 0 or self.low >= self.high:
-            raise Mistake("Noisy needs a share in [0, 1], std >= 0 and low < high")
+            raise UserError("Noisy needs a share in [0, 1], std >= 0 and low < high")
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
         clean = self.data.load(seed, data_dir)
         if not isinstance(clean, Pooled):
-            raise Mistake(f"Noisy needs a data set in one pool, not {type(self.data).__name__}, made on demand")
+            raise UserError(f"Noisy needs a data set in one pool, not {type(self.data).__name__}, made on demand")
         if not clean.x.is_floating_point():
-            raise Mistake("Noisy needs samples of numbers, not of characters or words")
+            raise UserError("Noisy needs samples of numbers, not of characters or words")
         noisy_C = self.clients(clean.clients, seed)
         row_R, _ = clean.train_rows.take(noisy_C)
         g = rng(seed, "noise")

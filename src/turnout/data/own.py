@@ -17,7 +17,7 @@ from turnout.data.check import Array, as_samples, check_paired, check_samples, c
 from turnout.data.csv_files import number_values
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +45,13 @@ class Own(Partitioned):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.test is not None and not (isinstance(self.test, tuple | list) and len(self.test) == 2):
-            raise Mistake("Own: test is a central test set: give a pair (x, y) of samples and their targets")
+            raise UserError("Own: test is a central test set: give a pair (x, y) of samples and their targets")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         x, y = as_samples(self.x, self.y, "Own")
         check_paired(x, y)
         if not len(x):
-            raise Mistake("Own: there are no samples; every client needs at least one")
+            raise UserError("Own: there are no samples; every client needs at least one")
         test = as_samples(*self.test, "Own, test set") if self.test else None
         owner_S, owners = self._owners(len(y))
         known = classes_of(y, self.classes, self.labels)
@@ -65,7 +65,7 @@ class Own(Partitioned):
         if self.owner is None:
             return None, ()
         if len(self.owner) != samples:
-            raise Mistake(f"Own: {samples} samples and {len(self.owner)} owners; give one owner per sample")
+            raise UserError(f"Own: {samples} samples and {len(self.owner)} owners; give one owner per sample")
         given = self.owner.cpu().numpy() if isinstance(self.owner, Tensor) else self.owner
         if isinstance(given, np.ndarray) and given.dtype.kind == "i" and given.ndim == 1:  # no text for every sample
             numbers, owner_S = np.unique(given, return_inverse=True)

@@ -20,7 +20,7 @@ from turnout.data.partition import IID, Natural, Partition, WithClusters
 from turnout.data.partition.label_quotas import divide_pools, pick_rows
 from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 
 LOCAL_TESTS = ("holdout", "last", "official")
@@ -66,9 +66,9 @@ class Partitioned(ABC):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.clients is not None and self.clients < 1:
-            raise Mistake(f"{name}(clients={self.clients}): there must be at least 1 client")
+            raise UserError(f"{name}(clients={self.clients}): there must be at least 1 client")
         if self.local_test not in LOCAL_TESTS:
-            raise Mistake(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
+            raise UserError(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
         check_test_share(self.test_share)
 
     @abstractmethod
@@ -112,9 +112,9 @@ def _population(pool: Pool, spec: Partitioned, partition: Partition) -> int:
     if isinstance(partition, Natural) and pool.owner_S is not None:
         found = len(partition.owners(pool.owner_S))
         if not found:
-            raise Mistake(f"no owner has {partition.min_size} samples or more: lower min_size")
+            raise UserError(f"no owner has {partition.min_size} samples or more: lower min_size")
         return found
-    raise Mistake(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
+    raise UserError(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
 
 
 def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
@@ -133,7 +133,7 @@ def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, s
     if least < each:
         most = _most_each(split, min(each - 1, len(pool.y) // clients))
         advice = f"each can be at most {most} here" if most else "use fewer clients or another partition"
-        raise Mistake(
+        raise UserError(
             f"sizes=Equal(each={each}): {clients} clients x {each} are {clients * each} samples, and there are "
             f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: {advice}"
         )
@@ -146,7 +146,7 @@ def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
     def least(each: int) -> int | None:
         try:
             return min(len(rows) for rows in split(Equal(each)))
-        except Mistake:  # too few for a sample of every label that a client is promised
+        except UserError:  # too few for a sample of every label that a client is promised
             return None
 
     low = 0
@@ -216,7 +216,7 @@ def _same_mix(label_R: Tensor, owner_R: Tensor, count_C: Tensor, test_share: flo
 def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:
     """All of each client's rows for training; the official test set, divided by each client's mix of labels."""
     if pool.test is None or pool.y.ndim != 1 or pool.y.is_floating_point():
-        raise Mistake('local_test="official" needs labelled data with a test set of its own: use "holdout"')
+        raise UserError('local_test="official" needs labelled data with a test set of its own: use "holdout"')
     train = Rows.of(rows_C)
     owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), train.count_N)
     cell_R = owner_R * pool.classes + pool.y[train.row_R]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from turnout.data.federation import DataSpec
 from turnout.data.pooled import Pooled
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 from turnout.world.attacks.base import Share, check_attackers, hostile_clients
 
@@ -24,9 +24,9 @@ def poisoned(data: DataSpec, attackers: Share, seed: int, data_dir: Path | None,
     """The clean data, with the hostile clients marked as spoilt, and their training rows."""
     clean = data.load(seed, data_dir)
     if not isinstance(clean, Pooled):
-        raise Mistake(f"{what} needs a data set in one pool, not {type(data).__name__}, made on demand")
+        raise UserError(f"{what} needs a data set in one pool, not {type(data).__name__}, made on demand")
     if clean.y.is_floating_point() or clean.y.ndim != 1:
-        raise Mistake(f"{what} needs one label a sample, not numbers to predict")
+        raise UserError(f"{what} needs one label a sample, not numbers to predict")
     hostile_H = hostile_clients(attackers, clean.clients, seed)
     hostile_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, hostile_H, True)
     return replace(clean, noisy_N=hostile_N), clean.train_rows.take(hostile_H)[0]
@@ -69,12 +69,12 @@ class Backdoor:
     def __post_init__(self) -> None:
         check_attackers("Backdoor: attackers", self.attackers)
         if not 0 <= self.part <= 1 or self.side < 1 or self.target < 0:
-            raise Mistake("Backdoor needs a part in [0, 1], side >= 1 and a target that is a label")
+            raise UserError("Backdoor needs a part in [0, 1], side >= 1 and a target that is a label")
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
         clean, row_R = poisoned(self.data, self.attackers, seed, data_dir, "Backdoor")
         if self.target >= clean.classes or not clean.x.is_floating_point():
-            raise Mistake(f"Backdoor(target={self.target}) needs samples of numbers, and labels up to its target")
+            raise UserError(f"Backdoor(target={self.target}) needs samples of numbers, and labels up to its target")
         chosen_R = torch.rand(len(row_R), generator=rng(seed, "backdoor")) < self.part
         row_R = row_R[chosen_R]
         x, y = clean.x.clone(), clean.y.clone()
@@ -95,7 +95,7 @@ class Backdoor:
         takes for the target is how far the attack got."""
         central = self.load(seed, data_dir).central_test()
         if central is None:
-            raise Mistake("this data has no test samples to put the mark on")
+            raise UserError("this data has no test samples to put the mark on")
         x, y = central
         return self.marked(x[y != self.target])
 

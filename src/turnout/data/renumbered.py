@@ -18,7 +18,7 @@ from torch import Tensor
 
 from turnout.data.federation import CentralSet, DataSpec, Device, Federation
 from turnout.data.labels import Public
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
@@ -100,7 +100,7 @@ def alone(federation: Federation, said: int | str) -> Renumbered:
         number = 0  # data of a single client is that client's
     if number is None:
         known = f"clients 0 to {federation.clients - 1}" if federation.names is None else "other names"
-        raise Mistake(f"world.data has no client {said!r}, it has {known}: name one of them, or give the device its "
+        raise UserError(f"world.data has no client {said!r}, it has {known}: name one of them, or give the device its "
                       "own data")  # fmt: skip
     return Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1)
 
@@ -118,7 +118,7 @@ class InOrder:
         numbers = [known.number(name) for name in names]
         for name, number in zip(names, numbers, strict=True):
             if number is None:
-                raise Mistake(f"{self.path} names {name!r}, and the data has no such client")
+                raise UserError(f"{self.path} names {name!r}, and the data has no such client")
         inside_N = torch.tensor(numbers, dtype=torch.int64)
         return Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names))
 
@@ -129,10 +129,10 @@ def read_names(path: str | Path) -> list[str]:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
     except OSError as error:
-        raise Mistake(f"cannot read the names {path}: {error.strerror}") from error
+        raise UserError(f"cannot read the names {path}: {error.strerror}") from error
     numbered = [row[:1] for row in rows] == [["client"], *([str(i)] for i in range(len(rows) - 1))]
     if not numbered or any(len(row) != 2 for row in rows):
-        raise Mistake(f"{path}: a list of names has the header `client,name` and the numbers 0, 1, 2 in order")
+        raise UserError(f"{path}: a list of names has the header `client,name` and the numbers 0, 1, 2 in order")
     return [row[1] for row in rows[1:]]
 
 

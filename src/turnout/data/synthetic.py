@@ -17,7 +17,7 @@ from torch import Tensor
 from turnout.data.generated import ClientData, Generated, one_thread
 from turnout.data.pooled import Pooled
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.machine.threads import cores, ordered_map
 from turnout.rng import rng, rng_seed
@@ -58,11 +58,11 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise Mistake(f"Synthetic(clients={self.clients}): there must be at least 1 client")
+            raise UserError(f"Synthetic(clients={self.clients}): there must be at least 1 client")
         if self.alpha < 0 or self.beta < 0:
-            raise Mistake(f"Synthetic(alpha={self.alpha}, beta={self.beta}): standard deviations are >= 0")
+            raise UserError(f"Synthetic(alpha={self.alpha}, beta={self.beta}): standard deviations are >= 0")
         if self.dimension < 1 or not 2 <= self.classes <= MOST_CLASSES:
-            raise Mistake(f"Synthetic needs a dimension of at least 1 and from 2 to {MOST_CLASSES:,} classes")
+            raise UserError(f"Synthetic needs a dimension of at least 1 and from 2 to {MOST_CLASSES:,} classes")
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:

@@ -17,7 +17,7 @@ from turnout.data.description import Description
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool, federate
 from turnout.data.pooled import Pooled, pool_tests
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.task import Standardised
 
 
@@ -68,22 +68,24 @@ class Table(Partitioned):
         super().__post_init__()
         named = None if self.columns is None else tuple(column.name for column in self.columns)
         if self.label in (*(self.features or ()), *(named or ())):
-            raise Mistake(
+            raise UserError(
                 f"Table: {self.label!r} is the label and also among the features, so that a model would be shown the "
                 "answer: leave it out of features and columns"
             )
         if named == () or (named and self.features is not None and named != self.features):
-            raise Mistake(f"Table: columns describes {named}, and features is {self.features}: list the same columns")
+            raise UserError(f"Table: columns describes {named}, and features is {self.features}: list the same columns")
         if self.labels is not None and (not self.labels or len(set(self.labels)) < len(self.labels)):
-            raise Mistake(f"Table(labels={self.labels}): list every class of the target once")
+            raise UserError(f"Table(labels={self.labels}): list every class of the target once")
         if self.labels is not None and (self.target is not None or self.regression):
-            raise Mistake("Table: labels are of classes, and target and regression of a number: leave one of them out")
+            raise UserError(
+                "Table: labels are of classes, and target and regression of a number: leave one of them out"
+            )
         if self.target is not None and (not self.standardise or self.regression is False):
-            raise Mistake(
+            raise UserError(
                 "Table: target standardises a number to predict: leave it out, or set regression and standardise"
             )
         if both := [name for name in self.features or () if name in self.leave_out]:
-            raise Mistake(f"Table: {both[0]!r} is a feature and also left out: say one of the two")
+            raise UserError(f"Table: {both[0]!r} is a feature and also left out: say one of the two")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         """All samples; what is learnt of columns is learnt from all rows."""
@@ -177,7 +179,7 @@ class Table(Partitioned):
         others = {self.label, *((self.owner,) if isinstance(self.owner, str) else self.owner or ()), *self.leave_out}
         features = self.features or [name for name in table.columns if name not in others]
         if not features:
-            raise Mistake(f"{table.path} has no feature columns beside {', '.join(sorted(others))}")
+            raise UserError(f"{table.path} has no feature columns beside {', '.join(sorted(others))}")
         rules = self._rules()
         return Encoding(tuple(fit_column(table, name, rules, rows) for name in features), rules)
 

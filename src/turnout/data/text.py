@@ -20,7 +20,7 @@ from turnout.data.federation import digest
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
 PADDING, UNKNOWN = 0, 1
@@ -48,9 +48,9 @@ class Characters(Partitioned):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length < 1:
-            raise Mistake(f"Characters(length={self.length}): a window has at least 1 character")
+            raise UserError(f"Characters(length={self.length}): a window has at least 1 character")
         if self.labels is not None and (not _once(self.labels) or any(len(label) != 1 for label in self.labels)):
-            raise Mistake("Characters(labels=...): list every character once, each as a text of its own")
+            raise UserError("Characters(labels=...): list every character once, each as a text of its own")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))
@@ -65,7 +65,7 @@ class Characters(Partitioned):
             if sum(map(len, parts)) >= max(self.length + 1, self.min_characters)
         }
         if not kept:
-            raise Mistake(f"{table.path}: no owner has enough text; lower length or min_characters")
+            raise UserError(f"{table.path}: no owner has enough text; lower length or min_characters")
         return self._windows(kept)
 
     def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Characters:
@@ -85,7 +85,7 @@ class Characters(Partitioned):
         for owner, code in zip(kept, codes, strict=True):
             if len(strange := np.setdiff1d(code, known)):
                 whose = f"the text of {owner!r}" if owner else "the text"
-                raise Mistake(
+                raise UserError(
                     f"{whose} has the character {chr(strange[0])!r}, which is not among the labels: add or remove it"
                 )
             number = order[np.searchsorted(known, code, sorter=order)]
@@ -134,17 +134,17 @@ class Sentences(Partitioned):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length < 1 or self.vocabulary < 3:
-            raise Mistake("Sentences needs a length of at least 1 and a vocabulary of at least 3")
+            raise UserError("Sentences needs a length of at least 1 and a vocabulary of at least 3")
         if not _once(self.labels) or not _once(self.words):
-            raise Mistake("Sentences: list every label and every word once, or leave the list out")
+            raise UserError("Sentences: list every label and every word once, or leave the list out")
         if len(self.words or ()) > self.vocabulary - 2:
-            raise Mistake(
+            raise UserError(
                 f"Sentences: there are {len(self.words or ())} words, and vocabulary={self.vocabulary} has room for "
                 f"{self.vocabulary - 2}: raise vocabulary, also that of the model"
             )
         for word in self.words or ():
             if WORD.findall(word.lower()) != [word]:
-                raise Mistake(f"Sentences: {word!r} is never found in a text: list single words in small letters")
+                raise UserError(f"Sentences: {word!r} is never found in a text: list single words in small letters")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_csv(find_path(self.path, data_dir))

@@ -15,7 +15,7 @@ from torch import Tensor
 from turnout.data.federation import DataSpec
 from turnout.data.labels import Public, Vocabulary
 from turnout.data.pooled import Pooled, Rows
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 
 
@@ -38,7 +38,9 @@ class WithPublic:
 
     def __post_init__(self) -> None:
         if self.per_label is not None and self.per_label < 1:
-            raise Mistake(f"WithPublic: per_label is at least 1, not {self.per_label}; leave it out for all there are")
+            raise UserError(
+                f"WithPublic: per_label is at least 1, not {self.per_label}; leave it out for all there are"
+            )
 
     def read(self, data_dir: Path | None = None) -> Any:
         """The samples of the set inside; also used to check that its files are there."""
@@ -48,9 +50,13 @@ class WithPublic:
         found = self.data.load(seed, data_dir)
         if not isinstance(found, Pooled) or not found.labels or found.y.ndim != 1:
             kind = type(self.data).__name__
-            raise Mistake(f"WithPublic needs a labelled data set in one pool, not {kind}: give Stream or Loader public")
+            raise UserError(
+                f"WithPublic needs a labelled data set in one pool, not {kind}: give Stream or Loader public"
+            )
         if found.central is None:
-            raise Mistake("WithPublic makes test samples public, and there are none: raise world.data.data.test_share")
+            raise UserError(
+                "WithPublic makes test samples public, and there are none: raise world.data.data.test_share"
+            )
         x, y = found.central
         order_R = torch.randperm(len(y), generator=rng(seed, "public"))
         kept = [order_R[y[order_R] == label][: self.per_label] for label in range(found.classes)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turnout.config.read import to_toml
 from turnout.data.agreement import Agreeable
-from turnout.errors import Mistake
+from turnout.deploy.flower.settings import Flower
+from turnout.errors import UserError
 from turnout.experiment import Experiment, World
 from turnout.machine.files import write_whole
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.config.read import to_toml
 from turnout.world.participation import Always
 
 PROJECT = """# A Flower app: `flwr run` takes it from here. Its code is turnout, installed on server and devices.
@@ -25,8 +25,8 @@ dependencies = []
 publisher = "turnout"
 
 [tool.flwr.app.components]
-serverapp = "turnout.runtimes.flower.apps:server_app"
-clientapp = "turnout.runtimes.flower.apps:client_app"
+serverapp = "turnout.deploy.flower.apps:server_app"
+clientapp = "turnout.deploy.flower.apps:client_app"
 
 [tool.flwr.app.config]
 experiment = "{experiment}"
@@ -110,7 +110,7 @@ WantedBy=multi-user.target
 def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     """Write the files of an app; none of them is written over."""
     if folder.exists() and any(folder.iterdir()):
-        raise Mistake(f"{folder} is not empty: name a new folder")
+        raise UserError(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     files = app_files(folder.absolute(), for_devices(experiment))
     for name, content in files.items():
@@ -133,8 +133,8 @@ def for_devices(experiment: Experiment) -> Experiment:
     if isinstance(experiment.runtime, Flower):
         return experiment
     world = World(experiment.world.data, Always())
-    told = getattr(experiment.world.data, "clients", None)
-    clients = told if isinstance(told, int) and told > 0 else Flower().clients
+    outbox = getattr(experiment.world.data, "clients", None)
+    clients = outbox if isinstance(outbox, int) and outbox > 0 else Flower().clients
     return experiment.but(world=world, runtime=Flower(clients=clients, compute=experiment.runtime.compute))
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from turnout.config.read import load, to_toml
 from turnout.data import Digits
 from turnout.deploy.device import ask_to_leave
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
 from turnout.deploy.serving import LOOK, Say, Serving
 from turnout.experiment import Algorithm, Experiment, World
@@ -24,10 +24,10 @@ from turnout.models import MLP
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.weighting import ByWork
-from turnout.records.records import Records
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 from turnout.running.result import open_one
 from turnout.running.runs import run
-from turnout.runtimes.flower.settings import Flower
 
 DEVICES = 5
 SLOW, MOODY, LATE = 3, 1, 4

@@ -17,26 +17,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from turnout.config.read import build, load
-from turnout.config.text import parse_table
 from turnout.data.agreement import as_agreed
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
+from turnout.deploy.flower.answering import LEAVING, LEFT, Device, Identity
+from turnout.deploy.flower.device import WeightDevice
+from turnout.deploy.flower.introductions import digest_of
+from turnout.deploy.flower.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
 from turnout.engine.trainers import place_of
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Algorithm, Experiment, World
-from turnout.runtimes.clients import Clients
-from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
-from turnout.runtimes.flower.device import WeightDevice
-from turnout.runtimes.flower.introductions import digest_of
-from turnout.runtimes.flower.policy import Policy
+from turnout.running.config.read import build, load
+from turnout.running.config.text import parse_table
+from turnout.running.tracks.first_values import FirstValues
+from turnout.running.tracks.prepare import settled
+from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.setup import Setup
-from turnout.tracks.first_values import FirstValues
-from turnout.tracks.prepare import settled
-from turnout.tracks.scores.devices import ScoreDevice
-from turnout.tracks.scores.prepare import set_up
-from turnout.tracks.scores.settings import Scores
+from turnout.scores.devices import ScoreDevice
+from turnout.scores.prepare import set_up
+from turnout.scores.settings import Scores
 from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Calendar
 
@@ -79,14 +79,14 @@ def read_device(path: Path) -> DeviceFile:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise Mistake(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
+        raise UserError(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
                       ) from error  # fmt: skip
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path} is not valid TOML: {error}") from error
+        raise UserError(f"{path} is not valid TOML: {error}") from error
     table = parse_table(text, str(path))
     found: DeviceFile = build(DeviceFile, table | {"client": str(table.get("client", ""))}, "")
     if not found.client:
-        raise Mistake(f'{path} does not say whose device this is: client = "a name of its own"')
+        raise UserError(f'{path} does not say whose device this is: client = "a name of its own"')
     paths = {
         n: path.parent / p for n in ("experiment", "folder", "key", "root") if (p := getattr(found, n)) is not None
     }
@@ -114,7 +114,7 @@ def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None 
     prepared, template, model = settled(given, enrolment)
     assert isinstance(prepared.algorithm, Algorithm)
     place = place_of(prepared.runtime.compute)
-    clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+    clients = ClientPool(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
     values = "".join(FirstValues.of(template, model.layout).marks().values())
     identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key, values)
     device = WeightDevice(identity, clients, said.folder, said.policy)
@@ -135,7 +135,7 @@ def run_once(paths: Sequence[Path]) -> None:
 
 def stay_as(device: Device, said: DeviceFile) -> None:
     """Be this device, reached the way its file says, until it has left or its connection is lost for good."""
-    from turnout.runtimes.flower.warm import Way, stay
+    from turnout.deploy.flower.warm import Way, stay
 
     stay(device, said.superlink, said.root, said.key, Way(said.look, said.down_mbps, said.up_mbps))
 
@@ -154,7 +154,7 @@ def stock_command(path: Path, port: int) -> list[str]:
 def keep_running(paths: Sequence[Path], pause: float, stock: bool = False) -> None:
     """Be these devices, in a process that is started again when it dies, until all of them have left."""
     if stock and len(paths) > 1:
-        raise Mistake("a stock node is one device: start one for each file")
+        raise UserError("a stock node is one device: start one for each file")
     while staying := [path for path in paths if not (read_device(path).folder / LEFT).exists()]:
         own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once"]
         subprocess.run(stock_command(paths[0], free_port()) if stock else own, env=surroundings({}), check=False)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 BURST, QUEUE = "16kb", "500ms"  # what may go at once, and how long a packet may wait
 
@@ -70,7 +70,7 @@ def can_shape() -> bool:
     link = ShapedLink(99, 8.0)
     try:
         link.lay()
-    except Mistake:
+    except UserError:
         return False
     finally:
         link.remove()
@@ -81,6 +81,6 @@ def _run(*words: str) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise Mistake(f"{words[0]} cannot be run: {error.strerror}") from error
+        raise UserError(f"{words[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
-        raise Mistake(f"{' '.join(words)}: {done.stderr.strip()}")
+        raise UserError(f"{' '.join(words)}: {done.stderr.strip()}")

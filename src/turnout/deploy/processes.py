@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: it takes a few, on a busy machine many times that
-SUPERLINK = "turnout.runtimes.flower.superlink"  # the module that runs Flower's
+SUPERLINK = "turnout.deploy.flower.superlink"  # the module that runs Flower's
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-class NoAnswer(Mistake):
+class NoAnswer(UserError):
     """A command of Flower's took too long; what it was asked for may be done all the same."""
 
 
@@ -44,7 +44,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     if beside.exists():
         return str(beside)
-    raise Mistake(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
+    raise UserError(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
 
 
 @dataclass
@@ -161,9 +161,9 @@ class ServerPlace:
             found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError as error:
             said = (done.stderr or done.stdout).strip()[-500:]
-            raise Mistake(f"flwr {' '.join(words[:2])} failed: {said}") from error
+            raise UserError(f"flwr {' '.join(words[:2])} failed: {said}") from error
         if found.get("success") is False:
-            raise Mistake(f"flwr {' '.join(words[:2])} failed: {found.get('error-message', found)}")
+            raise UserError(f"flwr {' '.join(words[:2])} failed: {found.get('error-message', found)}")
         return found
 
     def submit(self, experiment: Path, out: Path, keys: Path | None) -> str:
@@ -191,7 +191,7 @@ class ServerPlace:
                 return
             except OSError:
                 time.sleep(0.2)
-        raise Mistake(f"the SuperLink does not start: look at {superlink.log}")
+        raise UserError(f"the SuperLink does not start: look at {superlink.log}")
 
 
 def device_process(files: Sequence[Path], log: Path) -> Process:

@@ -7,21 +7,21 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnout.config.read import load, to_toml
 from turnout.data.agreement import Agreeable
 from turnout.data.description import read_description
 from turnout.data.renumbered import InOrder
-from turnout.errors import Mistake
+from turnout.deploy.flower.introductions import first_description
+from turnout.deploy.flower.keys import RegisteredKeys
+from turnout.deploy.flower.link import Connection, Link, connected
+from turnout.deploy.flower.settings import Flower
+from turnout.errors import UserError
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
-from turnout.records.observed import export_events
-from turnout.records.records import Records
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.observed import export_events
+from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.running.runs import run
-from turnout.runtimes.flower.introductions import first_description
-from turnout.runtimes.flower.keys import RegisteredKeys
-from turnout.runtimes.flower.link import Connection, Link, connected
-from turnout.runtimes.flower.settings import Flower
 from turnout.world.events import EventLog
 from turnout.world.fleet_log import FleetLog
 
@@ -50,7 +50,9 @@ def serve_experiment(
 ) -> Run:
     settings = experiment.runtime
     if not isinstance(settings, Flower):
-        raise Mistake(f'runtime is {settings.kind!r}: devices are served by an experiment with runtime.kind = "flower"')
+        raise UserError(
+            f'runtime is {settings.kind!r}: devices are served by an experiment with runtime.kind = "flower"'
+        )
     keys, given = keys or RegisteredKeys(), experiment.world.data
     data = None if settings.server_data else read_description(out)
     if data is None and not settings.server_data:

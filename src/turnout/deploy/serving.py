@@ -13,9 +13,9 @@ from typing import Any
 
 from turnout.deploy.processes import SUPERLINK, NoAnswer, Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import write_whole
-from turnout.records.records import Records
+from turnout.running.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
 SUPERLINK_PID = "superlink.pid"  # in the server's working folder
@@ -96,7 +96,7 @@ class Serving:
         except NoAnswer as error:
             self.say(f"{error}: {path.name} is tried again")
             return
-        except Mistake:  # it was registered before the SuperLink was started again
+        except UserError:  # it was registered before the SuperLink was started again
             pass
         self._registered.add(path.name)
 
@@ -121,12 +121,12 @@ class Serving:
         """Start the run again, unless it has died several times without a round in between."""
         self._deaths = [t for t in self._deaths if t == self._told] + [self._told]
         if len(self._deaths) > DEATHS:
-            raise Mistake(
+            raise UserError(
                 f"the server's run has died {DEATHS + 1} times in the same round: {self.superlink_log()} says why"
             )
         self._patience = 2 * self._patience if self.pid() is None else PATIENCE
         self.say("the server's run has died: it goes on from its last checkpoint")
-        with suppress(Mistake):
+        with suppress(UserError):
             self.place.flwr("stop", self.run, "here")
         self.submit()
 
@@ -153,7 +153,7 @@ class Serving:
     def _skip_old_rounds(self) -> None:
         """Say how far the run in the folder is, instead of every round of it."""
         if (self.out / "records.sqlite").exists():
-            with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+            with suppress(UserError), Records.read(self.out / "records.sqlite") as records:
                 self._told = max(records.column("round").tolist(), default=-1)
         if self.rounds_done():
             self.say(f"{self.out} has {self.rounds_done()} rounds already (--out DIR begins another run)")
@@ -162,7 +162,7 @@ class Serving:
         """A line for every round that has ended since."""
         if not (self.out / "records.sqlite").exists():
             return
-        with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+        with suppress(UserError), Records.read(self.out / "records.sqlite") as records:
             rounds = records.rounds()
             last = int(rounds["round"].max()) if len(rounds["round"]) else -1
             for i, t in enumerate(rounds["round"].tolist()):

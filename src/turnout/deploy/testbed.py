@@ -16,21 +16,21 @@ from pathlib import Path
 
 import torch
 
-from turnout.config.read import load, to_toml
 from turnout.deploy.app import PROJECT
+from turnout.deploy.flower.settings import Flower
 from turnout.deploy.links import ShapedLink, can_shape
 from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
 from turnout.deploy.server import FINISHED, beside
 from turnout.deploy.serving import LOOK, Serving
-from turnout.errors import Mistake
-from turnout.evaluation.settings import Evaluate
+from turnout.errors import UserError
+from turnout.evaluate import Evaluate
 from turnout.experiment import Experiment
 from turnout.machine.files import write_whole
+from turnout.running.config.read import load, to_toml
 from turnout.running.plan import PlannedRun, RunPlan
 from turnout.running.planned import Outcome
 from turnout.running.result import Run, RunName, open_one
 from turnout.running.runs import run
-from turnout.runtimes.flower.settings import Flower
 
 HOW = "links.txt"  # in a run's place: what its links were shaped by
 
@@ -58,7 +58,7 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
     """One run on real devices."""
     settings = planned.experiment.runtime
     if not isinstance(settings, Flower):
-        raise Mistake(f'{planned.name} has no runtime.kind = "flower": a testbed runs on devices')
+        raise UserError(f'{planned.name} has no runtime.kind = "flower": a testbed runs on devices')
     with ExitStack() as stack:
         links = [ShapedLink(i, bed.mbps) for i in range(settings.clients)] if shaped else []
         for link in links:
@@ -71,7 +71,7 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
         while not serving.watch():
             for device in devices:
                 if not device.runs:
-                    raise Mistake(f"a device of {planned.name} has died: {device.log} says why")
+                    raise UserError(f"a device of {planned.name} has died: {device.log} says why")
             time.sleep(LOOK)
 
 
@@ -127,5 +127,5 @@ def replay(place: Path) -> Run:
     done = run(again, place / "replay", resume=True, quiet=True)
     seen, replayed = (found.model().state_dict() for found in (open_one(place / "run"), done))
     if not all(torch.equal(seen[name], replayed[name]) for name in seen):
-        raise Mistake(f"the replay of {place / 'run'} gives another model: its rounds are not those of the devices")
+        raise UserError(f"the replay of {place / 'run'} gives another model: its rounds are not those of the devices")
     return done

@@ -48,8 +48,8 @@ def address_batches(
         return order_with_torch(own, keys(base, client_c), steps_c, per_epoch_c, batch_size, longest)
     row_cJB = torch.empty(len(client_c), longest, batch_size, dtype=torch.int64)
     size_cJ, least = torch.empty(len(client_c), longest, dtype=torch.int64), 2 if drop_single else 1
-    told = (len(client_c), base, least, longest, batch_size, at(row_cJB), at(size_cJ), threads)
-    if order(*map(at, given), *told):
+    outbox = (len(client_c), base, least, longest, batch_size, at(row_cJB), at(size_cJ), threads)
+    if order(*map(at, given), *outbox):
         raise MemoryError
     return Batches(row_cJB, size_cJ)
 

@@ -18,7 +18,7 @@ from turnout.engine.dropout import dropout_keys
 from turnout.engine.factored import ChunkWeights
 from turnout.engine.gpu.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained, captures, plain_sgd
+from turnout.engine.job import Job, Trained, cuda_graph_safe, plain_sgd
 from turnout.engine.native.steps import NativeJob, StepTensors, kept_in_c
 from turnout.engine.network import Network
 from turnout.engine.standing import hold_rows, put_rows_back, standing
@@ -84,7 +84,7 @@ class Chunk:
         """What plain SGD does beside the gradient, where terms are springs or drifts and a GPU can do both at once."""
         job, graphs, flat_cP = self.job, self.graphs, self.flat_cP
         hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
-        if graphs is None or not hand or not job.terms or not captures(job):
+        if graphs is None or not hand or not job.terms or not cuda_graph_safe(job):
             return None
         pull = Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, self.mine)
         return None if pull is None else Spring.of(pull, job.lr, graphs)
@@ -227,7 +227,7 @@ class Chunk:
         """Gradient, then the terms' corrections (shared columns only), then the optimizer."""
         assert self.grad_cP is not None
         count_c = self.result.count_C[self.rows][rows] + step + 1
-        if self.graphs is None or isinstance(rows, Tensor) or not captures(self.job):
+        if self.graphs is None or isinstance(rows, Tensor) or not cuda_graph_safe(self.job):
             return self._corrected_step(step, rows, flat, states, batch, count_c, self.job.lr)
 
         def corrected(lr: Tensor, count_c: Tensor, *tensors: Tensor) -> Tensor:
@@ -272,7 +272,12 @@ class Chunk:
     def _pull(self, rows: slice | Tensor, flat: Tensor, grad: Tensor) -> Pull | None:
         """What the terms add to a gradient, where a GPU can take the whole step at once."""
         job = self.job
-        if not job.terms or not captures(job) or isinstance(rows, Tensor) or not pull_fits(job.optimizer, flat, grad):
+        if (
+            not job.terms
+            or not cuda_graph_safe(job)
+            or isinstance(rows, Tensor)
+            or not pull_fits(job.optimizer, flat, grad)
+        ):
             return None
         mine = {term: {name: value[rows] for name, value in own.items()} for term, own in self.mine.items()}
         return Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, mine)

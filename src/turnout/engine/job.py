@@ -22,13 +22,13 @@ def plain_sgd(optimizer: Optimizer) -> bool:
     return type(optimizer) is SGD and not optimizer.momentum
 
 
-def captures(job: Job) -> bool:
+def cuda_graph_safe(job: Job) -> bool:
     """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone.
 
     A subclass has to say so itself: it may take steps of its own.
     """
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(vars(type(part)).get("captures", False) for part in parts)
+    return not job.magnitudes and all(vars(type(part)).get("cuda_graph_safe", False) for part in parts)
 
 
 @dataclass(frozen=True)

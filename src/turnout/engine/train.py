@@ -19,7 +19,7 @@ from torch import Tensor
 from turnout.engine.batches import Batches, address_batches
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained, captures
+from turnout.engine.job import Job, Trained, cuda_graph_safe
 from turnout.engine.native.steps import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.engine.workers import WorkerPool
@@ -103,7 +103,7 @@ class Trainer:
         """The first step of the first chunk, without a trace: on a GPU it is rehearsed, so that its kernels compile
         side by side. Only where every part says that its step depends on tensors alone, so that it may be repeated.
         """
-        if self.gradients.graphs is None or not captures(job):
+        if self.gradients.graphs is None or not cuda_graph_safe(job):
             return
         rows, batches = next(self._pieces(job, self._chunk(job)))
         own, twin = job.first_step(rows), self.gradients.twin()

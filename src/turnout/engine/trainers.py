@@ -22,7 +22,7 @@ from turnout.engine.own_kernels import ForClients
 from turnout.engine.train import Trainer
 from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
 from turnout.engine.workers import WorkerPool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.rehearsal import without_kernels
 from turnout.machine.threads import cores
@@ -61,7 +61,7 @@ def make_trainer(
         gradients = checked_gradients(gradients, network, x, y)
     trainer = trainer_of(settings, gradients, cost, x)
     if settings.engine == "native" and trainer.native is None:
-        raise Mistake(NOT_IN_C)
+        raise UserError(NOT_IN_C)
     decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
     if optimizer is None or decided:
         return trainer
@@ -156,9 +156,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise Mistake(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
+        raise UserError(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise Mistake("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
+        raise UserError("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
     return device
 
 
@@ -170,7 +170,7 @@ def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: boo
         return Vmapped(network)
     gradients = fastest(network, loss)
     if engine == "by-hand" and isinstance(gradients, Vmapped):
-        raise Mistake(
+        raise UserError(
             "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
             "Flatten and Dropout layers under the classification or regression task: use 'auto'"
         )
@@ -190,7 +190,7 @@ def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gr
     """The same gradients, or the plain loop (with a warning) if the model draws random numbers that only the loop can
     address."""
     if draws_inside(network.module, x, training=False):
-        raise Mistake(
+        raise UserError(
             "the model draws random numbers in evaluation mode too, so its metrics would be other ones every time: in "
             "its forward pass write F.dropout(x, p, training=self.training), or use a layer, nn.Dropout(p)"
         )

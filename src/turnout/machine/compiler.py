@@ -22,10 +22,10 @@ from typing import Any
 
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.cache import cache_dir
+from turnout.machine.checksums import is_whole, read_json, seal, write_json
 from turnout.machine.files import replacing
-from turnout.machine.sealed import is_whole, read_json, seal, write_json
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
@@ -132,7 +132,7 @@ def _refuse_again(failed: Path) -> None:
     try:
         before = read_json(failed, "it is made anew")
         recent = 0 <= time.time() - float(before["at"]) < ASK_AGAIN
-    except (OSError, Mistake, KeyError, TypeError, ValueError):
+    except (OSError, UserError, KeyError, TypeError, ValueError):
         return
     if recent:
         raise Unavailable(f"{before['why']}; it is asked again in an hour, or now if you delete {failed}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -57,8 +57,8 @@ def check_destination(option: str, given: str | Path) -> None:
     """
     path = Path(given).absolute()
     if not str(given) or path.is_dir():
-        raise Mistake(f"{option} {given}: {'is a folder' if str(given) else 'is empty'}; give the name of a file")
+        raise UserError(f"{option} {given}: {'is a folder' if str(given) else 'is empty'}; give the name of a file")
     if not path.parent.is_dir():
-        raise Mistake(f"{option} {given}: there is no folder {Path(given).parent}; create it first")
+        raise UserError(f"{option} {given}: there is no folder {Path(given).parent}; create it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Mistake(f"{option} {given}: it cannot be written there; choose another place")
+        raise UserError(f"{option} {given}: it cannot be written there; choose another place")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 try:
     import fcntl
@@ -54,7 +54,7 @@ class Holder:
         return self.host == socket.gethostname() and _started(self.process) != self.started
 
 
-class Busy(Mistake):
+class Busy(UserError):
     """Another process has the lock of a folder; `holder` is None where it does not say who it is."""
 
     def __init__(self, path: Path, holder: Holder | None):

@@ -6,7 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def optional(module: str, what: str, extra: str) -> Any:
@@ -14,7 +14,7 @@ def optional(module: str, what: str, extra: str) -> Any:
 
     >>> optional("no_such_library.part", "reading minds", "minds")
     Traceback (most recent call last):
-    turnout.errors.Mistake: reading minds needs no_such_library, which is not here: pip install 'turnout[minds]'
+    turnout.errors.UserError: reading minds needs no_such_library, which is not here: pip install 'turnout[minds]'
     """
     try:
         with warnings.catch_warnings():
@@ -23,6 +23,6 @@ def optional(module: str, what: str, extra: str) -> Any:
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         name = module.partition(".")[0] if error.name is None else error.name.partition(".")[0]
-        raise Mistake(f"{what} needs {name}, which is not here: pip install 'turnout[{extra}]'") from error
+        raise UserError(f"{what} needs {name}, which is not here: pip install 'turnout[{extra}]'") from error
     except (ImportError, OSError) as error:  # a shared library of the system that it needs
-        raise Mistake(f"{what} needs {module.partition('.')[0]}, which cannot be loaded here: {error}") from error
+        raise UserError(f"{what} needs {module.partition('.')[0]}, which cannot be loaded here: {error}") from error

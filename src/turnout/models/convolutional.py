@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models.layers import (
     ACTIVATIONS,
     Layers,
@@ -66,7 +66,7 @@ class CNN:
     def __post_init__(self) -> None:
         channels, hidden = check_sizes("channels", self.channels), check_sizes("hidden", self.hidden)
         if not channels:
-            raise Mistake("channels is empty: name at least one convolution's filters, or use MLP")
+            raise UserError("channels is empty: name at least one convolution's filters, or use MLP")
         check_size("kernel", self.kernel)
         check_size("padding", self.padding, least=0)
         check_activation(self.activation)
@@ -132,8 +132,8 @@ class CNN:
             inputs = size
         return layers
 
-    def _misfit(self, number: int, what: str, size: tuple[int, int], input_shape: tuple[int, ...]) -> Mistake:
-        return Mistake(
+    def _misfit(self, number: int, what: str, size: tuple[int, int], input_shape: tuple[int, ...]) -> UserError:
+        return UserError(
             f"the CNN does not fit samples of shape {tuple(input_shape)}: at layer {number} of "
             f"{len(self.channels)} the maps are {size[0]}x{size[1]}, too small for {what}. Use more padding "
             f"(now {self.padding}), a smaller kernel (now {self.kernel}), fewer pools or fewer layers"
@@ -153,7 +153,7 @@ def glorot(model: nn.Sequential) -> nn.Sequential:
 def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Channels, height and width of image samples."""
     if len(input_shape) != 3:
-        raise Mistake(
+        raise UserError(
             f"a convolutional model takes images [channels, height, width], but a sample here has shape "
             f"{tuple(input_shape)}: reshape the data (a grey image is [1, height, width]) or use MLP"
         )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torch import nn
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers
 Layers = list[tuple[str, nn.Module]]
@@ -62,11 +62,11 @@ def check_places(name: str, places: object, layers: int) -> Places:
         return places
     if isinstance(places, str):
         if places not in ("all", "none"):
-            raise Mistake(f"{name}: {places!r} is not a place; {nearest(places, ['all', 'none'])}")
+            raise UserError(f"{name}: {places!r} is not a place; {nearest(places, ['all', 'none'])}")
         return places
     numbers = check_sizes(name, places)
     if beyond := [n for n in numbers if n > layers]:
-        raise Mistake(
+        raise UserError(
             f"{name} names layer {beyond[0]}, but there are {layers} layers (numbered from 1): "
             "name existing layers, or say 'all' or 'none'"
         )
@@ -76,7 +76,7 @@ def check_places(name: str, places: object, layers: int) -> Places:
 def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
     """Whole numbers of at least 1, as a tuple."""
     if not isinstance(sizes, Iterable) or isinstance(sizes, str):
-        raise Mistake(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
+        raise UserError(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
     values = tuple(sizes)
     for value in values:
         check_size(name, value)
@@ -86,28 +86,28 @@ def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
 def check_size(name: str, value: object, least: int = 1) -> None:
     """One whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise Mistake(f"{name} has {value!r}: it takes whole numbers of at least {least}")
+        raise UserError(f"{name} has {value!r}: it takes whole numbers of at least {least}")
 
 
 def check_share(name: str, value: float) -> None:
     """A probability of dropping something: in [0, 1)."""
     if not 0 <= value < 1:
-        raise Mistake(f"{name} is {value!r}: it is a probability, at least 0 and below 1")
+        raise UserError(f"{name} is {value!r}: it is a probability, at least 0 and below 1")
 
 
 def check_activation(name: str) -> None:
     if name not in ACTIVATIONS:
-        raise Mistake(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
+        raise UserError(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
 
 
 def check_norm_at(place: str) -> None:
     if place not in ("before", "after"):
-        raise Mistake(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
+        raise UserError(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
 
 
 def check_init(init: str) -> None:
     if init not in ("torch", "glorot"):
-        raise Mistake(f"init is {init!r}: {nearest(str(init), ('torch', 'glorot'))}")
+        raise UserError(f"init is {init!r}: {nearest(str(init), ('torch', 'glorot'))}")
 
 
 def check_classes(classes: int) -> None:
@@ -144,5 +144,7 @@ def features(input_shape: tuple[int, ...]) -> int:
     784
     """
     if not input_shape or prod(input_shape) < 1:
-        raise Mistake(f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension")
+        raise UserError(
+            f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension"
+        )
     return prod(input_shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models.layers import (
     Layers,
     Places,
@@ -70,7 +70,7 @@ class MLP:
         norm_at: str = "before",
     ) -> None:
         if sizes and hidden:
-            raise Mistake(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
+            raise UserError(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
         checked = check_sizes("hidden", sizes or hidden)
         check_activation(activation)
         check_norm_at(norm_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.models.convolutional import CNN
 from turnout.models.layers import Places
 from turnout.models.plain import MLP
@@ -69,7 +69,7 @@ def _norm_of(variant: str) -> str:
     """Where paper 004's networks have BatchNorm, in print and in code."""
     norm_at = {"paper": "before", "code": "after"}
     if variant not in norm_at:
-        raise Mistake(f"variant={variant!r}: {nearest(variant, norm_at)}")
+        raise UserError(f"variant={variant!r}: {nearest(variant, norm_at)}")
     return norm_at[variant]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models.layers import check_classes, check_size
 
 
@@ -141,8 +141,8 @@ def _check_recurrent(spec: CharacterLSTM | SentenceLSTM) -> None:
         check_size(name, getattr(spec, name))
 
 
-def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> Mistake:
-    return Mistake(
+def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> UserError:
+    return UserError(
         f"{model} takes {takes}, but a sample here has shape {tuple(input_shape)}: "
         "choose a model for such data (MLP, CNN), or bring text"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.models.convolutional import check_image
 from turnout.models.layers import Layers, check_classes, check_size, check_sizes, sequential
 
@@ -62,10 +62,10 @@ class ResNet:
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", check_sizes("blocks", self.blocks))
         if not self.blocks:
-            raise Mistake("blocks is empty: give the number of blocks of each stage, such as [3, 4, 6, 3]")
+            raise UserError("blocks is empty: give the number of blocks of each stage, such as [3, 4, 6, 3]")
         check_size("width", self.width)
         if self.stem not in ("small", "large"):
-            raise Mistake(f"stem {self.stem!r} is unknown: {nearest(str(self.stem), ['small', 'large'])}")
+            raise UserError(f"stem {self.stem!r} is unknown: {nearest(str(self.stem), ['small', 'large'])}")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         check_classes(classes)

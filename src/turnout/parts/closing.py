@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.types import State
 
 IDLE = 60.0  # seconds after which the server asks again where nobody turned up and it had no deadline
@@ -129,11 +129,11 @@ class Aged(WaitForAll):
 
     def __post_init__(self) -> None:
         if self.late not in LATE:
-            raise Mistake(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
+            raise UserError(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
         if not self.power >= 0:
-            raise Mistake(f"algorithm.closing.power is 0 or more, not {self.power}")
+            raise UserError(f"algorithm.closing.power is 0 or more, not {self.power}")
         if self.uses_late and self.partial:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {type(self).__name__}(late='use') has no effect with partial work: all send what "
                 "they have finished by the deadline, so no reply is late; set partial = false, or leave late out"
             )
@@ -165,7 +165,7 @@ class Deadline(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.seconds < math.inf:
-            raise Mistake(f"algorithm.closing.seconds is {self.seconds}: give the simulated seconds a round may take")
+            raise UserError(f"algorithm.closing.seconds is {self.seconds}: give the simulated seconds a round may take")
 
     def limit(self, state: State) -> float:
         return self.seconds
@@ -189,7 +189,7 @@ class FirstReplies(Aged):
         super().__post_init__()
         limits = (1 if value is None else value for value in (self.count, self.seconds))
         if not all(value > 0 for value in limits) or not 0 < self.share <= 1:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {self}: count is at least 1, share above 0 and at most 1, seconds above 0"
             )
 
@@ -227,7 +227,7 @@ class Percentile(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.percent <= 100 or self.window < 1 or not self.slack > 0:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {self}: percent is above 0 and at most 100, window at least 1, slack above 0"
             )
 
@@ -272,11 +272,11 @@ class Buffered(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.late != "use":
-            raise Mistake("algorithm.closing = Buffered has no late replies to discard: leave late out")
+            raise UserError("algorithm.closing = Buffered has no late replies to discard: leave late out")
         if self.size < 1 or (self.concurrency or 1) < 1:
-            raise Mistake(f"algorithm.closing = {self}: size and concurrency are at least 1")
+            raise UserError(f"algorithm.closing = {self}: size and concurrency are at least 1")
         if self.concurrency is not None and self.concurrency < self.size:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing: a buffer of {self.size} replies would never fill with {self.concurrency} clients "
                 "at work: raise concurrency, or lower size"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, check_part, nearest
+from turnout.errors import UserError, check_part, nearest
 from turnout.parts.optimizers import MOMENTS, SGD, Optimizer
 from turnout.parts.schedules import Constant, Schedule
 from turnout.types import Turnout
@@ -38,13 +38,13 @@ class Local:
         check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
         _check_moments(self.optimizer)
         if self.epochs is not None and self.steps is not None:
-            raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
+            raise UserError("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         if self.full_work < 1:
-            raise Mistake(
+            raise UserError(
                 f"local work must be at least 1 unit, not {self.full_work}: set algorithm.local.epochs or .steps"
             )
         if self.batch_size < 1:
-            raise Mistake(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
+            raise UserError(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
 
     @property
     def full_work(self) -> int:
@@ -79,10 +79,10 @@ def _check_moments(optimizer: Optimizer) -> None:
     """What becomes of the slots must be known, or left open in a field that can be settled."""
     kind, moments = type(optimizer).__name__, optimizer.moments
     if moments not in MOMENTS:
-        raise Mistake(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
+        raise UserError(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
     settable = is_dataclass(optimizer) and any(f.name == "moments" and f.init for f in fields(optimizer))
     if moments == "auto" and not settable:
-        raise Mistake(
+        raise UserError(
             f"algorithm.local.optimizer: {kind}.moments is 'auto', which is settled before the first round: make "
             "moments a field of the dataclass, or say 'federated', 'local' or 'fresh'"
         )

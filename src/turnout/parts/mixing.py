@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
 from turnout.parts.substitution.slots import find_slots, room_for
 from turnout.types import State
@@ -55,7 +55,7 @@ class Mixing(Protocol):
 
 
 @dataclass(frozen=True)
-class Common:
+class SharedStart:
     """Everybody starts from the shared parameters."""
 
     personal: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class FedAMP:
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or not self.sigma > 0:
-            raise Mistake(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
+            raise UserError(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
 
     def begin(self, clients: int, width: int) -> State:
         return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}
@@ -165,4 +165,4 @@ def distances(rows_SP: Tensor, slot_C: Tensor, near_P: Tensor) -> Tensor:
     return (square_S[slot_C, None] + square_S - 2 * product_CS).clamp(min=0)
 
 
-KINDS = {"common": Common, "fedamp": FedAMP}
+KINDS = {"common": SharedStart, "fedamp": FedAMP}

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.types import Tensors
 
 
@@ -62,7 +62,7 @@ class SGD:
     """
 
     linear: ClassVar[bool] = True
-    captures: ClassVar[bool] = True  # a step depends on tensors alone, so a GPU may record it once and repeat it
+    cuda_graph_safe: ClassVar[bool] = True  # a step depends on tensors alone, so a GPU may record it once and repeat it
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -70,11 +70,11 @@ class SGD:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise Mistake(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
+            raise UserError(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
         if not 0 <= self.momentum < 1:
-            raise Mistake(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
+            raise UserError(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
         if self.weight_decay < 0:
-            raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
+            raise UserError(f"weight decay must not be negative, but is {self.weight_decay}")
 
     moments: ClassVar[str] = "fresh"
     carries_count: ClassVar[bool] = False
@@ -123,7 +123,7 @@ class Adam:
     """
 
     linear: ClassVar[bool] = False
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     lr: float = 0.01
     beta1: float = 0.99
@@ -137,7 +137,7 @@ class Adam:
         for name, options in (("moments", MOMENTS), ("count", COUNTS)):
             value = getattr(self, name)
             if value not in options:
-                raise Mistake(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
+                raise UserError(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -174,9 +174,9 @@ class Adam:
 
 def _check(where: str, lr: float, beta1: float, beta2: float, small: float) -> None:
     if not lr > 0 or not small > 0:
-        raise Mistake(f"{where}: the rate and the small number below the fraction are above 0, not {lr} and {small}")
+        raise UserError(f"{where}: the rate and the small number below the fraction are above 0, not {lr} and {small}")
     if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
-        raise Mistake(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
+        raise UserError(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
 
 
 KINDS = {"sgd": SGD, "adam": Adam}

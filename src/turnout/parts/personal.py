@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def batch_norm(name: str, module: nn.Module) -> bool:
@@ -46,7 +46,7 @@ class Named:
 
     def __post_init__(self) -> None:
         if not self.pattern:
-            raise Mistake('personal = Named("") fits nothing: give a pattern such as "head.*"')
+            raise UserError('personal = Named("") fits nothing: give a pattern such as "head.*"')
 
     def __call__(self, name: str, module: nn.Module) -> bool:
         return fnmatch.fnmatchcase(name, self.pattern)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 class Schedule(Protocol):
@@ -54,7 +54,7 @@ class TheoryRate:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
-                raise Mistake(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
+                raise UserError(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
 
     def rate(self, lr: float, clock: int) -> float:
         start = 16 * self.full_work / (self.strong_convexity * self.expected_work)

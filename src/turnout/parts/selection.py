@@ -15,12 +15,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet.reading import Reading
 from turnout.parts.arrived import Arrived
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet.reading import Reading
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 
@@ -61,7 +61,7 @@ def chosen(selection: Selection, members: Members, t: int, seed: int, state: Sta
     client_C = selection.choose(members, t, seed, state)
     rising = bool((client_C[1:] > client_C[:-1]).all())
     if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
-        raise Mistake(
+        raise UserError(
             f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
             "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
         )
@@ -88,7 +88,7 @@ class Fraction(Memoryless):
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise Mistake(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
+            raise UserError(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         count = min(len(members), max(1, round(self.share * len(members))))
@@ -106,7 +106,7 @@ class Count(Memoryless):
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise Mistake(f"selection Count(clients={self.clients}): ask at least 1 client a round")
+            raise UserError(f"selection Count(clients={self.clients}): ask at least 1 client a round")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         self.check(members.population + len(members.added_J))
@@ -120,7 +120,7 @@ class Count(Memoryless):
     def check(self, clients: int) -> None:
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
-            raise Mistake(
+            raise UserError(
                 f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
                 f"use {clients} or fewer, or Everyone()"
             )

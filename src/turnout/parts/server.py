@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
 from turnout.parts.optimizers import _check
 from turnout.types import State
@@ -30,14 +30,14 @@ class ServerStep(Protocol):
 
 
 @dataclass(frozen=True)
-class Apply:
+class ServerSGD:
     """w <- w + lr · Σ weight_c update_c."""
 
     lr: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise Mistake(f"the server's learning rate must be above 0, not {self.lr}: set algorithm.server.lr")
+            raise UserError(f"the server's learning rate must be above 0, not {self.lr}: set algorithm.server.lr")
 
     def begin(self, width: int) -> State:
         return {}
@@ -107,7 +107,7 @@ class ServerAdagrad(Adaptive):
 
 
 KINDS = {
-    "apply": Apply,
+    "apply": ServerSGD,
     "server-adam": ServerAdam,
     "server-yogi": ServerYogi,
     "server-adagrad": ServerAdagrad,

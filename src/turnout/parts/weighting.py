@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import Turnout
 
 
@@ -132,9 +132,9 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.by not in ("samples", "uniform"):
-            raise Mistake(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
+            raise UserError(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
         if self.over not in ("normalised", "unbiased"):
-            raise Mistake(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
+            raise UserError(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
 
     def of(self, examples_C: Tensor, members: int, mean_examples: float | None) -> Tensor:
         """Shares of a cohort; `mean_examples` is the members' mean sample count, needed only for unbiased shares.

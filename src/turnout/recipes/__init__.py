@@ -22,8 +22,10 @@ import inspect
 import pkgutil
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from types import ModuleType
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
@@ -37,12 +39,17 @@ def recipes() -> dict[str, Recipe]:
     True
     """
     found: dict[str, Recipe] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    packages = [__name__, *(entry.value for entry in entry_points(group="turnout.recipes"))]
+    for module in (module for package in packages for module in _modules(package)):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and function.__module__ == module.__name__ and _is_recipe(function):
                 found[name.replace("_", "-")] = function
     return found
+
+
+def _modules(package: str) -> list[ModuleType]:
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return [importlib.import_module(f"{package}.{info.name}") for info in found]
 
 
 def _is_recipe(function: Callable[..., object]) -> bool:
@@ -55,14 +62,14 @@ def _is_recipe(function: Callable[..., object]) -> bool:
 def cook(name: str) -> dict[str, Experiment]:
     """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
-        from turnout.config.dotted import usual_code
+        from turnout.running.config.dotted import usual_code
 
         recipe, name = usual_code().named(name, "the recipe"), name.rpartition(":")[2]
     else:
         known = recipes()
         recipe = known.get(name.replace("_", "-"))
         if recipe is None:
-            raise Mistake(f"there is no recipe {name!r}, and no such file: {nearest(name, known)}")
+            raise UserError(f"there is no recipe {name!r}, and no such file: {nearest(name, known)}")
     return variants_of(_made(recipe, name), name)
 
 
@@ -70,12 +77,12 @@ def _made(recipe: Recipe, name: str) -> object:
     """Call a recipe; an error in it is reported with its file and line, since recipes may be a user's own code."""
     try:
         return recipe()
-    except Mistake:
+    except UserError:
         raise
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error}"
-        raise Mistake(f"the recipe {name} failed in {place.filename}, line {place.lineno}: {why}") from error
+        raise UserError(f"the recipe {name} failed in {place.filename}, line {place.lineno}: {why}") from error
 
 
 def variants_of(made: object, name: str) -> dict[str, Experiment]:
@@ -84,4 +91,4 @@ def variants_of(made: object, name: str) -> dict[str, Experiment]:
         return {made.title or name: made}
     if isinstance(made, Mapping) and made and all(isinstance(e, Experiment) for e in made.values()):
         return {str(variant): experiment for variant, experiment in made.items()}
-    raise Mistake(f"the recipe {name} gave {type(made).__name__}: return an Experiment, or a dict of them by variant")
+    raise UserError(f"the recipe {name} gave {type(made).__name__}: return an Experiment, or a dict of them by variant")

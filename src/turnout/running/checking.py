@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.config.opening import open_table
-from turnout.config.text import read_file
 from turnout.data.description import read_description
-from turnout.errors import Mistake
-from turnout.machine.sealed import load_tensors, read_json
-from turnout.records import run_list
-from turnout.records.checkpoint import NAME as CHECKPOINT
-from turnout.records.checkpoint import rounds_done, start_over
-from turnout.records.records import Records
+from turnout.errors import UserError
+from turnout.machine.checksums import load_tensors, read_json
+from turnout.running.config.opening import open_table
+from turnout.running.config.text import read_file
 from turnout.running.loop import DELETE
+from turnout.running.records import run_list
+from turnout.running.records.checkpoint import NAME as CHECKPOINT
+from turnout.running.records.checkpoint import rounds_done, start_over
+from turnout.running.records.records import Records
 from turnout.running.state import is_held
-from turnout.tracks.first_values import FILE as FIRST_VALUES
-from turnout.tracks.first_values import kept_values
-from turnout.tracks.rebuild import built_now
+from turnout.running.tracks.first_values import FILE as FIRST_VALUES
+from turnout.running.tracks.first_values import kept_values
+from turnout.running.tracks.rebuild import built_now
 
 TABLES = {
     "environment.json": DELETE,
@@ -44,7 +44,7 @@ class Checked:
 def checked_folder(folder: Path) -> Iterator[Checked]:
     """Look at every file of a run, or of the runs of a folder, that this library would read back."""
     if not folder.is_dir():
-        raise Mistake(f"there is no folder {folder}: name that of a run, or of several")
+        raise UserError(f"there is no folder {folder}: name that of a run, or of several")
     inside = [folder]
     if (folder / run_list.NAME).is_file():
         found = _looked_at(folder / run_list.NAME, lambda: run_list.read_run_list(folder))
@@ -56,7 +56,7 @@ def checked_folder(folder: Path) -> Iterator[Checked]:
     elif not any((folder / name).is_file() for name in ("experiment.toml", "study.txt", "records.sqlite")):
         inside = sorted({path.parent for path in folder.rglob("experiment.toml")})
         if not inside:
-            raise Mistake(f"{folder} holds no run: it has no experiment.toml and no runs.json")
+            raise UserError(f"{folder} holds no run: it has no experiment.toml and no runs.json")
     for path in dict.fromkeys(inside):
         yield from _run(path)
 
@@ -86,7 +86,7 @@ def _records(folder: Path) -> None:
         records.check()
         last, seen = records.last_round(), rounds_done(folder)
         if seen > (-1 if last is None else last) + 1:
-            raise Mistake(f"{records.path} lacks rounds that {CHECKPOINT} has seen: {start_over(folder)}")
+            raise UserError(f"{records.path} lacks rounds that {CHECKPOINT} has seen: {start_over(folder)}")
 
 
 def _state(folder: Path) -> None:
@@ -102,7 +102,7 @@ def _first_values(folder: Path) -> Checked:
     path = folder / FIRST_VALUES
     try:
         begun = kept_values(folder, str(load_tensors(folder / CHECKPOINT, start_over(folder))[1].get("fingerprint")))
-    except (Mistake, OSError) as error:
+    except (UserError, OSError) as error:
         return Checked(path, wrong=str(error))
     kept = read_description(folder)
     if begun is None or kept is None:  # a run of an older version
@@ -118,6 +118,6 @@ def _first_values(folder: Path) -> Checked:
 def _looked_at(path: Path, read: Callable[[], object]) -> Checked:
     try:
         read()
-    except (Mistake, OSError) as error:
+    except (UserError, OSError) as error:
         return Checked(path, wrong=str(error))
     return Checked(path)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.lock import Busy, locked
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
@@ -54,16 +54,16 @@ def refuse_full(folder: Path, resume: bool, begun: Collection[str] = ()) -> None
     `begun`: names of what this command makes before the file that names its runs; it may have been killed between.
     """
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
+        raise UserError(f"{folder} is a file, and a run needs a folder: choose another --out")
     there = contents(folder)
     if there and not resume:
-        raise Mistake(
+        raise UserError(
             f"{folder} is not empty: choose another folder, go on with what is in it (--resume; Python: resume=True), "
             "or delete it first (--overwrite; Python: overwrite=True)"
         )
     known = RUN_FILES & {name.removesuffix(".new") for name in there}  # it may have been killed while writing
     if not known and not {*there} <= {*begun}:
-        raise Mistake(
+        raise UserError(
             f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
         )
 
@@ -75,7 +75,7 @@ def make_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
+        raise UserError(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnout.machine.optional import optional
-from turnout.records.records import Records
-from turnout.records.schema import Column, as_column
+from turnout.running.records.records import Records
+from turnout.running.records.schema import Column, as_column
 
 Columns = dict[str, Column]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 
 Several = Sequence[Experiment] | Mapping[str, Experiment]
@@ -24,16 +24,16 @@ def named(given: Any) -> dict[str, Experiment]:
         for i, experiment in enumerate(given, 1):
             name = getattr(experiment, "title", "") or f"experiment {i}"
             if name in found:
-                raise Mistake(f"two experiments have the title {name!r}: give a dict, {{name: experiment}}")
+                raise UserError(f"two experiments have the title {name!r}: give a dict, {{name: experiment}}")
             found[name] = experiment
     else:
         what = f"the {type(given).__name__} {given!r}"
-        raise Mistake(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`), or several")
+        raise UserError(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`), or several")
     if not found:
-        raise Mistake("to.run was given no experiment: give one, a list of them, or a dict by name")
+        raise UserError("to.run was given no experiment: give one, a list of them, or a dict by name")
     for name, experiment in found.items():
         if not isinstance(experiment, Experiment):
-            raise Mistake(f"{name!r} is the {type(experiment).__name__} {experiment!r}: give an Experiment")
+            raise UserError(f"{name!r} is the {type(experiment).__name__} {experiment!r}: give an Experiment")
     return found
 
 
@@ -57,13 +57,13 @@ def seeds_of(variants: Mapping[str, Experiment], seeds: Any) -> Sequence[int] | 
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         own = {experiment.seed for experiment in variants.values()}
         if seeds < 1:
-            raise Mistake(f"seeds={seeds}: give at least 1")
+            raise UserError(f"seeds={seeds}: give at least 1")
         if len(own) > 1:
-            raise Mistake(f"the experiments have different seeds of their own ({sorted(own)}): give seeds as a list")
+            raise UserError(f"the experiments have different seeds of their own ({sorted(own)}): give seeds as a list")
         first = own.pop()
         return list(range(first, first + seeds))
     if isinstance(seeds, str) or not all(isinstance(seed, int) for seed in seeds) or not seeds:
-        raise Mistake(f"seeds is a number of seeds, or a list of them, not {seeds!r}")
+        raise UserError(f"seeds is a number of seeds, or a list of them, not {seeds!r}")
     if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise Mistake(f"the seed {twice[0]} is there twice")
+        raise UserError(f"the seed {twice[0]} is there twice")
     return list(seeds)

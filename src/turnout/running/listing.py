@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.errors import Mistake
-from turnout.records.glossary import Glossary
-from turnout.records.records import Records
-from turnout.records.run_list import read_run_list
+from turnout.errors import UserError
 from turnout.running.folder import LOCK_FILE
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.records import Records
+from turnout.running.records.run_list import read_run_list
 from turnout.running.state import RECORDS, RunState, is_held, state_of
 
 DEEPEST = 4  # folders below the one that is listed
@@ -33,10 +33,10 @@ class ListedRun:
 def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
     """The runs below a folder, the latest first; `each`: those of a folder of runs one by one."""
     if not folder.is_dir():
-        raise Mistake(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
+        raise UserError(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
     found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
     if not found:
-        raise Mistake(f"{folder.absolute()} holds no runs: turnout run makes one")
+        raise UserError(f"{folder.absolute()} holds no runs: turnout run makes one")
     return sorted(found, key=lambda run: -run.when)
 
 
@@ -75,7 +75,7 @@ def _listed(path: Path, each: bool) -> list[ListedRun]:
         return [ListedRun(path, state_of(path))]
     try:
         entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
-    except (OSError, Mistake) as error:
+    except (OSError, UserError) as error:
         return [ListedRun(path, RunState("failed", why=str(error)))]
     if each:
         return [ListedRun(inside, state_of(inside)) for _, inside in entries]

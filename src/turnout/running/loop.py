@@ -20,29 +20,29 @@ from typing import Any
 import torch
 
 from turnout import __version__
-from turnout.config.read import check_same, to_toml
-from turnout.config.read_back import check_reads_back
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.at_work import Bell
+from turnout.machine.activity import Publisher
+from turnout.machine.checksums import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.machine.clock import stage
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
-from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
-from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
-from turnout.records.now import end_now, keep_now
-from turnout.records.observed import export_events, export_turnout
-from turnout.records.records import Records
 from turnout.round_log import CUT, Evaluation, RoundRecord
+from turnout.running.config.read import check_same, to_toml
+from turnout.running.config.read_back import check_reads_back
 from turnout.running.folder import contents, make_folder, refuse_full
+from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
+from turnout.running.records.now import end_now, keep_now
+from turnout.running.records.observed import export_events, export_turnout
+from turnout.running.records.records import Records
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
+from turnout.running.tracks.first_values import FILE as FIRST_VALUES
+from turnout.running.tracks.first_values import read_first_values
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.track import Track
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
-from turnout.tracks.first_values import FILE as FIRST_VALUES
-from turnout.tracks.first_values import read_first_values
-from turnout.tracks.prepare import prepare
-from turnout.tracks.track import Track
 
 CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
 DELETE = "delete it to go on; sums may then round differently"
@@ -92,11 +92,11 @@ def _rounds(
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
     stopped = reason_to_stop(experiment, progress) if first else None
-    bell = Bell(partial(keep_now, records))
+    publisher = Publisher(partial(keep_now, records))
     for t in range(first, experiment.rounds):
         if stopped:
             return
-        state, step = _one_round(track, state, t, bell)
+        state, step = _one_round(track, state, t, publisher)
         progress = progress.after(step.record, step.evaluation, experiment)
         stopped = reason_to_stop(experiment, progress)
         last = stopped is not None or t == experiment.rounds - 1
@@ -143,9 +143,9 @@ def pause_after(seconds: float) -> float:
     return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
 
 
-def _one_round(track: Track, state: Any, t: int, bell: Bell) -> tuple[Any, FinishedRound]:
+def _one_round(track: Track, state: Any, t: int, publisher: Publisher) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
-    with stage("weights"), bell.heard():
+    with stage("weights"), publisher.heard():
         state, record = track.round(state, t)
     step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
     due = (t + 1) % track.experiment.evaluate.every == 0
@@ -169,7 +169,7 @@ def _refuse_nan(step: FinishedRound) -> None:
     values = step.evaluation.values if step.evaluation else {}
     loss = values.get("global_loss", values.get("personal_loss"))
     if loss is not None and loss != loss:
-        raise Mistake(
+        raise UserError(
             f"the model's test loss is not a number after round {step.record.round}: training has diverged. Its "
             "records are kept; lower algorithm.local.optimizer.lr or algorithm.server.lr"
         )
@@ -179,7 +179,7 @@ def _refuse_gap(records: Records, first: int, folder: Path) -> None:
     """Records precede checkpoints; a gap means the file was altered."""
     last = records.last_round()
     if first and (last is None or last < first - 1):
-        raise Mistake(
+        raise UserError(
             f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
             f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete the "
             "checkpoint to start that run over"
@@ -208,9 +208,9 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.load_clients(run_id(folder), folder / "clients", found.client_files)
-    except (*UNREADABLE, Mistake) as error:
+    except (*UNREADABLE, UserError) as error:
         why = start_over(folder)
-        raise Mistake(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
+        raise UserError(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
     return found
 
 
@@ -257,7 +257,7 @@ def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
         return
     if not allowed:
         why = f" ({missing})" if was[0] == "native" and (missing := trouble()) else ""
-        raise Mistake(
+        raise UserError(
             f"{folder} was begun with the {was[0]} engine on {was[1]}, and here it would go on with the {here[0]} "
             f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with "
             "--other-engine (Python: other_engine=True)"

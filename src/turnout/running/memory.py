@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.memory import free_bytes
-from turnout.report.units import size
+from turnout.view.report.units import size
 
 ON_HOST = "client state"  # is in host memory on any device, and on disk where it is large
 THERE = "data"  # of this run is in memory already when it is seen what is free
@@ -30,7 +30,7 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int 
         return sum(estimate.values())
     pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
     fewer = "run fewer side by side (--jobs 1), " if total - data * side_by_side <= free else ""
-    raise Mistake(
+    raise UserError(
         f"this run needs about {size(total)} of memory ({pieces}), but {size(free)} are free here: {fewer}"
         "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
     )
@@ -78,7 +78,7 @@ class Room:
     def __init__(self, most: int | None = None):
         self.most = most
         self.total = 0  # bytes for all of them together, the most that was seen since somebody last began alone
-        self.at_work: dict[str, Need] = {}
+        self.activity: dict[str, Need] = {}
         self.line: dict[str, Need] = {}  # those that wait, in the order in which they came
         self.looking = False  # the first in line was told to look again, and has not answered
         self.fresh = False  # nobody has come or left since it was told so
@@ -96,7 +96,7 @@ class Room:
         self.looking = self.looking and name != next(iter(self.line))
         self.fresh = False
         self.line.pop(name, None)
-        self.at_work.pop(name, None)
+        self.activity.pop(name, None)
 
     def words(self) -> Iterator[tuple[str, bool]]:
         """Whom to tell to go on or to look again, once somebody has asked or left."""
@@ -105,8 +105,8 @@ class Room:
             if not self.fresh:
                 self.looking = self.fresh = True
                 yield name, LOOK_AGAIN
-            elif self._fits(need) or not self.at_work:
-                self.at_work[name] = self.line.pop(name)
+            elif self._fits(need) or not self.activity:
+                self.activity[name] = self.line.pop(name)
                 self.fresh = False
                 yield name, GO_ON
             else:
@@ -121,8 +121,8 @@ class Room:
         if need.free is None:
             return True
         data = sum(other.there for other in self.line.values())
-        seen = need.free + data + sum(other.there for other in self.at_work.values())
-        self.total = max(self.total, seen) if self.at_work else seen
+        seen = need.free + data + sum(other.there for other in self.activity.values())
+        self.total = max(self.total, seen) if self.activity else seen
         total = self.total if self.most is None else min(self.total, self.most)
-        aside = sum(other.whole for other in self.at_work.values())
+        aside = sum(other.whole for other in self.activity.values())
         return need.more <= need.free and aside + data + need.more <= total

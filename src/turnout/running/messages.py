@@ -14,23 +14,23 @@ from typing import Any
 
 import torch
 
-from turnout.errors import Mistake, out_of_memory
+from turnout.errors import UserError, out_of_memory
 from turnout.experiment import Experiment
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
-from turnout.records.checkpoint import rounds_done
-from turnout.records.glossary import Glossary
-from turnout.records.records import Records
 from turnout.running.display import Began, Ended, Failed, Line, Message, Note
 from turnout.running.folder import held, refuse_full
 from turnout.running.loop import begin, rounds_of
 from turnout.running.memory import GO_ON, Need, check_fits
 from turnout.running.profile import profiled_rounds
+from turnout.running.records.checkpoint import rounds_done
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.records import Records
 from turnout.running.state import failed_start_kept, state_kept
 from turnout.running.stop_rules import metric_of
 from turnout.running.tracking import NOBODY, Listeners, check_trackers, tracked
-from turnout.trackers.tracker import TrackedRun
-from turnout.tracks.track import Track
+from turnout.running.tracks.track import Track
+from turnout.view.trackers.tracker import TrackedRun
 
 ENGINE_NAMES = {
     "native": "native engine",
@@ -165,7 +165,7 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
 
 
 def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
-    """`messages_of`, with a failure as the last message; the traceback of a failure that is no Mistake is kept."""
+    """`messages_of`, with a failure as the last message; the traceback of a failure that is no UserError is kept."""
     kept, began = place.folder / "error.txt", False
     with suppress(OSError):
         kept.unlink(missing_ok=True)
@@ -173,7 +173,7 @@ def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = 
         for message in messages_of(experiment, place, ask):
             began = began or isinstance(message, Began)
             yield message
-    except Mistake as mistake:
+    except UserError as mistake:
         yield Failed(place.name, str(mistake), True, began)
     except Exception as error:
         short = out_of_memory(error)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
 from turnout.task import ScoresOnly, Standardised
@@ -49,11 +49,11 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     with replacing(path) as temporary, _quiet():
         try:
             return PROGRAMS[path.suffix](_returning_scores(module, sample), temporary, sample)
-        except Mistake:
+        except UserError:
             raise
         except Exception as error:  # whatever a model of one's own does under a compiler
             why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-            raise Mistake(
+            raise UserError(
                 f"this model cannot be written as {path.suffix} ({why}): .safetensors has its weights"
             ) from error
 
@@ -61,7 +61,7 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
 def check_form(path: Path) -> None:
     """Refuse a name that says no form, and a form whose library is not here, before the work begins."""
     if path.suffix not in (WEIGHTS, *PROGRAMS):
-        raise Mistake(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which says its form")
+        raise UserError(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which says its form")
     if path.suffix == ".onnx":
         _onnx()
 
@@ -85,7 +85,9 @@ def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
         other = torch.randn(other.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         if not torch.allclose(torch.jit.load(str(path))(other), module(other), atol=1e-5):
-            raise Mistake("this model decides by its samples what to compute, which TorchScript does not see: use .pt2")
+            raise UserError(
+                "this model decides by its samples what to compute, which TorchScript does not see: use .pt2"
+            )
     return "TorchScript: torch.jit.load"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.records.records import Records
-from turnout.records.schema import Column
+from turnout.running.records.records import Records
+from turnout.running.records.schema import Column
 from turnout.running.result import Run, open_one
 from turnout.world.devices.device_file import write_devices
 from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
@@ -43,7 +43,7 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
     columns = records.clients()
     simulated = APART[0] in columns
     if not simulated and not {WHOLE, TRAINING} <= columns.keys():
-        raise Mistake(
+        raise UserError(
             f"{records.path} has no times of clients: only a deployment records them (reply_seconds, "
             "training_seconds), and a run with world.devices"
         )

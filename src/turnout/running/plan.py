@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.config.read import check_same, to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
+from turnout.machine.checksums import text_with_checksum
 from turnout.machine.files import write_whole
 from turnout.machine.script import script_left_alone
-from turnout.machine.sealed import text_with_checksum
 from turnout.machine.threads import cores
-from turnout.records.run_list import ListedRun, read_run_list, write_run_list
+from turnout.running.config.read import check_same, to_toml
 from turnout.running.folder import file_name
+from turnout.running.records.run_list import ListedRun, read_run_list, write_run_list
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def check_folder(plan: RunPlan) -> None:
     """Refuse to mix one run and several in a folder."""
     out, runs = plan.out, len(plan.runs)
     if runs > 1 and (out / "experiment.toml").exists():
-        raise Mistake(f"{out} holds a single run, and this would be {runs}: choose another --out folder")
+        raise UserError(f"{out} holds a single run, and this would be {runs}: choose another --out folder")
     if runs == 1 and (out / "runs.json").exists():
-        raise Mistake(f"{out} holds several runs, and this would be one: choose another --out folder")
+        raise UserError(f"{out} holds several runs, and this would be one: choose another --out folder")
 
 
 def write_plan(plan: RunPlan) -> None:
@@ -104,7 +104,7 @@ def other_runs(plan: RunPlan) -> list[str]:
     try:
         listed = read_run_list(plan.out).runs
         return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
-    except (OSError, Mistake):  # a new folder, or a damaged list that is written anew
+    except (OSError, UserError):  # a new folder, or a damaged list that is written anew
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
         return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]
@@ -113,7 +113,7 @@ def other_runs(plan: RunPlan) -> list[str]:
 def refuse_to_drop(plan: RunPlan) -> None:
     """The table and the report show the runs that are listed, so none that was listed before may be missing now."""
     if lost := other_runs(plan):
-        raise Mistake(
+        raise UserError(
             f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its "
             "runs (and more if you like), or choose another --out folder"
         )

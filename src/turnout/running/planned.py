@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.config.check import check_settings
-from turnout.config.read import check_same
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.threads import cores
+from turnout.running.config.check import check_settings
+from turnout.running.config.read import check_same
 from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import held, kept_if_used, refuse_full
 from turnout.running.messages import Place, in_order
@@ -37,7 +37,7 @@ def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Pat
     failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
     refused = [failure for failure in failed if not failure.began]
     if refused or len(failed) == len(plan.runs):
-        raise Mistake(explained(refused or failed, len(plan.runs)))
+        raise UserError(explained(refused or failed, len(plan.runs)))
     if not quiet:
         say_warnings(plan.out)
     return Outcome(those_that_ended(plan, failed, data_dir), failed)
@@ -154,7 +154,7 @@ def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
     """How many runs at a time; who listens in this process hears of one after another."""
     if listeners != NOBODY:
         if jobs is not None and jobs > 1:
-            raise Mistake(
+            raise UserError(
                 f"{jobs} runs side by side are processes of their own, and on_round and trackers of your own are in "
                 "this one: leave jobs out, or name the tracker by its path, package.module:Name"
             )
@@ -163,7 +163,7 @@ def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
         return jobs_for(plan.runs)
     jobs = min(jobs, len(plan.runs))
     if jobs > 1 and not can_travel(plan.runs):
-        raise Mistake(
+        raise UserError(
             f"{jobs} runs side by side are processes of their own, and an experiment has something that these would "
             "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"
         )

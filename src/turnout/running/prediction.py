@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from turnout.data.csv_files import Csv, as_number, find_tables
 from turnout.data.description import Description
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.task import scores_of
 
 AT_ONCE = 4096  # rows
@@ -48,7 +48,7 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     with torch.no_grad():
         output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
     if output_SK.ndim != 2:
-        raise Mistake(f"this run's model gives {tuple(output_SK.shape[1:])} numbers a row, which is no table")
+        raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers a row, which is no table")
     known = table.columns.get(label) if label is not None else None
     if kept.target_type == "float32":
         return Prediction(table, _renamed(_numbers(output_SK, "prediction"), table), _error(output_SK, known, label))
@@ -66,7 +66,7 @@ def inputs_of(table: Csv, kept: Description, label: str | None) -> Tensor:
     wanted, shape = prod(kept.input_shape), " × ".join(map(str, kept.input_shape))
     names = [name for name in table.columns if name != label]
     if len(names) != wanted:
-        raise Mistake(
+        raise UserError(
             f"{table.path} has {len(names)} columns, and this model reads {wanted} numbers a row ({shape}), in order"
         )
     for name in names:
@@ -78,7 +78,7 @@ def inputs_of(table: Csv, kept: Description, label: str | None) -> Tensor:
 
 def _labels(output_SK: Tensor, labels: Sequence[str]) -> Predicted:
     if output_SK.shape[1] != len(labels):
-        raise Mistake(
+        raise UserError(
             f"this model knows {output_SK.shape[1]} of the {len(labels)} labels of the data, and a run does not keep "
             "which: use it in Python, to.load_model(folder, client)"
         )

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from turnout.machine.checksums import Damaged, read_json, write_json
 from turnout.machine.clock import Stopwatch
-from turnout.machine.sealed import Damaged, read_json, write_json
 from turnout.running.loop import FinishedRound, rounds_of
-from turnout.tracks.track import Track
+from turnout.running.tracks.track import Track
 
 FILE = "profile.json"
 THEN = "delete it; --profile measures again"

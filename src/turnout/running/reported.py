@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.lock import locked
 from turnout.machine.terminal import Terminal, console
 from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
@@ -16,10 +16,10 @@ from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
 
 def show_results(folder: Path, stderr: bool = False) -> None:
     """Print the table of results, if any run has records."""
-    from turnout.report import results_table
+    from turnout.view.report import results_table
 
     screen = console(stderr)
-    with suppress(Mistake):  # no records
+    with suppress(UserError):  # no records
         screen.print(results_table(folder, width=screen.width))
 
 
@@ -32,9 +32,9 @@ def say_where(folder: Path, stderr: bool = False) -> None:
 
 def say_warnings(folder: Path) -> None:
     """What is odd about the runs of a folder, as their last lines."""
-    from turnout.report import find_runs, warnings_in
+    from turnout.view.report import find_runs, warnings_in
 
-    with suppress(Mistake):  # no records
+    with suppress(UserError):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"
             Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
@@ -46,12 +46,12 @@ def reported(folder: Path) -> Iterator[None]:
 
     Of two commands that began here at the same moment one was refused, and ends here too.
     """
-    from turnout.report import write_picture, write_report
+    from turnout.view.report import write_picture, write_report
 
     try:
         yield
     finally:
         if folder.is_dir():
-            with suppress(Mistake), locked(folder / LOCK_FILE, LOCK_SECONDS):  # no records yet, or another's business
+            with suppress(UserError), locked(folder / LOCK_FILE, LOCK_SECONDS):  # no records yet, or another's business
                 write_report(folder)
                 write_picture(folder)

@@ -10,24 +10,24 @@ from typing import Any, NamedTuple, overload
 
 from torch import nn
 
-from turnout.config.dotted import allowing
-from turnout.config.opening import open_table
-from turnout.config.text import read_file
 from turnout.data.description import Description, read_description
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
-from turnout.records.records import Records
-from turnout.report.finding import runs_in
-from turnout.report.units import show
+from turnout.running.config.dotted import allowing
+from turnout.running.config.opening import open_table
+from turnout.running.config.text import read_file
 from turnout.running.frames import as_frame, client_columns, round_columns
+from turnout.running.records.records import Records
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
+from turnout.running.tracks.prepare import prepare
 from turnout.running.trained import trained_model, trained_weights
-from turnout.tracks.prepare import prepare
 from turnout.types import Tensors
+from turnout.view.report.finding import runs_in
+from turnout.view.report.units import show
 
 PRINTED = 20  # runs of a group that are printed
 
@@ -77,13 +77,13 @@ class Run:
 
     def warnings(self) -> list[str]:
         """What is odd about the run: that nobody trained, that the loss exploded, that a class is held by nobody."""
-        from turnout.report import find_runs, warnings_of
+        from turnout.view.report import find_runs, warnings_of
 
         return warnings_of(find_runs(self.folder).runs[0])
 
     def report(self) -> Path:
         """Write report.html and return its path."""
-        from turnout.report import write_report
+        from turnout.view.report import write_report
 
         return write_report(self.folder)
 
@@ -99,7 +99,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the numbers in short, and the curves."""
-        from turnout.report import runs_html
+        from turnout.view.report import runs_html
 
         return runs_html(self.folder)
 
@@ -190,7 +190,7 @@ class RunGroup:
         if isinstance(variant, int):
             return list(self)[variant]
         if variant not in self.variants:
-            raise Mistake(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
+            raise UserError(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
         return self.variants[variant]
 
     @property
@@ -212,13 +212,13 @@ class RunGroup:
 
     def report(self) -> Path:
         """Write report.html of all of them and return its path."""
-        from turnout.report import write_report
+        from turnout.view.report import write_report
 
         return write_report(self.folder)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the table of results, and the curves."""
-        from turnout.report import runs_html
+        from turnout.view.report import runs_html
 
         return runs_html(self.folder)
 
@@ -282,6 +282,6 @@ def holds_several(path: Path) -> bool:
 def check_run_folder(path: Path) -> None:
     """Refuse what is not the folder of one run."""
     if holds_several(path):
-        raise Mistake(f"{path} holds several runs: name one of the folders in it")
+        raise UserError(f"{path} holds several runs: name one of the folders in it")
     if not (path / "experiment.toml").is_file():
-        raise Mistake(f"{path} is not a run folder: it has no experiment.toml")
+        raise UserError(f"{path} is not a run folder: it has no experiment.toml")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.display import Display, Failed
 from turnout.running.folder import kept_if_used, new_folder
@@ -19,7 +19,7 @@ from turnout.running.reported import reported, say_warnings, say_where, show_res
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracking import Listeners, OnRound
 from turnout.running.used import refuse_used
-from turnout.trackers.tracker import Tracker
+from turnout.view.trackers.tracker import Tracker
 
 
 class Options(TypedDict, total=False):
@@ -73,7 +73,9 @@ def run(
     other_engine  go on with a run though its engine or device is not here, and another one rounds differently
     """
     if resume and overwrite:
-        raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
+        raise UserError(
+            "resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them"
+        )
     where = Path(data_dir) if data_dir else None
     listed = [trackers] if isinstance(trackers, str) else list(trackers)
     listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
@@ -131,5 +133,5 @@ def run_many(
 def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
     """The runs by variant and seed; a mistake where some failed."""
     if failed:
-        raise Mistake(explained(failed, len(plan.runs)))
+        raise UserError(explained(failed, len(plan.runs)))
     return those_that_ended(plan, failed, data_dir)

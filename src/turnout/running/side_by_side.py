@@ -23,15 +23,15 @@ def side_by_side(work: Sequence[Work], jobs: int, most: int | None = None) -> It
 
     most  bytes that they may take together, where that is less than is free; one alone may take more
     """
-    crew = Crew(work, jobs, most)
+    queue = RunQueue(work, jobs, most)
     try:
-        while crew.hired():
-            yield from crew.heard()
+        while queue.hired():
+            yield from queue.heard()
     finally:
-        crew.ended()
+        queue.ended()
 
 
-class Crew:
+class RunQueue:
     """The processes, the runs that are left for them, and the memory that they share, by device."""
 
     def __init__(self, work: Sequence[Work], jobs: int, most: int | None):
@@ -88,8 +88,8 @@ class Crew:
         """Tell those whose turn it is; once, that there is not enough memory for all."""
         workers = {worker.place.name: worker for worker in self.workers.values()}
         for name, word in room.words():
-            workers[name].told(word)
-        waits, others = room.waits(), len(room.at_work)
+            workers[name].outbox(word)
+        waits, others = room.waits(), len(room.activity)
         if waits is not None and not self.said:
             self.said = True
             who = "the run" if others == 1 else f"one of the {others} runs"

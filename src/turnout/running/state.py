@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.config.read import new_settings
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
+from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import is_locked
-from turnout.machine.sealed import read_json, write_json
-from turnout.records.records import Records
+from turnout.running.config.read import new_settings
 from turnout.running.folder import LOCK_FILE
+from turnout.running.records.records import Records
 from turnout.task import Unit
 
 FILE = "state.json"
@@ -58,7 +58,7 @@ def state_of(folder: Path) -> RunState:
         return RunState(state, 0, rounds, ended.get("why"), when)
     try:
         done, metric, value, unit = _measured(folder, settings)
-    except Mistake as mistake:  # a run that is just beginning has a file without tables
+    except UserError as mistake:  # a run that is just beginning has a file without tables
         why = None if running else str(mistake)
         return RunState("running" if running else "failed", 0, rounds, why, when)
     state = "running" if running else ended.get("state") or _guessed(done, rounds)
@@ -113,7 +113,7 @@ def _ended(folder: Path) -> dict[str, Any]:
     try:
         found = read_json(folder / FILE, "the folder still says how far it got")
         return found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
-    except (OSError, Mistake):
+    except (OSError, UserError):
         return {}
 
 

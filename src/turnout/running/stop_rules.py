@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment
-from turnout.records.glossary import Glossary
-from turnout.records.records import Records
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.records import Records
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def metric_of(experiment: Experiment) -> str:
     known = experiment.algorithm.metric_names(experiment.task, experiment.evaluate)
     metric = experiment.stop.metric or known[0]
     if metric not in known:
-        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
+        raise UserError(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
     return metric
 
 

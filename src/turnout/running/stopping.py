@@ -7,7 +7,7 @@ import signal
 import socket
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.lock import holder_of
 from turnout.running.folder import LOCK_FILE
 from turnout.running.state import is_held
@@ -16,10 +16,10 @@ from turnout.running.state import is_held
 def interrupt(folder: Path) -> None:
     """Ask the process that holds a folder's lock to stop: its checkpoint stays, and it can be resumed."""
     if not is_held(folder):
-        raise Mistake(f"nothing is running in {folder}")
+        raise UserError(f"nothing is running in {folder}")
     holder = holder_of(folder / LOCK_FILE)
     if holder is None:
-        raise Mistake(f"{folder} does not say which process runs in it: stop it where it was started")
+        raise UserError(f"{folder} does not say which process runs in it: stop it where it was started")
     if holder.host != socket.gethostname():
-        raise Mistake(f"{folder} is used by {holder}: stop it there")
+        raise UserError(f"{folder} is used by {holder}: stop it there")
     os.kill(holder.process, signal.SIGINT)

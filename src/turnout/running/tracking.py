@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from turnout.config.write import to_table
 from turnout.experiment import Experiment
-from turnout.machine.sealed import read_json, write_json
+from turnout.machine.checksums import read_json, write_json
+from turnout.running.config.write import to_table
 from turnout.running.loop import FinishedRound
-from turnout.trackers.numbers import numbers_of, recorded
-from turnout.trackers.replay import flat
-from turnout.trackers.tracker import TrackedRun, Tracker, make_tracker
+from turnout.view.trackers.numbers import numbers_of, recorded
+from turnout.view.trackers.replay import flat
+from turnout.view.trackers.tracker import TrackedRun, Tracker, make_tracker
 
 FILE = "tracking.json"
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from torch import nn
 
-from turnout.config.hints import settable
-from turnout.config.read import build
 from turnout.data.description import Description, read_description
-from turnout.errors import Absent, Mistake
+from turnout.errors import Absent, UserError
 from turnout.experiment import Experiment
 from turnout.models import Model
+from turnout.running.config.hints import settable
+from turnout.running.config.read import build
 from turnout.running.loop import read_state
+from turnout.running.tracks.building import build_model, with_all_sizes
+from turnout.running.tracks.first_values import StandIn, fill, kept_values
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.rebuild import rebuild
 from turnout.runtimes.settings import IN_FOLDER
 from turnout.task import Predictor
-from turnout.tracks.building import build_model, with_all_sizes
-from turnout.tracks.first_values import StandIn, fill, kept_values
-from turnout.tracks.prepare import prepare
-from turnout.tracks.rebuild import rebuild
 from turnout.types import Tensors
 
 NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"
@@ -78,7 +78,7 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
     number = None if client is None else track.data().client(client)
     found = read_state(track, folder)
     if found is None:
-        raise Mistake(NO_CHECKPOINT.format(folder))
+        raise UserError(NO_CHECKPOINT.format(folder))
     return track.module(track.unpack(found.state), number)
 
 
@@ -100,15 +100,15 @@ def _without_data(experiment: Experiment, folder: Path, kept: Description, clien
         first.refuse_other(track.first, folder)
     found = read_state(track, folder, kept.mark)
     if found is None:
-        raise Mistake(NO_CHECKPOINT.format(folder))
+        raise UserError(NO_CHECKPOINT.format(folder))
     try:
         return track.module(track.unpack(found.state), number)
     except RuntimeError as error:  # sizes that do not fit
-        raise Mistake(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
+        raise UserError(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
 def _refuse_absent(experiment: Experiment, folder: Path, call: str, besides: str) -> None:
     """Ask for the module where the run's file cannot give it back."""
     if isinstance(experiment.model, Absent):
         why = experiment.model.why.partition(": give the experiment")[0]
-        raise Mistake(f"{why}: {GIVE.format(folder=str(folder), call=call)}{besides.format(folder=folder)}")
+        raise UserError(f"{why}: {GIVE.format(folder=str(folder), call=call)}{besides.format(folder=folder)}")

@@ -7,14 +7,14 @@ from statistics import median
 
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.exchange import Runtime
 from turnout.experiment import Experiment
 from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.runtimes.settings import InProcess
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 
 
 def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
@@ -22,7 +22,7 @@ def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
     settings = {"runtime": InProcess(device="cpu", threads=1), "world.devices": None}
     track = prepare(experiment.but(**settings))
     if not isinstance(track, Weights) or not isinstance(track.runtime, InProcessRuntime):
-        raise Mistake("training speed is measured of models whose weights are federated: name such a recipe or file")
+        raise UserError("training speed is measured of models whose weights are federated: name such a recipe or file")
     ids = torch.arange(min(track.clients, 100))
     examples_I = track.runtime.examples(ids)
     alone = ids[examples_I.argmax()].unsqueeze(0)

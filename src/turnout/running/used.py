@@ -6,12 +6,12 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
-from turnout.config.read import changed_settings
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.records.checkpoint import rounds_done
-from turnout.records.records import Records
+from turnout.running.config.read import changed_settings
 from turnout.running.folder import RUN_FILES, contents, held, is_lock
+from turnout.running.records.checkpoint import rounds_done
+from turnout.running.records.records import Records
 from turnout.running.stop_rules import Progress, reason_to_stop
 
 WRITTEN = RUN_FILES | {
@@ -26,7 +26,7 @@ def refuse_used(folder: Path, experiment: Experiment) -> None:
     """Refuse a folder with a run in it, and name the choices: to go on, another folder, to delete it first."""
     there = set(contents(folder))
     if "runs.json" in there:
-        raise Mistake(
+        raise UserError(
             f"{folder} holds several runs. Choose one: another folder keeps them, overwrite=True deletes them first"
         )
     if "experiment.toml" not in there:
@@ -34,7 +34,7 @@ def refuse_used(folder: Path, experiment: Experiment) -> None:
     changed = changed_settings(folder / "experiment.toml", experiment)
     if changed:
         differ = f"{', '.join(changed[:3])} differ{'s' * (len(changed) == 1)}"
-        raise Mistake(
+        raise UserError(
             f"{folder} holds another experiment ({differ}). Choose one: another folder keeps both, overwrite=True "
             "deletes it first"
         )
@@ -43,7 +43,7 @@ def refuse_used(folder: Path, experiment: Experiment) -> None:
         what, resumed = f"complete with {done} rounds", "returns it"
     else:
         what, resumed = f"with {done} of {wanted} rounds", "goes on with it"
-    raise Mistake(
+    raise UserError(
         f"{folder} holds this experiment, {what}. Choose one: resume=True {resumed}, another folder keeps it beside a "
         "new run, overwrite=True deletes it first"
     )
@@ -60,15 +60,15 @@ def _stopped(folder: Path, experiment: Experiment) -> bool:
 def refuse_to_delete(folder: Path) -> None:
     """Refuse to delete a folder that holds no run, or something that no run wrote."""
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another")
+        raise UserError(f"{folder} is a file, and a run needs a folder: choose another")
     there = contents(folder)
     if there and not RUN_FILES & set(there):
-        raise Mistake(f"{folder} holds no run, but {', '.join(there[:3])}: overwrite=True deletes runs only")
+        raise UserError(f"{folder} holds no run, but {', '.join(there[:3])}: overwrite=True deletes runs only")
     for path in folder.rglob("*"):
         name = path.name.removesuffix(".new")
         inside = FOLDERS & set(path.relative_to(folder).parts[:-1])
         if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and not inside and not is_lock(path):
-            raise Mistake(
+            raise UserError(
                 f"{folder} also holds {path.relative_to(folder)}, which no run wrote: move it away, or choose another "
                 "folder, since overwrite=True deletes all of it"
             )

@@ -53,9 +53,9 @@ class Worker:
 
     def given(self, work: Work) -> None:
         self.place, self.room = work[1], None
-        self.told(work)
+        self.outbox(work)
 
-    def told(self, words: Work | bool) -> None:
+    def outbox(self, words: Work | bool) -> None:
         with script_left_alone(), suppress(OSError):  # one that has just been killed is found out when it is heard
             self.connection.send(words)
 
@@ -96,7 +96,7 @@ def worker_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["turnout.running.worker", "turnout.config.read"])
+    context.set_forkserver_preload(["turnout.running.worker", "turnout.running.config.read"])
     return context
 
 

@@ -2,7 +2,7 @@
 
     settings     what an experiment file says about it; imports nothing, so that anybody may name a runtime
     setup        what a runtime is made from
-    clients      `Clients`: samples, kept rows and a trainer for some clients; every runtime is made of them
+    clients      `ClientPool`: samples, kept rows and a trainer for some clients; every runtime is made of them
     needs        how they compute, and the memory it takes; held_rows: rows that say which model a client holds
     whole_model  one model of what the server holds
     inprocess    the default: all clients simulated in this process, and what every simulation draws

@@ -1,7 +1,7 @@
 """Clients at work: their samples, the rows they keep, and a trainer for them.
 
-`Clients` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another one, a
-single one on a device. It never sees the server: a download and an assignment go in, replies come out, and what the
+`ClientPool` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another one,
+a single one on a device. It never sees the server: a download and an assignment go in, replies come out, and what the
 clients keep of a round is theirs once the server says that the replies were used.
 
 Shape letters: C, I any clients, R participants, c clients of a chunk.
@@ -17,7 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.clients.activations import blank
 from turnout.clients.calibration import Calibration
+from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
+from turnout.clients.probes import Watch
 from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
 from turnout.clients.store import ClientStore
 from turnout.data import Federation
@@ -25,11 +28,8 @@ from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
-from turnout.errors import Mistake
-from turnout.evaluation.activations import blank
-from turnout.evaluation.metrics import Models, measure, measure_clients, measure_own, objective_gradient
-from turnout.evaluation.probes import Watch
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
 from turnout.experiment import Algorithm, Experiment
 from turnout.machine.clock import stage
 from turnout.round import client_work
@@ -44,7 +44,7 @@ from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
 
 
-class Clients:
+class ClientPool:
     """Some clients, simulated or real, and what they need to work."""
 
     def __init__(self, setup: Setup):
@@ -76,7 +76,7 @@ class Clients:
         `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then, and nobody
         attacks.
         """
-        state = self.state(asked.client_R, download.states, download.told)
+        state = self.state(asked.client_R, download.states, download.outbox)
         place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
         if len(place_I):
             state = state.with_statistics(place_I, found)
@@ -88,7 +88,7 @@ class Clients:
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
-        rows = self.state(client_I, {}, Told(), lambda name: name in self._held or name.startswith("mine/"))
+        rows = self.state(client_I, {}, Outbox(), lambda name: name in self._held or name.startswith("mine/"))
         held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
         bytes_I = terms_bytes(self.algorithm.terms, download.down, rows.mine, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
@@ -121,14 +121,14 @@ class Clients:
         self,
         client_C: Tensor,
         states: Tensors,
-        told: Told,
+        outbox: Outbox,
         wanted: Callable[[str], bool] = lambda name: True,
     ) -> ClientState:
         """What these clients have of their own, after hearing what they were told; who is new begins with the average,
         where it is among the states."""
         with stage("client state"):
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
-        return state.welcome(lambda: ~self.store.knows(client_C), states).heard(client_C, told, self.algorithm.terms)
+        return state.welcome(lambda: ~self.store.knows(client_C), states).heard(client_C, outbox, self.algorithm.terms)
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
@@ -168,11 +168,11 @@ class Clients:
 
     # -- leaving
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
         """What those of these clients who have rows say to the terms."""
         client_H = client_I[self.store.knows(client_I)]
-        state = self.state(client_H, {}, Told(), lambda name: name.startswith("mine/"))
-        return farewell_of(client_H, state, told, self.algorithm)
+        state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("mine/"))
+        return farewell_of(client_H, state, outbox, self.algorithm)
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():
@@ -216,7 +216,7 @@ class Clients:
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
-            state = self.state(client_c, sent, asked.told.among(client_c), lambda name: name.startswith(wanted))
+            state = self.state(client_c, sent, asked.outbox.among(client_c), lambda name: name.startswith(wanted))
             here_c = torch.isin(place_c.cpu(), new_I)
             if bool(here_c.any()):
                 at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
@@ -262,14 +262,14 @@ class Clients:
         self.store.load(folder, files)
 
 
-def farewell_of(client_H: Tensor, state: ClientState, told: Told, algorithm: Algorithm) -> Farewell:
+def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
     """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
 
     A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
     them, works this out.
     """
-    terms, mine = algorithm.terms, state.heard(client_H, told.among(client_H), algorithm.terms).mine
-    return Farewell(
+    terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).mine
+    return Departure(
         client_H,
         said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
         remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
@@ -289,7 +289,7 @@ def _placed(setup: Setup) -> Model:
     return Model(model.module.to(place.device, place.dtype), model.layout, model.flat_P.to(place.dtype), states)
 
 
-def _trainer(clients: Clients, settings: RuntimeSpec) -> Trainer:
+def _trainer(clients: ClientPool, settings: RuntimeSpec) -> Trainer:
     """A trainer measured on a batch of some client's samples."""
     first = torch.tensor([_first_with_data(clients.federation)])
     x, y = clients.federation.train(first, 0).of(0, most=clients.algorithm.local.batch_size)
@@ -305,4 +305,4 @@ def _first_with_data(federation: Federation) -> int:
         held = (federation.examples(some).cpu() > 0).nonzero()
         if len(held):
             return first + int(held[0])
-    raise Mistake("no client holds any training sample: look at world.data")
+    raise UserError("no client holds any training sample: look at world.data")

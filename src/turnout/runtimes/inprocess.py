@@ -1,6 +1,6 @@
 """The default runtime: every client of a cohort simulated in this process, vectorised.
 
-It draws who turns up, lets `Clients` train only those whose work counts, and keeps what they keep.
+It draws who turns up, lets `ClientPool` train only those whose work counts, and keeps what they keep.
 
 Shape letters: C clients of the cohort, R participants.
 """
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from turnout.clients.state import ClientState
 from turnout.data import Federation
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import Clients, world_attackers
+from turnout.runtimes.clients import ClientPool, world_attackers
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.runtimes.whole_model import with_first_values
@@ -146,11 +146,11 @@ class Simulated(SimulatedWorld, ABC):
 
 
 class InProcessRuntime(Simulated):
-    """Simulated clients in this process: `Clients`, called directly."""
+    """Simulated clients in this process: `ClientPool`, called directly."""
 
     def __init__(self, setup: Setup):
         super().__init__(setup)
-        self.clients = Clients(setup)
+        self.clients = ClientPool(setup)
 
     @property
     def simulation(self) -> Simulation:
@@ -178,8 +178,8 @@ class InProcessRuntime(Simulated):
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        return self.clients.farewell(client_I, told)
+    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        return self.clients.farewell(client_I, outbox)
 
     def forget(self, client_I: Tensor) -> None:
         self.clients.forget(client_I)

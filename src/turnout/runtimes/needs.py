@@ -13,14 +13,14 @@ from turnout.engine.train import order_bytes
 from turnout.parts.compression.base import Dense
 
 if TYPE_CHECKING:
-    from turnout.runtimes.clients import Clients
+    from turnout.runtimes.clients import ClientPool
 
 # of one model: modules to train and to measure, first values, the server's, and those of a step of the server
 COPIES = 8
 LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
-def described(clients: Clients) -> dict[str, Any]:
+def described(clients: ClientPool) -> dict[str, Any]:
     """The device, and how the work is cut up."""
     algorithm, trainer = clients.algorithm, clients.trainer
     layout, start_P = clients.model.layout, clients.place.put(clients.model.flat_P[: clients.model.layout.shared])
@@ -32,7 +32,7 @@ def described(clients: Clients) -> dict[str, Any]:
     return clients.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
 
 
-def bytes_needed(clients: Clients, cohort: int, ever: int) -> dict[str, int]:
+def bytes_needed(clients: ClientPool, cohort: int, ever: int) -> dict[str, int]:
     """Bytes by what for, with so many clients in a round and in all rounds together."""
     algorithm, layout, trainer = clients.algorithm, clients.model.layout, clients.trainer
     width = 8 if clients.place.dtype == torch.float64 else 4

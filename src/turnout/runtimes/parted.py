@@ -23,7 +23,7 @@ from turnout.clients.state import ClientState, state_from
 from turnout.engine.trainers import place_of
 from turnout.exchange import Assignment, Download, Measure, Measured
 from turnout.runtimes import wire
-from turnout.runtimes.clients import Clients
+from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
 from turnout.runtimes.settings import InProcess
 from turnout.runtimes.setup import Model, Setup
@@ -158,11 +158,11 @@ class PartedRuntime(InProcessRuntime):
 
 
 class Worker:
-    """The other side: `Clients` without a memory, asked by trees."""
+    """The other side: `ClientPool` without a memory, asked by trees."""
 
     def __init__(self, setup: Setup, compute: InProcess):
         place = place_of(compute)
-        self.clients = Clients(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
+        self.clients = ClientPool(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
 
     def work(self, common: State, part: State) -> State:
         """What those of a part send, and what they would keep."""

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.script import script_left_alone
 from turnout.machine.threads import cores
 from turnout.runtimes.keeping import KEPT
@@ -72,7 +72,9 @@ class ProcessWorkers:
             return [_done(ranks.receive(rank)) for rank in others]
         except Torn as error:
             self._broken()
-            raise Mistake(f"{error}; what is on the disk is whole: go on with --resume (Python: resume=True)") from None
+            raise UserError(
+                f"{error}; what is on the disk is whole: go on with --resume (Python: resume=True)"
+            ) from None
         except BaseException:  # the others are in the middle of something
             self._broken()
             raise
@@ -102,10 +104,10 @@ def number_of(settings: Processes) -> int:
         return settings.number
     size = int(os.environ["WORLD_SIZE"])
     if os.environ["RANK"] != "0":
-        raise Mistake("torchrun runs this program in every process, and only the first has the experiment: use "
+        raise UserError("torchrun runs this program in every process, and only the first has the experiment: use "
                       "torchrun -m turnout run, or runtime.kind = 'processes' without torchrun")  # fmt: skip
     if size != settings.number:
-        raise Mistake(f"torchrun has started {size} processes, and runtime.number is {settings.number}: say the same")
+        raise UserError(f"torchrun has started {size} processes, and runtime.number is {settings.number}: say the same")
     return size
 
 
@@ -124,14 +126,14 @@ def packed(made_from: tuple[type, Any, InProcess]) -> bytearray:
         with script_left_alone():
             pickle.dump(made_from, written)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Mistake(CANNOT_TRAVEL.format(error)) from error
+        raise UserError(CANNOT_TRAVEL.format(error)) from error
     return bytearray(written.getbuffer())
 
 
 def _done(answer: State) -> State:
     """What a worker has done, or what went wrong there."""
     if "mistake" in answer:
-        raise Mistake(answer["mistake"])
+        raise UserError(answer["mistake"])
     if "error" in answer:
         raise RuntimeError(f"in another process: {answer['error']}")
     return answer
@@ -168,7 +170,7 @@ class Follower:
         try:
             found: State = getattr(self._at_work(), what)(common, part)
             return found
-        except Mistake as mistake:
+        except UserError as mistake:
             return {"mistake": str(mistake)}
         except Exception:
             return {"error": traceback.format_exc()}

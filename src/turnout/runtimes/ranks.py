@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import State, Tensors, flatten, unflatten
 
 PATIENCE = datetime.timedelta(days=1)  # for a process that is silent; one that has ended is noticed at once
@@ -164,7 +164,7 @@ def join_ranks() -> Ranks:
 def start_ranks(size: int, module: str) -> Ranks:
     """Start the others on this machine, each as `python -m module PORT RANK SIZE`."""
     if dist.is_initialized():
-        raise Mistake("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
+        raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", module, str(store.port)]
@@ -189,7 +189,7 @@ def _wait_for(store: Any, others: Sequence[subprocess.Popen[bytes]]) -> None:
     while not store.check([f"here/{i + 1}" for i in range(len(others))]):
         ended = [code for process in others if (code := process.poll()) is not None]
         if ended or time.monotonic() > deadline:
-            raise Mistake(f"a process could not be started ({_way(ended[0]) if ended else 'it did not answer'})")
+            raise UserError(f"a process could not be started ({_way(ended[0]) if ended else 'it did not answer'})")
         time.sleep(0.01)
 
 

@@ -1,8 +1,8 @@
 """Parts of a cohort on the workers of a Ray cluster. Only this module loads Ray.
 
-Workers (parted.py) are the actors of crew.py. Data and model are put into the object store once a run and read by every
-worker once; what a round sends to all is put there once a round. Tensors travel as numpy arrays, which the store shares
-between the processes of a machine.
+Workers (parted.py) are the actors of rank_group.py. Data and model are put into the object store once a run and read
+by every worker once; what a round sends to all is put there once a round. Tensors travel as numpy arrays, which the
+store shares between the processes of a machine.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.optional import optional
 from turnout.machine.threads import cores
-from turnout.runtimes.crew import Crew, Run, short
 from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.rank_group import RankGroup, Run, short
 from turnout.runtimes.settings import InProcess
 from turnout.runtimes.settings import Ray as Settings
 from turnout.types import State
@@ -48,23 +48,23 @@ class RayWorkers:
         self._ours = False
 
     @property
-    def crew(self) -> Crew:
-        crew: Crew = KEPT.started(self._name, self._start, self._end)
+    def crew(self) -> RankGroup:
+        crew: RankGroup = KEPT.started(self._name, self._start, self._end)
         if self._run is None:
             self._run = Run(secrets.token_hex(8), self._kind, [self.ray.put(self._setup())], self._compute())
         return crew
 
-    def _start(self) -> Crew:
+    def _start(self) -> RankGroup:
         """Everybody at work, on a cluster that is joined or started."""
         settings = self.settings
         self._ours = connect(self.ray, settings)
         try:
-            return Crew(self.ray, settings.workers or room(self.ray, settings), settings.cpus, settings.gpus)
+            return RankGroup(self.ray, settings.workers or room(self.ray, settings), settings.cpus, settings.gpus)
         except BaseException:
             self._leave()
             raise
 
-    def _end(self, crew: Crew) -> None:
+    def _end(self, crew: RankGroup) -> None:
         crew.end()
         self._leave()
 
@@ -109,7 +109,7 @@ def connect(ray: Any, settings: Settings) -> bool:
         with _quietly():
             ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise Mistake(NO_CLUSTER.format(settings.address, short(error))) from error
+        raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
 
 
@@ -121,7 +121,7 @@ def _check_answers(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
-        raise Mistake(NO_CLUSTER.format(address, error.strerror or error)) from error
+        raise UserError(NO_CLUSTER.format(address, error.strerror or error)) from error
 
 
 @contextmanager

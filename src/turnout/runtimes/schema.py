@@ -77,7 +77,7 @@ class Text:
     def wrong(self, value: Any) -> str | None:
         if type(value) is not str or not self.least <= len(value) <= self.most:
             return f"must be a text of {self.least} to {self.most} characters"
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
+        if any("\ud800" <= request <= "\udfff" for request in value):
             return "has half a character (a surrogate)"
         return "has a control character" if self.name and not value.isprintable() else None
 
@@ -163,4 +163,4 @@ def shown(text: str, most: int = 200) -> str:
     >>> shown("a \\x1b[2J\\nb")
     'a �[2J�b'
     """
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:most])
+    return "".join(request if request.isprintable() else "\N{REPLACEMENT CHARACTER}" for request in text[:most])

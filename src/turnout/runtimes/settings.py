@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 ENGINES = ("auto", "native", "by-hand", "vmap", "loop", "channels-last")
 TRIED = {"by hand": "by-hand", **{name: name for name in ("native", "vmap", "loop", "channels-last")}}  # by record
@@ -68,13 +68,15 @@ class InProcess:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise Mistake(f"runtime.engine is {self.engine!r}: {nearest(self.engine, ENGINES)}")
+            raise UserError(f"runtime.engine is {self.engine!r}: {nearest(self.engine, ENGINES)}")
         if self.precision not in PRECISIONS:
-            raise Mistake(f"runtime.precision is {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
+            raise UserError(f"runtime.precision is {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
         for name in ("threads", "chunk"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST[name]:
-                raise Mistake(f"runtime.{name} must be 1 to {MOST[name]}, not {value}; leave it out to have it chosen")
+                raise UserError(
+                    f"runtime.{name} must be 1 to {MOST[name]}, not {value}; leave it out to have it chosen"
+                )
 
     @property
     def compute(self) -> InProcess:
@@ -127,7 +129,7 @@ class Processes:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= MOST["threads"]:
-            raise Mistake(f"runtime.number must be 1 to {MOST['threads']} processes, not {self.number}")
+            raise UserError(f"runtime.number must be 1 to {MOST['threads']} processes, not {self.number}")
 
     def on_threads(self, threads: int) -> Processes:
         return replace(self, compute=self.compute.on_threads(max(1, threads // self.number)))
@@ -162,11 +164,11 @@ class Ray:
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST["workers"]:
-            raise Mistake(f"runtime.workers must be 1 to {MOST['workers']}, not {self.workers}; leave it out for all")
+            raise UserError(f"runtime.workers must be 1 to {MOST['workers']}, not {self.workers}; leave it out for all")
         if not 1 <= self.cpus <= MOST["threads"]:
-            raise Mistake(f"runtime.cpus must be 1 to {MOST['threads']} for each worker, not {self.cpus}")
+            raise UserError(f"runtime.cpus must be 1 to {MOST['threads']} for each worker, not {self.cpus}")
         if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
-            raise Mistake(f"runtime.gpus must be 0, a part of one or a whole number for each worker, not {self.gpus}")
+            raise UserError(f"runtime.gpus must be 0, a part of one or a whole number for each worker, not {self.gpus}")
 
     def on_threads(self, threads: int) -> Ray:
         return self

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from turnout.data import Federation
 from turnout.engine.trainers import Place
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.exchange import Runtime
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
@@ -52,7 +52,7 @@ class Setup:
     def data(self) -> Federation:
         """The data of the clients at hand, for those who work for them."""
         if self.federation is None:
-            raise Mistake("there is no data here to work with: clients are elsewhere, and each has its own")
+            raise UserError("there is no data here to work with: clients are elsewhere, and each has its own")
         return self.federation
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.exchange import Runtime
 from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.runtimes.parted import PartedRuntime, Worker, Workers, for_workers
@@ -44,4 +44,4 @@ def open_runtime(settings: Any, setup: Setup) -> Runtime:
         runtime: Runtime = settings.open(setup)
         return runtime
     known = ", ".join(f"turnout.{kind.__name__}()" for kind in RUNTIMES)
-    raise Mistake(f"runtime {settings!r} is not known here: use {known}, or settings with a function open(setup)")
+    raise UserError(f"runtime {settings!r} is not known here: use {known}, or settings with a function open(setup)")

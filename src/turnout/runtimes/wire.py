@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
 from turnout.types import Message, Replies, State, Tensors, flatten, unflatten
 from turnout.world.members import Members
 
@@ -42,7 +42,7 @@ def unpack(message: bytes) -> State:
     try:
         return unflatten(*flat(message))
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise Mistake(f"a message of {len(message)} bytes cannot be read: {error}") from error
+        raise UserError(f"a message of {len(message)} bytes cannot be read: {error}") from error
 
 
 def flat(message: bytes) -> tuple[Tensors, dict[str, Any]]:
@@ -67,7 +67,7 @@ def download_tree(download: Download) -> State:
         "states": download.states,
         "down": download.down,
         "client": download.client_C,
-        "told": download.told.to_state(),
+        "outbox": download.outbox.to_state(),
         **own,
     }
 
@@ -81,7 +81,7 @@ def download_of(tree: State) -> Download:
         down=tree["down"],
         client_C=tree["client"],
         start_CP=tree.get("start"),
-        told=Told.from_state(tree["told"]),
+        outbox=Outbox.from_state(tree["outbox"]),
     )
 
 
@@ -110,12 +110,12 @@ def replies_of(tree: State) -> Replies:
     )
 
 
-def farewell_tree(farewell: Farewell) -> State:
+def farewell_tree(farewell: Departure) -> State:
     return {"client": farewell.client_H, "said": farewell.said, "remembered": farewell.remembered}
 
 
-def farewell_of(tree: State) -> Farewell:
-    return Farewell(tree["client"], tree["said"], tree["remembered"])
+def farewell_of(tree: State) -> Departure:
+    return Departure(tree["client"], tree["said"], tree["remembered"])
 
 
 def measure_tree(asked: Measure, client_c: Tensor) -> State:
@@ -129,7 +129,7 @@ def measure_tree(asked: Measure, client_c: Tensor) -> State:
         "central": {name: members.to_state() for name, members in asked.central.items()},
         "common": asked.common,
         "own": asked.own,
-        "told": asked.told.among(client_c).to_state(),
+        "outbox": asked.outbox.among(client_c).to_state(),
         **start,
     }
 
@@ -146,7 +146,7 @@ def measure_of(tree: State) -> Measure:
         common=tree["common"] and some,
         own=tree["own"] and some,
         start=None if start_cP is None else lambda wanted: start_cP[torch.searchsorted(client_c, wanted)],
-        told=Told.from_state(tree["told"]),
+        outbox=Outbox.from_state(tree["outbox"]),
     )
 
 

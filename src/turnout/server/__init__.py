@@ -3,7 +3,7 @@
     state      `Server`: everything it carries from round to round, and so everything a checkpoint holds
     cohort     whom it asks in a round, and what each stands for
     downloads  what clients had to download
-    under_way  replies that are still coming when a round is closed, and what time it is
+    in_flight  replies that are still coming when a round is closed, and what time it is
     arriving   what arrives before a round is closed: who is late, and old replies that come in
     finite     what to do about replies that are not numbers
     opening    the beginning of a round: who joins and leaves, and what that does to the state

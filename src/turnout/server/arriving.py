@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.exchange import Download, Moment, Runtime
+from turnout.exchange import Download, RoundTiming, Runtime
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.closing import ROUNDING, Closing
@@ -21,19 +21,21 @@ from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort
 from turnout.server.downloads import owed_bytes
 from turnout.server.finite import without_bad_numbers
+from turnout.server.in_flight import DECODED, InFlight, ServerClock
 from turnout.server.state import Server
-from turnout.server.under_way import DECODED, ServerClock, UnderWay
 from turnout.types import Message, Replies, Times, Turnout
 
 AGE = "age"  # of a report: rounds since the reply was begun
 
 
-def moment_of(server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending) -> Moment:
+def round_timing(
+    server: Server, algorithm: Algorithm, cohort: Cohort, download: Download, sending: Sending
+) -> RoundTiming:
     """What a simulation of time needs to know of the server."""
-    clock, under_way = server.clock, server.clock.under_way
+    clock, in_flight = server.clock, server.clock.in_flight
     owed = partial(owed_bytes, server, algorithm, download, sending)
     limit = algorithm.closing.limit(clock.closing)
-    return Moment(clock.now, limit, under_way.client_L, under_way.arrival_L, cohort.seats, cohort.drawn, owed)
+    return RoundTiming(clock.now, limit, in_flight.client_L, in_flight.arrival_L, cohort.seats, cohort.drawn, owed)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def landed(
         return Landed(server, cohort, without_late(turnout, seconds), replies, nobody, seconds)
 
     fresh, kept = _apart(turnout, replies, server, algorithm, sending, now)
-    old = clock.under_way.to(server.shared_P)
+    old = clock.in_flight.to(server.shared_P)
     due_L = _due(old, now, turnout, closing)
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(kept)
     seconds = times.closes if closing.buffer is None else _last(times, turnout, arrived.arrival_L - now)
@@ -87,7 +89,7 @@ def _seen(times: Times) -> Tensor:
     return full_C[~torch.isnan(times.full_C)]
 
 
-def _due(old: UnderWay, now: float, turnout: Turnout, closing: Closing) -> Tensor:
+def _due(old: InFlight, now: float, turnout: Turnout, closing: Closing) -> Tensor:
     """Which replies in flight arrive in this round: those that are there when it is closed; of an asynchronous step as
     many as it still needs, in order of arrival, equal ones by client."""
     times, arrival_L = _times(turnout), old.arrival_L - now
@@ -149,10 +151,10 @@ def without_late(turnout: Turnout, seconds: float, kept: Tensor | None = None) -
 
 def _apart(
     turnout: Turnout, replies: Replies | None, server: Server, algorithm: Algorithm, sending: Sending, now: float
-) -> tuple[Replies | None, UnderWay]:
+) -> tuple[Replies | None, InFlight]:
     """Replies of this round that arrive in it, and those that stay under way; all decoded."""
     if replies is None:
-        return None, UnderWay()
+        return None, InFlight()
     times = _times(turnout)
     with stage("decode"):
         own = replace(sending, client_C=replies.client_C)
@@ -165,9 +167,9 @@ def _apart(
     in_time = replies.take((~late_R).nonzero().squeeze(1))
     late = without_bad_numbers(replies.take(late_R.nonzero().squeeze(1)), algorithm.nonfinite, sending.t)
     if not len(late.client_C):
-        return in_time if len(in_time.client_C) else None, UnderWay()
+        return in_time if len(in_time.client_C) else None, InFlight()
     where = torch.searchsorted(turnout.client_C, late.client_C)
-    kept = UnderWay(
+    kept = InFlight(
         replace(late, hints={}, sums={}),
         turnout.take(where),
         now + times.arrival_C[where],
@@ -176,7 +178,7 @@ def _apart(
     return in_time if len(in_time.client_C) else None, kept
 
 
-def _with_old(turnout: Turnout, arrived: UnderWay, now: float, only_arrived: bool) -> Turnout:
+def _with_old(turnout: Turnout, arrived: InFlight, now: float, only_arrived: bool) -> Turnout:
     """The turnout with those whose old replies arrive; asynchronous rounds are over those who arrive alone.
 
     They began before this round did, so their beginning is a negative number of seconds.
@@ -192,7 +194,7 @@ def _with_old(turnout: Turnout, arrived: UnderWay, now: float, only_arrived: boo
     return turnout.take(others).join(old)
 
 
-def _together(fresh: Replies | None, arrived: UnderWay, t: int) -> Replies | None:
+def _together(fresh: Replies | None, arrived: InFlight, t: int) -> Replies | None:
     """Fresh replies and old ones, these with their age."""
     if arrived.replies is None:
         return fresh

@@ -51,7 +51,7 @@ class Cohort:
         """The cohort of a round; nobody is asked where there are no members."""
         objective, nobody = server.objective, torch.empty(0, dtype=torch.int64)
         client_C = chosen(algorithm.selection, objective, t, seed, server.selection) if len(server.members) else nobody
-        busy, closing = server.clock.under_way.client_L, algorithm.closing
+        busy, closing = server.clock.in_flight.client_L, algorithm.closing
         drawn, seats = client_C, (getattr(closing, "concurrency", None) or len(client_C)) - len(busy)
         if closing.buffer is not None and len(server.members):
             client_C = free_clients(client_C, seats + closing.buffer - 1, server, t, seed, algorithm)
@@ -77,7 +77,7 @@ def free_clients(client_C: Tensor, wanted: int, server: Server, t: int, seed: in
 
     So many are wanted as may begin in one step: one for each free seat, and one for each reply but the last.
     """
-    busy, selection, draws = server.clock.under_way.client_L, algorithm.selection, 1
+    busy, selection, draws = server.clock.in_flight.client_L, algorithm.selection, 1
     rest = server.objective.minus(torch.cat([busy, client_C]))
     client_C = client_C[~torch.isin(client_C, busy)]
     while int(server.members.which(client_C).sum()) < wanted and len(rest):

@@ -5,7 +5,7 @@ Shape letters: R replies.
 
 from __future__ import annotations
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import Replies
 
 
@@ -20,11 +20,11 @@ def without_bad_numbers(replies: Replies, nonfinite: str, t: int) -> Replies:
     raise not_finite("the update", bad, t, loss)
 
 
-def not_finite(what: str, clients: list[int], t: int, loss: float) -> Mistake:
+def not_finite(what: str, clients: list[int], t: int, loss: float) -> UserError:
     """What to say where clients have sent something that is not finite."""
     verb = "are" if what.endswith("s") else "is"
     more = f"; {len(clients)} clients in all" if len(clients) > 1 else ""
-    return Mistake(
+    return UserError(
         f"{what} of client {clients[0]} in round {t} {verb} not finite (its training loss was {loss:g}{more}): lower "
         "algorithm.local.optimizer.lr, look at that client's data, or set algorithm.nonfinite = 'absent' to go on "
         "without such replies"

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from turnout.exchange import Farewell, Runtime
+from turnout.exchange import Departure, Runtime
 from turnout.experiment import Algorithm
 from turnout.parts.membership.transition import Outlook, Transition
 from turnout.parts.terms.base import Reform
@@ -24,7 +24,7 @@ from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class Opening:
+class MembershipChanges:
     """What the beginning of a round brought: events for its record, and numbers beside them."""
 
     events: Sequence[Happened] = ()
@@ -66,11 +66,13 @@ class _Scene:
         return None if gradient_P is None else float(gradient_P.norm())
 
 
-def open_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime) -> tuple[Server, Opening]:
+def open_round(
+    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime
+) -> tuple[Server, MembershipChanges]:
     """Let those leave and join who do so now; the server for this round, and what to record."""
     membership, events = algorithm.membership, runtime.events(t)
     if not events and membership.drop is None:
-        return server, Opening()
+        return server, MembershipChanges()
     scene = _Scene(server, t, seed, algorithm, runtime)
     outlook = Outlook(
         t=t,
@@ -85,9 +87,9 @@ def open_round(server: Server, t: int, seed: int, algorithm: Algorithm, runtime:
     silent = frozenset(int(e.client) for e in events if isinstance(e, Leave) and e.silent)
     change = _with_silence(membership.decide(outlook), silent)
     if change.members == server.members and change.roster is server.roster:
-        return server, Opening(change.log, change.extra)
+        return server, MembershipChanges(change.log, change.extra)
     after, bytes_up = _applied(scene, change, silent)
-    return after, Opening(change.log, change.extra, bytes_up)
+    return after, MembershipChanges(change.log, change.extra, bytes_up)
 
 
 def _with_silence(change: Transition, silent: frozenset[int]) -> Transition:
@@ -99,12 +101,12 @@ def _with_silence(change: Transition, silent: frozenset[int]) -> Transition:
     return replace(change, log=tuple(log))
 
 
-def _farewell(scene: _Scene, clients: Sequence[int], silent: frozenset[int]) -> Farewell:
+def _farewell(scene: _Scene, clients: Sequence[int], silent: frozenset[int]) -> Departure:
     """What those say who leave and have not vanished."""
     client_I = torch.tensor([client for client in clients if client not in silent], dtype=torch.int64)
     if not len(client_I):
-        return Farewell(client_I, {}, {})
-    return scene.runtime.farewell(client_I, scene.server.told)
+        return Departure(client_I, {}, {})
+    return scene.runtime.farewell(client_I, scene.server.outbox)
 
 
 def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple[Server, int]:
@@ -117,7 +119,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
     staying = _farewell(scene, change.gone if remembered else (), silent)
     left = server.left.plus(staying).among(change.roster.gone_L)
     gone_I = torch.tensor([*change.out, *change.gone], dtype=torch.int64)  # include, too: who has left sends nothing
-    clock = replace(server.clock, under_way=server.clock.under_way.without(gone_I))
+    clock = replace(server.clock, in_flight=server.clock.in_flight.without(gone_I))
     after = replace(server, left=left, members=change.members, clock=clock)
     if change.out:
         out_I = torch.tensor(change.out)
@@ -127,7 +129,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
             mixing=algorithm.mixing.forget(server.mixing, out_I),
             substitution=algorithm.substitution.forget(server.substitution, out_I),
             compression=algorithm.compression.forget(server.compression, out_I),
-            told=server.told.without(out_I),
+            outbox=server.outbox.without(out_I),
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster
     after = replace(after, roster=roster, origin=scene.t if change.shifted else server.origin)
@@ -136,7 +138,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
     return after, sum(map(wire_bytes, (*farewell.said.values(), *staying.remembered.values())))
 
 
-def _reformed(scene: _Scene, objective: Members, farewell: Farewell) -> dict[str, Tensors]:
+def _reformed(scene: _Scene, objective: Members, farewell: Departure) -> dict[str, Tensors]:
     """What the terms hold for the new objective, given the farewells of those who had something to say."""
     mass = scene.mass(objective)
     ratio = scene.mass(scene.server.objective) / mass if mass else 0.0

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.exchange import Farewell, Told
+from turnout.exchange import Departure, Outbox
 from turnout.parts.membership.roster import Roster
 from turnout.parts.substitution.base import Lent
-from turnout.server.under_way import ServerClock
+from turnout.server.in_flight import ServerClock
 from turnout.types import Extra, State, Tensors, flatten
 from turnout.world.members import Members
 
@@ -28,7 +28,7 @@ class Left:
     client_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     rows: dict[str, Tensors] = field(default_factory=dict)
 
-    def plus(self, farewell: Farewell) -> Left:
+    def plus(self, farewell: Departure) -> Left:
         """With clients that leave now."""
         if not len(farewell.client_H) or not farewell.remembered:
             return self
@@ -75,7 +75,7 @@ class Server:
     step: State = field(default_factory=dict)
     selection: State = field(default_factory=dict)
     roster: Roster = field(default_factory=Roster)
-    told: Told = field(default_factory=Told)
+    outbox: Outbox = field(default_factory=Outbox)
     left: Left = field(default_factory=Left)
     origin: int = 0
     clock: ServerClock = field(default_factory=ServerClock)
@@ -90,7 +90,7 @@ class Server:
         """As a tree for a checkpoint."""
         names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
         plain = {name: getattr(self, name) for name in names}
-        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told", "clock")}
+        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "outbox", "clock")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
 
     @classmethod
@@ -99,7 +99,7 @@ class Server:
             "states": flatten(state["states"])[0],  # "moment/first" is one name here, not a branch of the tree
             "members": Members.from_state(state["members"]),
             "roster": Roster.from_state(state["roster"]),
-            "told": Told.from_state(state["told"]),
+            "outbox": Outbox.from_state(state["outbox"]),
             "clock": ServerClock.from_state(state["clock"]) if "clock" in state else ServerClock(),
             "left": Left(state["left"]["client"], state["left"]["rows"]),
         }
@@ -115,6 +115,6 @@ class Served:
     counts_C: Tensor
     lent: Lent
     total_P: Tensor  # the weighted sum, before the server's step
-    told: dict[str, Tensors]  # what the terms say to those whose replies were used
+    outbox: dict[str, Tensors]  # what the terms say to those whose replies were used
     client_R: Tensor  # whose replies were used
     extra: Extra = field(default_factory=dict)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.statistics.distributions import LEVEL, t_quantile
 
 BySeed = Mapping[int, float]
@@ -48,7 +48,7 @@ def difference(ours: BySeed, theirs: BySeed) -> dict[int, float]:
     """Ours - theirs, for the seeds that both have: where a run failed, its seed is left out."""
     shared = sorted(ours.keys() & theirs.keys())
     if not shared and ours and theirs:
-        raise Mistake(f"compared runs must share their seeds, but these have {sorted(ours)} and {sorted(theirs)}")
+        raise UserError(f"compared runs must share their seeds, but these have {sorted(ours)} and {sorted(theirs)}")
     return {seed: ours[seed] - theirs[seed] for seed in shared}
 
 

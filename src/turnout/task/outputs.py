@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def scores_of(output: Any) -> Tensor:
@@ -23,7 +23,7 @@ def scores_of(output: Any) -> Tensor:
     if isinstance(found, Tensor):
         return found
     item = "['name']" if isinstance(output, Mapping) else "[0]" if isinstance(output, tuple | list) else ".name"
-    raise Mistake(
+    raise UserError(
         f"the model returns {_described(output)}, and a task needs a tensor with a row for each sample: return a "
         "tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot change, "
         "write a module around it: def forward(self, x): return self.model(x)" + item

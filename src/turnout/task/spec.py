@@ -14,7 +14,7 @@ from typing import Literal, Protocol, cast, get_args
 
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 PerSample = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> [B]
 Unit = Literal["number", "count", "percent", "bytes", "seconds"]  # what a number is shown in; percent: of 1
@@ -50,9 +50,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise Mistake(f"a metric is a function (output, target) -> one number per sample, not {self.function!r}")
+            raise UserError(f"a metric is a function (output, target) -> one number per sample, not {self.function!r}")
         if self.unit not in get_args(Unit):
-            raise Mistake(f"a metric cannot be shown in {self.unit!r}: {nearest(self.unit, get_args(Unit))}")
+            raise UserError(f"a metric cannot be shown in {self.unit!r}: {nearest(self.unit, get_args(Unit))}")
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         return self.function(output, target)

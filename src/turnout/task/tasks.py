@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.task.checks import check_batch, check_labels, check_per_sample
 from turnout.task.spec import Metric, PerSample
 
@@ -44,9 +44,9 @@ class Classification:
         return torch.full_like(target, classes - 1)
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        """A `Mistake` unless the scores fit the labels."""
+        """A `UserError` unless the scores fit the labels."""
         if len(output_shape) != 2 or target.ndim != 1:
-            raise Mistake(
+            raise UserError(
                 "classification compares scores [samples, labels] with labels [samples], but the model gives "
                 f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
                 "task=Regression(), for text NextCharacter()"
@@ -92,9 +92,9 @@ class NextCharacter:
         return torch.full_like(target, classes - 1)
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        """A `Mistake` unless there is a row of scores for each position."""
+        """A `UserError` unless there is a row of scores for each position."""
         if len(output_shape) != 3 or target.ndim != 2 or output_shape[1] != target.shape[1]:
-            raise Mistake(
+            raise UserError(
                 "next-character prediction compares scores [samples, positions, characters] with characters "
                 f"[samples, positions], but the model gives {tuple(output_shape)} and the data "
                 f"{tuple(target.shape)}: for one label per text use Classification"
@@ -126,15 +126,15 @@ class Regression:
         return target
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        """A `Mistake` unless there is one output per number to predict."""
+        """A `UserError` unless there is one output per number to predict."""
         check_batch(output_shape, target)
         if torch.Size(output_shape).numel() != target.numel():
             if not target.is_floating_point():
-                raise Mistake(
+                raise UserError(
                     "regression predicts numbers, but the data has classes: give its targets as numbers with a "
                     "fraction (a Table: regression=True), or use Classification()"
                 )
-            raise Mistake(
+            raise UserError(
                 f"the model gives {tuple(output_shape[1:])} numbers per sample but the data has "
                 f"{tuple(target.shape[1:])}: build the model with one output per number to predict"
             )
@@ -161,11 +161,11 @@ class Task:
 
     def __post_init__(self) -> None:
         if not callable(self.loss):
-            raise Mistake(f"a task's loss is a function (output, target) -> one loss per sample, not {self.loss!r}")
+            raise UserError(f"a task's loss is a function (output, target) -> one loss per sample, not {self.loss!r}")
         metrics = {"loss": self.loss} | dict(self.metrics) if self.main == "loss" else dict(self.metrics)
         if self.main not in metrics:
             hint = nearest(self.main, metrics)
-            raise Mistake(f"the task's main metric {self.main!r} is not among its metrics: {hint}")
+            raise UserError(f"the task's main metric {self.main!r} is not among its metrics: {hint}")
         object.__setattr__(self, "metrics", metrics)
         main = metrics[self.main]
         if isinstance(main, Metric):
@@ -177,7 +177,7 @@ class Task:
         return torch.full_like(target, classes - 1) if labels else target
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        """A `Mistake` unless the loss and every metric give one number per sample of such a batch."""
+        """A `UserError` unless the loss and every metric give one number per sample of such a batch."""
         output = torch.zeros(output_shape, device=target.device)
         check_per_sample("loss", self.loss, output, target)
         for name, metric in self.metrics.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
 from turnout.world.enrolment import Enrolment
@@ -64,7 +64,7 @@ def checkpointed(state: State, what: str) -> State:
     """The state as a resumed run has it: through a checkpoint and back."""
     try:
         storable(state, what)
-    except Mistake as mistake:
+    except UserError as mistake:
         raise AssertionError(str(mistake)) from mistake
     tensors, plain = flatten(state)
     return unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(plain)))

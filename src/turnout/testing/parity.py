@@ -25,8 +25,8 @@ from torch import Tensor
 from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
 from turnout.round_log import RoundRecord
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
-from turnout.tracks.prepare import prepare
 from turnout.types import Tensors, flatten
 from turnout.world.events import Join, Leave, RandomEvents
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from turnout.config.read import load, to_toml
 from turnout.deploy.app import for_devices
+from turnout.deploy.flower.link import Link
+from turnout.deploy.flower.simulated import serve_next, simulate
 from turnout.deploy.server import serve_experiment
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment, Stop, World
+from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
-from turnout.machine.sealed import load_tensors
-from turnout.records.checkpoint import NAME
-from turnout.records.records import Records
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.checkpoint import NAME
+from turnout.running.records.records import Records
 from turnout.running.runs import run
-from turnout.runtimes.flower.link import Link
-from turnout.runtimes.flower.simulated import serve_next, simulate
 from turnout.testing.parity import Difference, of_tensors, one_process
 
 NODES = 5
@@ -51,7 +51,7 @@ def simulated(experiments: Mapping[str, Experiment]) -> dict[str, Difference | s
                 serve_next(Path(home), folders[name].name)
                 try:
                     serve_experiment(link, experiment, folders[name] / "run")
-                except Mistake as mistake:
+                except UserError as mistake:
                     refused[name] = str(mistake)
 
         simulate(main, Path(home), NODES)
@@ -77,7 +77,7 @@ def _written(experiment: Experiment, folder: Path) -> Experiment:
 def _found(out: Path) -> Difference | str:
     try:
         return _difference(out)
-    except Mistake as mistake:
+    except UserError as mistake:
         return str(mistake)
     except AssertionError as error:  # not even the same rounds
         return Difference(float("inf"), str(error))

@@ -43,29 +43,29 @@ def check_term(term: Term, width: int = 6) -> None:
 
 def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Arrived) -> Tensors:
     """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
-    told = checkpointed({"told": term.tell(down, arrived)}, "tell")["told"]
+    outbox = checkpointed({"outbox": term.tell(down, arrived)}, "tell")["outbox"]
     moved_P = term.move(down, arrived)
     if moved_P is not None:
         check_numbers("move", moved_P, arrived.start_P)
     merged, _ = term.merge(down, up, arrived)
-    heard = _hearing(term, told, kept) if told else kept  # clients who are told nothing hear nothing
+    heard = _hearing(term, outbox, kept) if outbox else kept  # clients who are told nothing hear nothing
     said = {name: value[:1] for name, value in term.farewell(heard).items()}
     after = term.reform(merged, said, Reform(arrived.part_R[:1], 1.5))
     for what, held in (("merge", merged), ("reform", after)):
         expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `down` declares {sorted(down)}")
-    values = [*told.values(), *heard.values(), *after.values()]
+    values = [*outbox.values(), *heard.values(), *after.values()]
     expect(all_finite(*values), "tell, hear, merge, reform: must stay finite")
     return after
 
 
-def _hearing(term: Term, told: Tensors, kept: Tensors) -> Tensors:
+def _hearing(term: Term, outbox: Tensors, kept: Tensors) -> Tensors:
     """What clients keep after they have heard: in any company, since each hears when it is asked the next time."""
-    heard = term.hear(told, {name: value.clone() for name, value in kept.items()})
+    heard = term.hear(outbox, {name: value.clone() for name, value in kept.items()})
     expect(heard.keys() == kept.keys(), f"hear: keeps {sorted(heard)}, but `mine` declares {sorted(kept)}")
     for rows in (slice(1, 3), slice(2, 3)):
         one_message = "tell: one message [P] for all who replied, and client {} hears another one in other company"
         try:
-            some = term.hear(told, {name: value[rows].clone() for name, value in kept.items()})
+            some = term.hear(outbox, {name: value[rows].clone() for name, value in kept.items()})
         except (RuntimeError, IndexError) as error:
             raise AssertionError(one_message.format(rows.start) + f" ({error})") from error
         same = all(v.shape == heard[n][rows].shape and torch.equal(v, heard[n][rows]) for n, v in some.items())

@@ -7,6 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from turnout.fleet import Fleet
+from turnout.fleet.seasons import rounds_a_day
+from turnout.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.parts.arrived import Arrived
 from turnout.parts.selection import Selection
 from turnout.testing.examples import (
@@ -22,9 +25,6 @@ from turnout.types import Turnout
 from turnout.world.attacks.base import Attack, Attackers
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, Setting, calendar_of
-from turnout.world.fleet import Fleet
-from turnout.world.fleet.seasons import rounds_a_day
-from turnout.world.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
 from turnout.world.participation import Participation
 

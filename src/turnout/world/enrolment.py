@@ -19,7 +19,7 @@ from torch import Tensor
 from turnout.data.columns import Encoding
 from turnout.data.description import Description
 from turnout.data.federation import Federation
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.task import Standardised
 
 Part = TypeVar("Part")
@@ -88,7 +88,7 @@ def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
     ids = torch.arange(min(federation.clients, 64))
     with_data = ids[federation.examples(ids).cpu() > 0]
     if len(with_data) == 0:
-        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
+        raise UserError("the first clients hold no training samples: look at world.data and its sizes")
     return federation.train(with_data[:1], 0).of(0, most=8)
 
 
@@ -96,7 +96,7 @@ class TiedToClients(Protocol):
     """What a participation or a selection may promise besides its role: to be told who the clients are."""
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
-        """The same part for these clients and so many rounds, or a Mistake where it cannot serve them.
+        """The same part for these clients and so many rounds, or a UserError where it cannot serve them.
 
         Give a copy back (`dataclasses.replace`); a part that wraps another passes it on (`tied`).
         """
@@ -112,11 +112,11 @@ def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
     try:
         inspect.signature(tie).bind(enrolment, rounds)
     except (TypeError, ValueError) as error:
-        raise Mistake(
+        raise UserError(
             f"{where}: {kind}.{METHOD} is called with (enrolment, rounds) before the first round ({error}): let it "
             "take them, or give the method another name"
         ) from error
     result: Part = tie(enrolment, rounds)
     if not isinstance(result, type(part)):
-        raise Mistake(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
+        raise UserError(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
     return result

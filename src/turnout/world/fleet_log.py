@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
+from turnout.fleet.blocks import Blocks, Whose, stretch_length
+from turnout.fleet.fit import fit
+from turnout.fleet.fitted import FleetModel
+from turnout.fleet.fleet import Fleet
+from turnout.fleet.match import Match, match_clients
+from turnout.fleet.read import read_fleet
+from turnout.fleet.reading import Reading
+from turnout.fleet.sources import Sources
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet.blocks import Blocks, Whose, stretch_length
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet.fitted import FleetModel
-from turnout.world.fleet.fleet import Fleet
-from turnout.world.fleet.match import Match, match_clients
-from turnout.world.fleet.read import read_fleet
-from turnout.world.fleet.reading import Reading
-from turnout.world.fleet.sources import Sources
 
 Mode = Literal["replay", "blocks", "fitted"]
 
@@ -53,11 +53,11 @@ class FleetLog:
     def __post_init__(self) -> None:
         for what, value, known in (("mode", self.mode, get_args(Mode)), ("of", self.of, get_args(Whose))):
             if value not in known:
-                raise Mistake(f"participation FleetLog: no {what} {value!r}; {nearest(value, known)}")
+                raise UserError(f"participation FleetLog: no {what} {value!r}; {nearest(value, known)}")
         if self.mode != "blocks" and (self.of != "fleet" or self.length is not None):
-            raise Mistake("participation FleetLog: `of` and `length` are about stretches; set mode='blocks'")
+            raise UserError("participation FleetLog: `of` and `length` are about stretches; set mode='blocks'")
         if self.length is not None and self.length < 1:
-            raise Mistake(f"participation FleetLog: length = {self.length}: a stretch has 1 round or more")
+            raise UserError(f"participation FleetLog: length = {self.length}: a stretch has 1 round or more")
 
     @cached_property
     def log(self) -> Fleet:
@@ -112,7 +112,7 @@ class FleetLog:
     def _check_rounds(self, rounds: int) -> None:
         """Refuse to replay more rounds than the log has."""
         if self.mode == "replay" and rounds > self.log.rounds:
-            raise Mistake(
+            raise UserError(
                 f"{self.path} ends with round {self.log.rounds - 1}, and {rounds} rounds are asked for: "
                 f"run at most {self.log.rounds} rounds, or use FleetLog(mode='blocks')"
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import State
 
 
@@ -49,14 +49,14 @@ class Members:
 
     def __post_init__(self) -> None:
         if self.population < 0:
-            raise Mistake(f"a population of {self.population} clients: give 0 or more")
+            raise UserError(f"a population of {self.population} clients: give 0 or more")
         object.__setattr__(self, "removed_L", _sorted_ids(self.removed_L))
         object.__setattr__(self, "added_J", _sorted_ids(self.added_J))
         removed_L, added_J = self.removed_L, self.added_J
         if len(removed_L) and not 0 <= int(removed_L[0]) <= int(removed_L[-1]) < self.population:
-            raise Mistake(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
+            raise UserError(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
         if len(added_J) and int(added_J[0]) < self.population:
-            raise Mistake(
+            raise UserError(
                 f"added clients must come from outside the population (ids from {self.population} on), "
                 f"got {int(added_J[0])}; to bring one of the population back, take it off the removed"
             )
@@ -119,15 +119,15 @@ class Members:
     def join(self, client: int) -> Members:
         """The members once this client has joined."""
         if client < 0:
-            raise Mistake(f"client {client} cannot join: ids start at 0")
+            raise UserError(f"client {client} cannot join: ids start at 0")
         if client in self:
-            raise Mistake(f"client {client} cannot join: it is a member already")
+            raise UserError(f"client {client} cannot join: it is a member already")
         return self.plus(torch.tensor([client]))
 
     def leave(self, client: int) -> Members:
         """The members once this client has left."""
         if client not in self:
-            raise Mistake(f"client {client} cannot leave: it is not a member (the population has {self.population})")
+            raise UserError(f"client {client} cannot leave: it is not a member (the population has {self.population})")
         return self.minus(torch.tensor([client]))
 
     def plus(self, client_I: Tensor) -> Members:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.clock import stage
 from turnout.rng import uniform
 from turnout.world.enrolment import Enrolment, tied
@@ -50,7 +50,7 @@ def finished(
     if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))
         found = fraction_C[wrong_C].tolist()[:3] if fits else list(fraction_C.shape)
-        raise Mistake(
+        raise UserError(
             f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
             f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
         )
@@ -89,7 +89,7 @@ def _tied_inside(part: Composed, enrolment: Enrolment, rounds: int) -> Composed:
 
 def _check_rate(kind: str, rate: float) -> None:
     if not 0 <= rate <= 1:
-        raise Mistake(f"participation {kind}(rate={rate}): the rate is the share of absent clients, 0 to 1")
+        raise UserError(f"participation {kind}(rate={rate}): the rate is the share of absent clients, 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ class OnOff:
 
     def __post_init__(self) -> None:
         if not (1 <= self.mean_up < float("inf") and 1 <= self.mean_down < float("inf")):
-            raise Mistake(
+            raise UserError(
                 f"participation OnOff(mean_up={self.mean_up}, mean_down={self.mean_down}): "
                 "both are mean numbers of rounds, 1 or more"
             )
         if self.mean_up == self.mean_down == 1:
-            raise Mistake(
+            raise UserError(
                 "participation OnOff(mean_up=1, mean_down=1): clients would alternate for ever; "
                 "make one of them larger than 1"
             )

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.turnout_csv import write_turnout
 
 Row = tuple[int, str, float]  # round, client, share of the work finished: a row of a log
@@ -124,7 +124,7 @@ def record_log(
     """
     _check(rounds, epochs, loads)
     if deadline_seconds is not None and not 0 < deadline_seconds < math.inf:
-        raise Mistake(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
+        raise UserError(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
     trial = calibrate(epochs, epoch_seconds, seed=seed)
     if deadline_seconds is not None:
         trial = Trial(epochs, trial.samples, deadline_seconds)
@@ -143,9 +143,9 @@ def record_log(
 
 def _check(rounds: int, epochs: int, loads: Sequence[float]) -> None:
     if rounds < 1 or epochs < 1:
-        raise Mistake(f"a trace of {rounds} rounds of {epochs} epochs: both must be 1 or more")
+        raise UserError(f"a trace of {rounds} rounds of {epochs} epochs: both must be 1 or more")
     for load in loads:
         if not 0 <= load < 1:
-            raise Mistake(f"a load of {load}: give the share of the CPU to take, from 0 to below 1")
+            raise UserError(f"a load of {load}: give the share of the CPU to take, from 0 to below 1")
     if len({round(100 * load) for load in loads}) < len(loads):
-        raise Mistake(f"loads {list(loads)}: they name the log's clients, in percent, so they must differ")
+        raise UserError(f"loads {list(loads)}: they name the log's clients, in percent, so they must differ")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 
 # name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
@@ -45,7 +45,7 @@ def probabilities(name: str, full_work: int, absence: float = 0.05) -> np.ndarra
     array([0.   , 0.   , 0.035, 0.58 , 0.376, 0.009])
     """
     if full_work > MOST_UNITS:
-        raise Mistake(f"traces are for at most {MOST_UNITS:,} units of work a round, not {full_work:,}: ask for less")
+        raise UserError(f"traces are for at most {MOST_UNITS:,} units of work a round, not {full_work:,}: ask for less")
     mean, std, inactive = TABLE_2[name]
     zero = absence if inactive else 0.0
     mean_present = mean / (1 - zero)
@@ -137,14 +137,14 @@ class Traces:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         if self.first is not None and self.names:
-            raise Mistake("participation Traces: give `first` or `names`, not both")
+            raise UserError("participation Traces: give `first` or `names`, not both")
         if self.first is not None and not 1 <= self.first <= len(TABLE_2):
-            raise Mistake(f"participation Traces(first={self.first}): give 1 to {len(TABLE_2)}")
+            raise UserError(f"participation Traces(first={self.first}): give 1 to {len(TABLE_2)}")
         for name in self.names:
             if name not in TABLE_2:
-                raise Mistake(f"participation Traces: no trace {name!r}; {nearest(name, TABLE_2)}")
+                raise UserError(f"participation Traces: no trace {name!r}; {nearest(name, TABLE_2)}")
         if not 0 <= self.absence <= 0.06:
-            raise Mistake(
+            raise UserError(
                 f"participation Traces(absence={self.absence}): give 0 to 0.06; with more, "
                 "no distribution has the published mean and standard deviation"
             )
@@ -169,7 +169,7 @@ class Traces:
     def _units(self, full_work: int) -> int:
         units = int(full_work)
         if units < 2 and self.chosen != ("T0",):
-            raise Mistake(
+            raise UserError(
                 f"participation Traces with {full_work} unit of local work: the traces say how much of it is "
                 "finished, and one unit has no parts. Ask for at least 2 (the paper: 5), "
                 "or use Dropout, where clients do all or nothing"

@@ -19,7 +19,7 @@ from turnout.data.partition.label_quotas import (
     label_pools,
     pick_rows,
 )
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import key, rng, uniform
 
 
@@ -74,16 +74,16 @@ class Classes:
 
     def __post_init__(self) -> None:
         if self.per_client < 1:
-            raise Mistake(f"Classes(per_client={self.per_client}): a client has at least 1 class")
+            raise UserError(f"Classes(per_client={self.per_client}): a client has at least 1 class")
         if self.pick not in ("consecutive", "random"):
-            raise Mistake(f"Classes(pick={self.pick!r}): {nearest(self.pick, ['consecutive', 'random'])}")
+            raise UserError(f"Classes(pick={self.pick!r}): {nearest(self.pick, ['consecutive', 'random'])}")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
     ) -> list[Tensor]:
         code_S, pool_L = label_pools(label_S, "Classes")
         if self.per_client > len(pool_L):
-            raise Mistake(f"Classes(per_client={self.per_client}): the data has only {len(pool_L)} classes")
+            raise UserError(f"Classes(per_client={self.per_client}): the data has only {len(pool_L)} classes")
         weight_CL = torch.zeros(clients, len(pool_L)).scatter_(1, self._classes(clients, len(pool_L), seed), 1.0)
         return _split(code_S, weight_CL, pool_L, seed, want_C, f"Classes(per_client={self.per_client})")
 
@@ -109,7 +109,7 @@ class Dirichlet:
 
     def __post_init__(self) -> None:
         if self.alpha <= 0 or self.min_size < 1 or self.attempts < 1:
-            raise Mistake("Dirichlet needs alpha > 0, min_size >= 1 and attempts >= 1")
+            raise UserError("Dirichlet needs alpha > 0, min_size >= 1 and attempts >= 1")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
@@ -120,7 +120,7 @@ class Dirichlet:
             count_CL = _counts(weight_CL, pool_L, want_C)
             if int(count_CL.sum(1).min()) >= self.min_size:
                 return pick_rows(code_S, count_CL, seed)
-        raise Mistake(
+        raise UserError(
             f"Dirichlet(alpha={self.alpha}): in {self.attempts} draws some of the {clients} clients always "
             f"had fewer than {self.min_size} of {len(label_S)} samples; raise alpha or use fewer clients"
         )
@@ -145,7 +145,7 @@ class Clustered:
 
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.classes_per_cluster < 1:
-            raise Mistake("Clustered needs at least 1 cluster and at least 1 class per cluster")
+            raise UserError("Clustered needs at least 1 cluster and at least 1 class per cluster")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
@@ -153,7 +153,7 @@ class Clustered:
         code_S, pool_L = label_pools(label_S, "Clustered")
         needed = self.clusters * self.classes_per_cluster
         if needed > len(pool_L):
-            raise Mistake(
+            raise UserError(
                 f"Clustered: {self.clusters} clusters of {self.classes_per_cluster} classes need {needed} "
                 f"classes, and the data has {len(pool_L)}: use fewer clusters or fewer classes in each"
             )
@@ -169,7 +169,7 @@ class Clustered:
         tensor([0, 0, 1, 1])
         """
         if clients < self.clusters:
-            raise Mistake(f"Clustered: {self.clusters} clusters need at least as many clients, not {clients}")
+            raise UserError(f"Clustered: {self.clusters} clusters need at least as many clients, not {clients}")
         return torch.arange(clients) * self.clusters // clients
 
 

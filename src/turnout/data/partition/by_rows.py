@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.partition.label_quotas import check_filled, divide_pools, label_pools, trim
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 
 
@@ -28,7 +28,7 @@ class Shards:
 
     def __post_init__(self) -> None:
         if self.per_client < 1:
-            raise Mistake(f"Shards(per_client={self.per_client}): a client has at least 1 shard")
+            raise UserError(f"Shards(per_client={self.per_client}): a client has at least 1 shard")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
@@ -37,7 +37,7 @@ class Shards:
         used = self.per_client * clients
         shards = used if self.shards is None else self.shards
         if not used <= shards <= len(label_S):
-            raise Mistake(
+            raise UserError(
                 f"Shards: {clients} clients of {self.per_client} shards need {used} shards, and {shards} "
                 f"are to be cut from {len(label_S)} samples; use fewer clients or change the number of shards"
             )
@@ -64,10 +64,10 @@ class Natural:
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
     ) -> list[Tensor]:
         if owner_S is None:
-            raise Mistake("Natural needs data with owners: name an owner column, or use another partition")
+            raise UserError("Natural needs data with owners: name an owner column, or use another partition")
         owners_O = self.owners(owner_S)
         if clients > len(owners_O):
-            raise Mistake(
+            raise UserError(
                 f"Natural: {clients} clients are asked for, and {len(owners_O)} owners have "
                 f"{self.min_size} or more samples: ask for fewer clients, or lower min_size"
             )

@@ -11,14 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 
 
 def label_pools(label_S: Tensor, partition: str) -> tuple[Tensor, Tensor]:
     """The labels that occur, renumbered 0 .. L - 1 for each sample, and how many samples each has."""
     if label_S.ndim != 1 or label_S.is_floating_point():
-        raise Mistake(f"{partition} deals by label, and the targets here are not labels: use IID or Natural")
+        raise UserError(f"{partition} deals by label, and the targets here are not labels: use IID or Natural")
     _, code_S, count_L = label_S.unique(return_inverse=True, return_counts=True)
     return code_S, count_L
 
@@ -99,7 +99,7 @@ def check_labels_held(count_CL: Tensor, weight_CL: Tensor, pool_L: Tensor, parti
     if len(missing):
         client, label = missing[0].tolist()
         holders = int((weight_CL[:, label] > 0).sum())
-        raise Mistake(
+        raise UserError(
             f"{partition}: client {client} gets no sample of label {label}, whose {int(pool_L[label])} "
             f"samples are shared by {holders} clients; use fewer clients, or larger sizes if they are tiny"
         )
@@ -109,7 +109,7 @@ def check_filled(rows_C: list[Tensor], partition: str, least: int = 1) -> list[T
     """Refuse rows that leave a client with fewer than `least` samples."""
     short = [c for c, rows in enumerate(rows_C) if len(rows) < least]
     if short:
-        raise Mistake(
+        raise UserError(
             f"{partition} leaves {len(short)} of {len(rows_C)} clients with fewer than {least} samples "
             f"(client {short[0]} has {len(rows_C[short[0]])}): use fewer clients or another partition"
         )

@@ -102,8 +102,8 @@ def native_layers(
             names, each = (f"{layer.name}.weight", f"{layer.name}.bias"), prod(shape[1:])
             written.update(name for name in names if slots[name].shape == shape[:1])
             weight, bias = (slots[name].start for name in names)
-            told = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
-            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **told))
+            outbox = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
+            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **outbox))
             said += 2 * shape[0]
         elif isinstance(layer, Dense) and len(shape) == 1:
             o, weight, bias = weights(layer, size)

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.exchange import Messages
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
@@ -37,7 +37,7 @@ class Codec(Protocol):
         ...
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
-        """Messages as rows again; one that cannot be right raises Mistake."""
+        """Messages as rows again; one that cannot be right raises UserError."""
         ...
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
@@ -63,11 +63,11 @@ class ErrorFeedback(ABC):
     def __post_init__(self) -> None:
         if self.directions not in DIRECTIONS:
             found = nearest(self.directions, DIRECTIONS)
-            raise Mistake(f"algorithm.compression.directions is {self.directions!r}: {found}")
+            raise UserError(f"algorithm.compression.directions is {self.directions!r}: {found}")
         if not 0 <= self.residual_decay <= 1:
-            raise Mistake(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
+            raise UserError(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
         if self.reset_after is not None and self.reset_after < 1:
-            raise Mistake(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
+            raise UserError(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
 
     @abstractmethod
     def codec(self, way: str, sending: Sending) -> Codec:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
@@ -32,7 +32,7 @@ class Quantise(ErrorFeedback):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounding not in ROUNDINGS:
-            raise Mistake(f"algorithm.compression.rounding is {self.rounding!r}: {nearest(self.rounding, ROUNDINGS)}")
+            raise UserError(f"algorithm.compression.rounding is {self.rounding!r}: {nearest(self.rounding, ROUNDINGS)}")
 
     def codec(self, way: str, sending: Sending) -> Codec:
         if self.rounding == "nearest":

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 RULES = ("crossing", "literal", "sqrt")
 
@@ -81,7 +81,7 @@ def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing"
 
 def check_rule(rule: str) -> None:
     if rule not in RULES:
-        raise Mistake(f"there is no rule {rule!r} for a client that leaves: {nearest(rule, RULES)}")
+        raise UserError(f"there is no rule {rule!r} for a client that leaves: {nearest(rule, RULES)}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.parts.membership.departure import check_rule, left_to_learn, should_exclude
 from turnout.parts.membership.roster import Roster
 from turnout.parts.membership.transition import Constants, Outlook, Transition
@@ -58,14 +58,14 @@ class DropInactive:
 
     def __post_init__(self) -> None:
         if min(self.J, self.C, self.gamma) < 0:
-            raise Mistake("membership.drop: J, C and gamma must not be negative")
+            raise UserError("membership.drop: J, C and gamma must not be negative")
         if not self.rarely > 0 or not self.least > 0:
-            raise Mistake(
+            raise UserError(
                 f"membership.drop: rarely must be above 0 and least too, not {self.rarely} and {self.least}: leave "
                 "membership.drop out to drop nobody"
             )
         if self.rejoin_after is not None and self.rejoin_after < 1:
-            raise Mistake(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
+            raise UserError(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
 
     def picks(self, asked_I: Tensor, absent_I: Tensor, bound: float) -> Tensor:
         """Which of the members to drop, by how often each was asked and how often in vain, given f1(T).
@@ -112,14 +112,14 @@ class Membership:
     def __post_init__(self) -> None:
         for name, value, known in (("join", self.join, JOINS), ("leave", self.leave, LEAVES)):
             if value not in known:
-                raise Mistake(f"membership.{name} = {value!r}: {nearest(value, known)}")
+                raise UserError(f"membership.{name} = {value!r}: {nearest(value, known)}")
         check_rule(self.rule)
         if self.boost < 1 or self.decay < 0:
-            raise Mistake(f"membership: boost is at least 1 and decay at least 0, not {self.boost} and {self.decay}")
+            raise UserError(f"membership: boost is at least 1 and decay at least 0, not {self.boost} and {self.decay}")
         if self.gate is not None and not self.surveyed:
-            raise Mistake("membership.gate needs the gradient norm: set membership.surveyed above 0")
+            raise UserError("membership.gate needs the gradient norm: set membership.surveyed above 0")
         if self.surveyed < 0 or not self.c >= 0 or (self.deadline is not None and self.deadline < 1):
-            raise Mistake("membership: surveyed and c must not be negative, and deadline must be at least 1")
+            raise UserError("membership: surveyed and c must not be negative, and deadline must be at least 1")
 
     def begin(self) -> Roster:
         """The state before the first round."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.local import Local
 from turnout.parts.membership.departure import Bounds, bounds_from, fit_curve
 from turnout.parts.membership.roster import Roster
@@ -32,7 +32,7 @@ class Constants:
 
     def __post_init__(self) -> None:
         if min(self.D, self.V, self.Gamma_l or 0.0) < 0 or not self.gamma > 0:
-            raise Mistake("membership.constants: D, V and Gamma_l must not be negative, and gamma must be above 0")
+            raise UserError("membership.constants: D, V and Gamma_l must not be negative, and gamma must be above 0")
 
 
 @dataclass(frozen=True)

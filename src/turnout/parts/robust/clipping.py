@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median
@@ -32,7 +32,9 @@ def clipped_mean(found: Votes, limit: float | None, centre_P: Tensor | None = No
 
 def _check_limit(name: str, limit: float | None) -> None:
     if limit is not None and not limit > 0:
-        raise Mistake(f"{name}(limit={limit!r}): a length is above 0; leave it out for the median length of the round")
+        raise UserError(
+            f"{name}(limit={limit!r}): a length is above 0; leave it out for the median length of the round"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class CentredClip:
     def __post_init__(self) -> None:
         _check_limit("CentredClip", self.limit)
         if self.steps < 1:
-            raise Mistake(f"CentredClip(steps={self.steps}): at least 1")
+            raise UserError(f"CentredClip(steps={self.steps}): at least 1")
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)

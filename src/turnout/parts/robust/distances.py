@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median
@@ -67,7 +67,9 @@ class GeometricMedian:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.smoothing > 0:
-            raise Mistake(f"GeometricMedian needs steps >= 1 and smoothing > 0, not {self.steps} and {self.smoothing}")
+            raise UserError(
+                f"GeometricMedian needs steps >= 1 and smoothing > 0, not {self.steps} and {self.smoothing}"
+            )
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
         steps, smoothing = self.steps, self.smoothing
@@ -166,7 +168,9 @@ class MultiKrum:
     def __post_init__(self) -> None:
         check_share("MultiKrum", self.share)
         if self.keep is not None and not 0 < self.keep <= 1:
-            raise Mistake(f"MultiKrum(keep={self.keep!r}): the part of the replies that is kept is above 0, at most 1")
+            raise UserError(
+                f"MultiKrum(keep={self.keep!r}): the part of the replies that is kept is above 0, at most 1"
+            )
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
@@ -123,4 +123,4 @@ def lengths(update_rP: Tensor, from_P: Tensor | None = None) -> Tensor:
 
 def check_share(name: str, share: float) -> None:
     if not 0 <= share < 0.5:
-        raise Mistake(f"{name}(share={share!r}): the share that may be hostile is from 0 to below 0.5")
+        raise UserError(f"{name}(share={share!r}): the share that may be hostile is from 0 to below 0.5")

@@ -83,7 +83,7 @@ class Substitution(Protocol):
 
 
 @dataclass(frozen=True)
-class Unused:
+class NoSubstitution:
     """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
 
     lends: ClassVar[bool] = False
@@ -109,7 +109,7 @@ class Unused:
 
 
 @dataclass(frozen=True)
-class Spread(Unused):
+class Spread(NoSubstitution):
     """Missing shares are spread over those who count, in proportion to their own (paper 003's Dropout)."""
 
     lends: ClassVar[bool] = True
@@ -137,4 +137,4 @@ def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
     return torch.zeros_like(share_C).index_add(0, friend_C[missing_C], share_C[missing_C])
 
 
-KINDS = {"unused": Unused, "dropout": Spread, "spread": Spread}
+KINDS = {"unused": NoSubstitution, "dropout": Spread, "spread": Spread}

@@ -21,9 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.threads import ordered_map
-from turnout.parts.substitution.base import Arrived, Lent, Unused, lend_share, spread
+from turnout.parts.substitution.base import Arrived, Lent, NoSubstitution, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
 from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
@@ -65,11 +65,11 @@ class Candidates:
 
     def __post_init__(self) -> None:
         if not (self.theta_scale > 0 and self.beta > 0 and 0 < self.failure < 1 and self.spread >= 0):
-            raise Mistake(
+            raise UserError(
                 "candidates: theta_scale and beta must be above 0, failure between 0 and 1, spread at least 0"
             )
         if min(self.min_common, self.friends, self.rounds) < 1:
-            raise Mistake("candidates: min_common, friends and rounds must be at least 1")
+            raise UserError("candidates: min_common, friends and rounds must be at least 1")
 
     def theta(self, t: int, clients: int) -> float:
         """Θ_t; infinite before the first similarity.
@@ -84,7 +84,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Friends(Unused):
+class Friends(NoSubstitution):
     """Lend each missing share to the best friend present; without one, spread it over those present.
 
     similarity      "cosine", or "distance": -|Δ_i - Δ_j|
@@ -113,13 +113,15 @@ class Friends(Unused):
     def __post_init__(self) -> None:
         where = "algorithm.substitution"
         if self.similarity not in SIMILARITIES:
-            raise Mistake(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
+            raise UserError(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
         if self.candidates is not None and self.similarity != "cosine":
-            raise Mistake(f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates")
+            raise UserError(
+                f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates"
+            )
         if min(self.min_common, self.project_to) < 1 or self.remember < 2 or self.client_sketch < 0:
-            raise Mistake(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
+            raise UserError(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
         if self.near_tie < 0 or math.isnan(self.project_above):
-            raise Mistake(f"{where}: near_tie must not be negative, and project_above must be a number")
+            raise UserError(f"{where}: near_tie must not be negative, and project_above must be a number")
 
     def begin(self, clients: int, width: int) -> State:
         return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}

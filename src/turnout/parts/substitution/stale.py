@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.substitution.base import Arrived, Lent, Unused, spread
+from turnout.errors import UserError
+from turnout.parts.substitution.base import Arrived, Lent, NoSubstitution, spread
 from turnout.parts.substitution.slots import find_slots, room_for
 from turnout.types import State
 
@@ -20,7 +20,7 @@ FORMS = ("update", "weights")
 
 
 @dataclass(frozen=True)
-class Stale(Unused):
+class Stale(NoSubstitution):
     """A missing client takes part with its last update; the share of one never seen is spread over those present.
 
     form  "update": what it sent (the paper); "weights": the weights it ended with (the authors' code), which pull the
@@ -34,7 +34,7 @@ class Stale(Unused):
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
-            raise Mistake(f"algorithm.substitution.form is 'update' or 'weights', not {self.form!r}")
+            raise UserError(f"algorithm.substitution.form is 'update' or 'weights', not {self.form!r}")
 
     def begin(self, clients: int, width: int) -> State:
         return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}

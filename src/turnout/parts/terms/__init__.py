@@ -1,6 +1,6 @@
 """Local methods as terms of the gradient, any number of them in a list.
 
-Read base.py first (the promise, and `Stateless` with its defaults), then
+Read base.py first (the promise, and `LocalTerm` with its defaults), then
 
     proximal            FedProx: a pull towards the start
     elastic             paper 001: what is informative for somebody's data moves less; elastic_kernel: what it sends,
@@ -11,7 +11,7 @@ Read base.py first (the promise, and `Stateless` with its defaults), then
 """
 
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Reform, Stateless, Term
+from turnout.parts.terms.base import At, LocalTerm, Reform, Term
 from turnout.types import Extra
 
-__all__ = ["Arrived", "At", "Extra", "Reform", "Stateless", "Term"]
+__all__ = ["Arrived", "At", "Extra", "LocalTerm", "Reform", "Term"]

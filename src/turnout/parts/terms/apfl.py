@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.terms.base import At, Stateless
+from turnout.errors import UserError
+from turnout.parts.terms.base import At, LocalTerm
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class APFL(Stateless):
+class APFL(LocalTerm):
     """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k trains as ever; beside it, on the same mini-batches,
 
         v̄ = α_k v_k + (1 - α_k) w_k        what the client predicts with
@@ -38,7 +38,7 @@ class APFL(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise Mistake(f"APFL's alpha is the part of a client's own model, from 0 to 1, not {self.alpha}")
+            raise UserError(f"APFL's alpha is the part of a client's own model, from 0 to 1, not {self.alpha}")
 
     def mine(self, start_P: Tensor) -> Tensors:
         return {"v": torch.zeros_like(start_P), "alpha": start_P.new_full((1,), self.alpha), "begun": torch.zeros(1)}

@@ -2,8 +2,8 @@
 
 A term's rows are like the parameters: what is written for one client's row [P] works for a chunk [c, P]. `down` is what
 the server holds for the term ([P] each) and broadcasts, `mine` what a client keeps between rounds ([c, ...] each, at
-least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended: one
-message for all of them.
+least one column), `up` what it sends ([c, ...] each), `outbox` what those who replied hear when the round has ended:
+one message for all of them.
 
 The terms that correct by what they remember are in control_variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a
 second model of the client's own is in apfl.py.
@@ -70,7 +70,7 @@ class Term(Protocol):
         ...
 
     @property
-    def by_path(self) -> bool:
+    def requires_plain_sgd(self) -> bool:
         """Whether it takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
         ...
 
@@ -131,7 +131,7 @@ class Term(Protocol):
         nothing."""
         ...
 
-    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
+    def hear(self, outbox: Tensors, mine: Tensors) -> Tensors:
         """On those clients, where something was told: what they keep after that."""
         ...
 
@@ -148,15 +148,15 @@ class Term(Protocol):
         ...
 
 
-class Stateless(Term):
+class LocalTerm(Term):
     """The defaults: a term that neither sends nor keeps anything."""
 
     personal: ClassVar[bool] = False
     # Whether `correct` and `settle` depend on tensors alone, so that a GPU may record a step once and repeat it: they
     # ask for no number, nor for `at.step` or `at.t`, and `at.lr` is a tensor then. The first step, and `after`, may be
     # tried beforehand too: nothing but their results may come of them.
-    captures: ClassVar[bool] = False
-    telltale: ClassVar[str | None] = None  # of what is sent: what is no number whenever anything of it is not
+    cuda_graph_safe: ClassVar[bool] = False
+    finite_witness: ClassVar[str | None] = None  # of what is sent: what is no number whenever anything of it is not
 
     @property
     def sends(self) -> float:
@@ -167,7 +167,7 @@ class Stateless(Term):
         return False
 
     @property
-    def by_path(self) -> bool:
+    def requires_plain_sgd(self) -> bool:
         return False
 
     def down(self, start_P: Tensor) -> Tensors:
@@ -206,7 +206,7 @@ class Stateless(Term):
     def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
         return {}
 
-    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
+    def hear(self, outbox: Tensors, mine: Tensors) -> Tensors:
         return mine
 
     def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
@@ -231,10 +231,10 @@ def merged(
     terms: Sequence[Term], held: dict[str, Tensors], sums: dict[str, Tensors], arrived: Arrived
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:
     """The server's side of all terms: what it holds next, what those who replied are told, and what to record."""
-    down, told, extra = {}, {}, Extra()
+    down, outbox, extra = {}, {}, Extra()
     for term in terms:
         if said := term.tell(held[term.name], arrived):
-            told[term.name] = said
+            outbox[term.name] = said
         down[term.name], noted = term.merge(held[term.name], sums.get(term.name, {}), arrived)
         extra |= noted
-    return down, told, extra
+    return down, outbox, extra

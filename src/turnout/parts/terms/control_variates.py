@@ -19,15 +19,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import weighted_sum
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, Reform, Stateless
+from turnout.parts.terms.base import At, Extra, LocalTerm, Reform
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class Scaffold(Stateless):
+class Scaffold(LocalTerm):
     """SCAFFOLD (Karimireddy et al., 2020): local gradient g - c_k + c; c <- c + Σ_k p_k (c_k⁺ - c_k), where
 
         option 1:  c_k⁺ = ∇F_k(w_start), over all of the client's samples, in evaluation mode
@@ -41,17 +41,19 @@ class Scaffold(Stateless):
     {'c': tensor([[1.7500]])}
     """
 
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     option: int = 2
     name: str = "scaffold"
 
     def __post_init__(self) -> None:
         if self.option not in (1, 2):
-            raise Mistake(f"SCAFFOLD's option is 1 (a gradient over all samples) or 2 (by the path), not {self.option}")
+            raise UserError(
+                f"SCAFFOLD's option is 1 (a gradient over all samples) or 2 (by the path), not {self.option}"
+            )
 
     @property
-    def by_path(self) -> bool:
+    def requires_plain_sgd(self) -> bool:
         return self.option == 2
 
     @property
@@ -88,7 +90,7 @@ class Scaffold(Stateless):
 
 
 @dataclass(frozen=True)
-class VRLSGD(Stateless):
+class VRLSGD(LocalTerm):
     """VRL-SGD (Liang et al., 2019): local gradient g - δ_k; then δ_k <- δ_k + (w_new - w_k_end) / (s η).
 
     w_new - w_k_end = (w_new - w_start) - D_k: everybody's movement less the client's own. Each is divided by the steps
@@ -105,16 +107,16 @@ class VRLSGD(Stateless):
     a client leaves, its δ_l goes to those who reply next, so that the δ of all still cancel.
 
     >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
-    >>> VRLSGD().after(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when told
+    >>> VRLSGD().after(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when outbox
     {'delta': tensor([[2.2500]])}
     """
 
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     name: str = "vrl-sgd"
 
     @property
-    def by_path(self) -> bool:
+    def requires_plain_sgd(self) -> bool:
         return True
 
     def down(self, start_P: Tensor) -> Tensors:
@@ -145,8 +147,8 @@ class VRLSGD(Stateless):
         common_P = mean_reply(arrived) + self.beside(arrived)
         return {"common": common_P + down["owed"] / float(arrived.part_R.sum())}
 
-    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
-        return {"delta": mine["delta"] + told["common"]}
+    def hear(self, outbox: Tensors, mine: Tensors) -> Tensors:
+        return {"delta": mine["delta"] + outbox["common"]}
 
     def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(down["owed"])}, {}
@@ -163,7 +165,7 @@ class FedGATE(VRLSGD):
     """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
     makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
 
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     name: str = "fedgate"
 

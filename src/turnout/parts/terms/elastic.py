@@ -16,18 +16,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.triton_tools import takes
 from turnout.parts.arrived import Arrived
 from turnout.parts.terms import elastic_kernel
-from turnout.parts.terms.base import At, Extra, Stateless
+from turnout.parts.terms.base import At, Extra, LocalTerm
 from turnout.types import Tensors, wire_bytes
 
 CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
 
 
 @dataclass(frozen=True)
-class Elastic(Stateless):
+class Elastic(LocalTerm):
     """F̃_k(ω) = f_k(ω) + λ/2 Σ_i (ω - ω^i)ᵀ diag(I_i) (ω - ω^i), i over the last round's reporters (paper 001, (2)).
 
     So the gradient gains λ (U ω - V), entry by entry. In the first round there are no reporters, and no term.
@@ -48,8 +48,8 @@ class Elastic(Stateless):
     tensor([[1.]])
     """
 
-    captures: ClassVar[bool] = True
-    telltale: ClassVar[str] = "z"  # a sum of u w², all of them positive
+    cuda_graph_safe: ClassVar[bool] = True
+    finite_witness: ClassVar[str] = "z"  # a sum of u w², all of them positive
 
     strength: float = 0.1
     samples: int = 32
@@ -63,18 +63,18 @@ class Elastic(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
-            raise Mistake(f"an elastic term's strength is a number from 0 on, not {self.strength}")
+            raise UserError(f"an elastic term's strength is a number from 0 on, not {self.strength}")
         for field, options in CHOICES.items():
             if (value := getattr(self, field)) not in options:
-                raise Mistake(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
+                raise UserError(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
         if self.samples < 1 or self.fisher_every < 1:
-            raise Mistake(
+            raise UserError(
                 f"an elastic term's samples and fisher_every are at least 1, not {self.samples} and {self.fisher_every}"
             )
         if self.fisher_keep is not None and not 0 < self.fisher_keep <= 1:
-            raise Mistake(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
+            raise UserError(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
         if self.decoupled and self.step == "proximal":
-            raise Mistake("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
+            raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 
     def down(self, start_P: Tensor) -> Tensors:
         """Nothing to broadcast before anybody has reported."""

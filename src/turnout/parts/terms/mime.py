@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, Stateless
+from turnout.parts.terms.base import At, Extra, LocalTerm
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class MimeLite(Stateless):
+class MimeLite(LocalTerm):
     """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, with the server's m, which
     stands still during a round; then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over those who replied, each
     ∇F_k over all samples of the client, in evaluation mode. β = 0 is FedAvg.
@@ -34,7 +34,7 @@ class MimeLite(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1:
-            raise Mistake(f"MimeLite's beta must be in [0, 1), not {self.beta}")
+            raise UserError(f"MimeLite's beta must be in [0, 1), not {self.beta}")
 
     @property
     def sends(self) -> float:

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.terms.base import At, Stateless
+from turnout.errors import UserError
+from turnout.parts.terms.base import At, LocalTerm
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class Proximal(Stateless):
+class Proximal(LocalTerm):
     """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
@@ -22,14 +22,14 @@ class Proximal(Stateless):
     tensor([[1.]])
     """
 
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     mu: float = 0.2
     name: str = "proximal"
 
     def __post_init__(self) -> None:
         if self.mu < 0:
-            raise Mistake(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
+            raise UserError(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
 
     def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)

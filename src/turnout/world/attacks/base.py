@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 from turnout.types import Turnout
 
@@ -112,10 +112,10 @@ def hostile_clients(attackers: Share, clients: int, seed: int) -> Tensor:
         return drawn_N[: round(attackers * clients)].sort().values
     outside = [client for client in attackers if not 0 <= client < clients]
     if outside:
-        raise Mistake(f"attackers: there is no client {outside[0]}, they are 0 to {clients - 1}")
+        raise UserError(f"attackers: there is no client {outside[0]}, they are 0 to {clients - 1}")
     return torch.tensor(sorted(set(attackers)), dtype=torch.int64)
 
 
 def check_attackers(path: str, attackers: Share) -> None:
     if not isinstance(attackers, tuple | list) and not 0 <= attackers <= 1:
-        raise Mistake(f"{path} is a share from 0 to 1, or a list of clients, not {attackers!r}")
+        raise UserError(f"{path} is a share from 0 to 1, or a list of clients, not {attackers!r}")

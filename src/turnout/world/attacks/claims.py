@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import Turnout
 from turnout.world.attacks.base import Attack
 
@@ -26,7 +26,7 @@ class ClaimWork(Attack):
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise Mistake(
+            raise UserError(
                 f"ClaimWork(fraction={self.fraction!r}): above 0, at most 1; a server believes nobody who claims more "
                 "than was asked"
             )
@@ -43,7 +43,7 @@ class ClaimExamples(Attack):
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
-            raise Mistake(f"ClaimExamples(factor={self.factor!r}): above 0")
+            raise UserError(f"ClaimExamples(factor={self.factor!r}): above 0")
 
     def examples(self, examples_C: Tensor, hostile_C: Tensor) -> Tensor:
         claimed_C = (examples_C.double() * self.factor).round().clamp(min=1).to(examples_C.dtype)

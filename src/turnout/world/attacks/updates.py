@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import rng
 from turnout.types import Turnout
 from turnout.world.attacks.base import Attack, Scene
@@ -85,7 +85,7 @@ class InnerProduct(Attack):
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
-            raise Mistake(f"InnerProduct(epsilon={self.epsilon!r}): above 0")
+            raise UserError(f"InnerProduct(epsilon={self.epsilon!r}): above 0")
 
     def update(self, scene: Scene) -> Tensor:
         return (-self.epsilon * scene.honest_P).expand_as(scene.own_hP)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.world.devices.charging import ChargingHours
 
@@ -86,11 +86,11 @@ class Weather:
 
     def __post_init__(self) -> None:
         if not self.noise >= 0:
-            raise Mistake(f"world.devices.noise is a deviation, 0 or more, not {self.noise}")
+            raise UserError(f"world.devices.noise is a deviation, 0 or more, not {self.noise}")
         if not 0 <= self.slow_chance <= 1:
-            raise Mistake(f"world.devices.slow_chance is a share of the rounds, 0 to 1, not {self.slow_chance}")
+            raise UserError(f"world.devices.slow_chance is a share of the rounds, 0 to 1, not {self.slow_chance}")
         if not self.slow_factor >= 1:
-            raise Mistake(f"world.devices.slow_factor is how many times slower, 1 or more, not {self.slow_factor}")
+            raise UserError(f"world.devices.slow_factor is how many times slower, 1 or more, not {self.slow_factor}")
 
     def in_weather(self, draw: DeviceDraw, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
         """The same devices on the day: every speed with its noise, computing slowed down where it is."""
@@ -116,4 +116,4 @@ def check_speeds(where: str, **speeds: float) -> None:
     for name, value in speeds.items():
         lowest_is_fine = name == "latency" and value == 0
         if not (value > 0 or lowest_is_fine) or value == float("inf"):
-            raise Mistake(f"{where}.{name} is {value}: give a number above 0")
+            raise UserError(f"{where}.{name} is {value}: give a number above 0")

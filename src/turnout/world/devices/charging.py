@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import uniform
 
 HOUR = 3600.0
@@ -31,7 +31,7 @@ class ChargingHours:
 
     def __post_init__(self) -> None:
         if not 0 < self.hours <= 24 or not self.apart >= 0:
-            raise Mistake(
+            raise UserError(
                 f"world.devices.charging is for hours={self.hours} of a day, {self.apart} apart: give hours above 0 "
                 "and at most 24, and apart of 0 or more"
             )

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 from turnout.world.client_names import ClientNames
 from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather
@@ -73,21 +73,21 @@ def read_devices(path: str | Path) -> DeviceTable:
             found = list(csv.DictReader(file, skipinitialspace=True))
             header = list(found[0]) if found else []
     except OSError as error:
-        raise Mistake(f"cannot read the devices {path}: {error.strerror}") from error
+        raise UserError(f"cannot read the devices {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path} is not a CSV text of devices: {error}") from error
+        raise UserError(f"{path} is not a CSV text of devices: {error}") from error
     unit = next((name for name in SPEEDS if name in header), None)
     lacking = [name for name in ("client", *LINKS) if name not in header]
     if unit is None or lacking:
         what = lacking[0] if lacking else " or ".join(SPEEDS)
-        raise Mistake(
+        raise UserError(
             f"{path} has no column {what}: the header is client,tier,samples_per_second,down_mbps,up_mbps,latency"
         )
     rows = tuple(_row(path, i + 2, row, unit) for i, row in enumerate(found))
     if len({row.client for row in rows}) < len(rows):
         seen: set[str] = set()
         twice = next(row.client for row in rows if row.client in seen or seen.add(row.client))  # type: ignore[func-returns-value]
-        raise Mistake(f"{path} has two rows of client {twice}: give one device a client")
+        raise UserError(f"{path} has two rows of client {twice}: give one device a client")
     return DeviceTable(rows, unit)
 
 
@@ -97,9 +97,9 @@ def _row(path: str | Path, line: int, row: dict[str, str], unit: str) -> DeviceR
         try:
             numbers[name] = float(row[name])
         except (TypeError, ValueError):
-            raise Mistake(f"{path}, line {line}: {name} must be a number, got {row[name]!r}") from None
+            raise UserError(f"{path}, line {line}: {name} must be a number, got {row[name]!r}") from None
         if not (numbers[name] > 0 or (name == "latency" and numbers[name] == 0)) or numbers[name] == float("inf"):
-            raise Mistake(f"{path}, line {line}: {name} must be above 0, got {row[name]}")
+            raise UserError(f"{path}, line {line}: {name} must be above 0, got {row[name]}")
     links = {name: numbers[name] for name in LINKS}
     return DeviceRow(row["client"].strip(), numbers[unit], **links, tier=(row.get("tier") or "device").strip())
 
@@ -120,7 +120,7 @@ class DeviceFile(Weather):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode not in MODES:
-            raise Mistake(f"world.devices.mode is {self.mode!r}: {nearest(self.mode, MODES)}")
+            raise UserError(f"world.devices.mode is {self.mode!r}: {nearest(self.mode, MODES)}")
 
     @cached_property
     def table(self) -> DeviceTable:
@@ -151,7 +151,7 @@ class DeviceFile(Weather):
             missing = next((c for c in range(enrolment.clients) if c not in tied._row_of), None)
             if missing is not None:
                 name = enrolment.names[missing] if enrolment.names else missing
-                raise Mistake(
+                raise UserError(
                     f"{self.path} has no device for client {name}: give every client a row, or set "
                     "world.devices.mode = 'resample'"
                 )

@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.devices.base import BYTES_OF_MEGABIT
 from turnout.world.devices.device_file import DeviceRow
 
@@ -61,7 +61,7 @@ def devices_of(observations: Iterable[Observation]) -> ObservedDevices:
         if seen.samples > 0 and seen.train_seconds > 0:
             by_client.setdefault(seen.client, []).append(seen)
     if not by_client:
-        raise Mistake("nothing was observed that makes a device: rounds in which clients trained and were timed")
+        raise UserError("nothing was observed that makes a device: rounds in which clients trained and were timed")
     rows = tuple(_device(client, seen) for client, seen in by_client.items())
     return ObservedDevices(rows, _noise(by_client))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather, check_speeds, normal
 
@@ -80,10 +80,10 @@ class Spread(Alike):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.law not in LAWS:
-            raise Mistake(f"world.devices.law is {self.law!r}: {nearest(self.law, LAWS)}")
+            raise UserError(f"world.devices.law is {self.law!r}: {nearest(self.law, LAWS)}")
         for name in ("compute_spread", "down_spread", "up_spread"):
             if not getattr(self, name) >= 0:
-                raise Mistake(f"world.devices.{name} is a spread, 0 or more, not {getattr(self, name)}")
+                raise UserError(f"world.devices.{name} is a spread, 0 or more, not {getattr(self, name)}")
 
     @property
     def tiers(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather, normal
 from turnout.world.enrolment import Enrolment
@@ -82,19 +82,19 @@ class Tiers(Weather):
         object.__setattr__(self, "shares", tuple(self.shares) or (1.0,) * len(self.names))
         for name in self.names:
             if name not in TIERS:
-                raise Mistake(f"world.devices.names has {name!r}: {nearest(name, TIERS)}")
+                raise UserError(f"world.devices.names has {name!r}: {nearest(name, TIERS)}")
         if not self.names or len(self.shares) != len(self.names) or not all(share > 0 for share in self.shares):
-            raise Mistake(
+            raise UserError(
                 f"world.devices.shares = {list(self.shares)} of the tiers {', '.join(self.names)}: one share above 0 "
                 "for each tier"
             )
         if not self.spread >= 0 or not self.slower > 0:
-            raise Mistake(
+            raise UserError(
                 f"world.devices.spread is a deviation, 0 or more, not {self.spread}, and slower a factor above 0, not "
                 f"{self.slower}"
             )
         if self.by not in WAYS:
-            raise Mistake(f"world.devices.by is {self.by!r}: {nearest(self.by, WAYS)}")
+            raise UserError(f"world.devices.by is {self.by!r}: {nearest(self.by, WAYS)}")
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -112,7 +112,9 @@ class Tiers(Weather):
         place_C = uniform(seed, "tier", ids=client_C)
         if self.by == "cluster":
             if self.clusters is None:
-                raise Mistake("world.devices.by = 'cluster', and the data has no clusters of clients: set by = 'draw'")
+                raise UserError(
+                    "world.devices.by = 'cluster', and the data has no clusters of clients: set by = 'draw'"
+                )
             cluster_N = torch.tensor(self.clusters)
             place_C = cluster_N[client_C].double() / (int(cluster_N.max()) + 1)
         return torch.searchsorted(edge_S[:-1].contiguous(), place_C, right=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.client_names import ClientNames
 
 
@@ -80,8 +80,8 @@ def number_of(client: int | str, setting: Setting, where: str = "") -> int:
         return number
     if isinstance(client, str) and setting.names is not None:
         hint = known.hint(client) or "it is not in the data"
-        raise Mistake(f"{where}world.events speaks of client {client!r}: {hint}")
-    raise Mistake(
+        raise UserError(f"{where}world.events speaks of client {client!r}: {hint}")
+    raise UserError(
         f"{where}world.events speaks of client {client}, and there is none: they are 0 to {setting.clients - 1}"
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.events.base import Event, Events, Join, Leave, Setting
 
 
@@ -48,7 +48,9 @@ def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
         by_round.setdefault(event.round, []).append(event)
     in_order = {t: tuple(sorted(found, key=lambda e: isinstance(e, Join))) for t, found in by_round.items()}
     if len(outside) >= setting.clients and not in_order.get(0):
-        raise Mistake("world.events leaves nobody in the first round: let at least one client be there without a Join")
+        raise UserError(
+            "world.events leaves nobody in the first round: let at least one client be there without a Join"
+        )
     return Calendar(torch.tensor(sorted(outside), dtype=torch.int64), in_order)
 
 
@@ -57,9 +59,9 @@ def _check(events: Sequence[Event], setting: Setting) -> set[int]:
     own: dict[int, list[Event]] = {}
     for event in events:
         if event.round < 0:
-            raise Mistake(f"client {event.client} cannot {event.kind} in round {event.round}: rounds start at 0")
+            raise UserError(f"client {event.client} cannot {event.kind} in round {event.round}: rounds start at 0")
         if event.round >= setting.rounds:
-            raise Mistake(
+            raise UserError(
                 f"client {event.client} would {event.kind} in round {event.round}, but the last round is "
                 f"{setting.rounds - 1}: give an earlier round, or more rounds"
             )
@@ -75,14 +77,14 @@ def _check_pair(before: Event, after: Event) -> None:
     who = f"client {before.client}"
     if type(before) is type(after):
         twice = f"{before.kind}s in round {before.round} and again in round {after.round}"
-        raise Mistake(f"{who} {twice}: it can {before.kind} only once before it {_other(before)}s")
+        raise UserError(f"{who} {twice}: it can {before.kind} only once before it {_other(before)}s")
     if after.round < before.round and isinstance(after, Leave):
-        raise Mistake(
+        raise UserError(
             f"{who} leaves in round {after.round} before it joins in round {before.round}; if it is there from the "
             "start and comes back, list its Leave first"
         )
     if after.round <= before.round:
-        raise Mistake(
+        raise UserError(
             f"{who} {before.kind}s in round {before.round} and {after.kind}s in round {after.round}: list a client's "
             "events in the order they happen, each in a later round"
         )

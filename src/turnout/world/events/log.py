@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.world.events.base import Event, Join, Leave, PlannedEvents, Setting, number_of
 
 HEADER = ["round", "client", "event"]
@@ -36,19 +36,19 @@ class EventLog:
             with open(self.path, newline="", encoding="utf-8-sig") as file:
                 rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
         except OSError as error:
-            raise Mistake(f"cannot read the events {self.path}: {error.strerror}") from error
+            raise UserError(f"cannot read the events {self.path}: {error.strerror}") from error
         except (UnicodeDecodeError, csv.Error) as error:
-            raise Mistake(f"{self.path} is not a CSV text of `round,client,event`: {error}") from error
+            raise UserError(f"{self.path} is not a CSV text of `round,client,event`: {error}") from error
         if not rows or rows[0] != HEADER:
-            raise Mistake(f"{self.path}, line 1: the header must be `round,client,event`")
+            raise UserError(f"{self.path}, line 1: the header must be `round,client,event`")
         return rows[1:]
 
     def _row(self, i: int, row: list[str], setting: Setting) -> Event:
         where = self._line(i)
         if len(row) != 3 or not row[0].isdecimal():
-            raise Mistake(f"{where}: a row is a round, a client and join, leave or vanish, not {','.join(row)!r}")
+            raise UserError(f"{where}: a row is a round, a client and join, leave or vanish, not {','.join(row)!r}")
         if row[2] not in ("join", "leave", "vanish"):
-            raise Mistake(f"{where}: an event is `join`, `leave` or `vanish`, not {row[2]!r}")
+            raise UserError(f"{where}: an event is `join`, `leave` or `vanish`, not {row[2]!r}")
         client, t = number_of(row[1], setting, f"{where}: "), int(row[0])
         return Join(client, t) if row[2] == "join" else Leave(client, t, silent=row[2] == "vanish")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import draw, rng
 from turnout.world.events.base import Event, Join, Leave, PlannedEvents, Setting
 
@@ -37,11 +37,13 @@ class RandomEvents:
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(rate) for rate in (self.joins, self.leaves, self.returns)):
-            raise Mistake("RandomEvents: joins, leaves and returns are expected numbers a round: write finite numbers")
+            raise UserError(
+                "RandomEvents: joins, leaves and returns are expected numbers a round: write finite numbers"
+            )
         if min(self.joins, self.leaves, self.returns) < 0 or self.waiting < 0 or self.first < 0:
-            raise Mistake("RandomEvents: rates, waiting and first must not be negative")
+            raise UserError("RandomEvents: rates, waiting and first must not be negative")
         if self.joins and not self.waiting:
-            raise Mistake(
+            raise UserError(
                 "RandomEvents: joins need somebody who can join: set waiting to how many are outside at first"
             )
 
@@ -52,7 +54,7 @@ class RandomEvents:
     def events(self, setting: Setting) -> PlannedEvents:
         free = setting.clients - len(setting.named)
         if self.waiting >= free:
-            raise Mistake(
+            raise UserError(
                 f"RandomEvents(waiting={self.waiting}): of {free} clients at least one must be there at first"
             )
         population = _Population.of(setting, self.waiting)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
 
@@ -43,7 +43,7 @@ class Coded:
 def refuse(bad_C: Tensor, why: str) -> None:
     """A message that cannot be right is an error that says which and why."""
     if bool(bad_C.any()):
-        raise Mistake(f"message {int(bad_C.nonzero()[0, 0])} cannot be decoded: {why}")
+        raise UserError(f"message {int(bad_C.nonzero()[0, 0])} cannot be decoded: {why}")
 
 
 def pack(bit_CN: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.layout import Slot
 
 SCOPES = ("tensor", "model")
@@ -58,6 +58,6 @@ def pieces_of(slots: tuple[Slot, ...], keep: float, scope: str) -> tuple[Piece, 
 def check_keep(where: str, keep: float, scope: str) -> None:
     """Refuse a share or a scope that means nothing."""
     if not 0 < keep <= 1:
-        raise Mistake(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
+        raise UserError(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
     if scope not in SCOPES:
-        raise Mistake(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")
+        raise UserError(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")

@@ -1,0 +1,226 @@
+"""Study `bytes`: paper 001's claim that messages of a sign and a place cost little accuracy: accuracy against bytes.
+
+Dense, 8-bit, top-k and sparse ternary messages in one world, both ways, catch-up after absences counted; sparse ternary
+also with the elastic term, whose u and v the paper sends dense and does not count. Beside them Algorithm 1 as printed,
+and how far a constant update gets with it. A run's accuracy is its mean over the last fifth of the rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from turnout.experiment import Experiment
+from turnout.layout import Slot
+from turnout.parts.compression.base import Compression, Sending
+from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
+from turnout.parts.terms.elastic import Elastic
+from turnout.statistics.paired import BySeed
+from turnout.view.report.charts import line_chart
+from turnout.view.report.svg import sheet
+from turnout_papers.recipes import compression as recipes
+from turnout_papers.studies.claims import Claim, above, better, no_worse
+from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, not_run, row
+from turnout_papers.studies.traffic import WAYS, by_bytes, megabytes, total
+
+MARGIN = 2.0  # points of accuracy
+FEWER = 20.0  # times fewer bytes
+PRINTED = "Algorithm 1 as printed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One data set: the share that is sent, and another beside it."""
+
+    data: str
+    keep: float
+    beside: float
+    rounds: int
+    seeds: int
+    clients: int
+
+    def variant(self, way: str) -> str:
+        return f"{self.data}: {way}"
+
+    @property
+    def ternary(self) -> str:
+        return f"ternary {self.keep:.0%}"
+
+
+SIZES = {
+    "smoke": [Case("Digits", 0.05, 0.01, 4, 2, 8)],
+    "small": [Case("Digits", 0.05, 0.01, 100, 5, 20)],
+    "paper": [Case("MNIST", 0.01, 0.001, 200, 5, 100), Case("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
+}
+RECIPES = {
+    "Digits": recipes.compression,
+    "MNIST": recipes.mnist_compression,
+    "CIFAR-10": recipes.cifar_compression,
+}
+
+
+def recipe(case: Case) -> dict[str, Experiment]:
+    """The recipe's experiments; on CIFAR-10 products are rounded to TF32, where a GPU does that."""
+    made = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)
+    if case.data != "CIFAR-10":
+        return made
+    return in_tf32(made)
+
+
+def experiments(case: Case) -> dict[str, Experiment]:
+    made = recipe(case)
+    dense, ternary = made["dense"], made["ternary"]
+    found = {"dense": dense, "8 bits": made["8 bits"], f"top-k {case.keep:.0%}": made["top-k"], case.ternary: ternary}
+    found[f"ternary {case.beside:.1%}"] = dense.but(**{"algorithm.compression": SparseTernary(case.beside)})
+    return found
+
+
+def elastic(case: Case) -> dict[str, Experiment]:
+    """Ternary messages with the elastic term: its u and v as the paper sends them, or the largest now and then."""
+    ternary = recipe(case)["ternary"]
+    whole = Elastic(0.1, samples=16, reduce="mean")
+    few = replace(whole, fisher_every=5, fisher_keep=case.keep)
+    return {
+        f"{case.ternary} and u, v": ternary.but(**{"algorithm.terms": (whole,)}),
+        f"{case.ternary} and {case.keep:.0%} of u, v, every 5 rounds": ternary.but(**{"algorithm.terms": (few,)}),
+    }
+
+
+def printed(case: Case) -> dict[str, Experiment]:
+    """Algorithm 1 as printed. It diverges, so clients whose updates are not finite count as absent."""
+    dense = recipe(case)["dense"]
+    literal = {"algorithm.compression": LiteralTernary(case.keep), "algorithm.nonfinite": "absent"}
+    return {PRINTED: dense.but(**literal)}
+
+
+def plan(scale: str) -> Plan:
+    parts = []
+    for case in SIZES[scale]:
+        named = {case.variant(way): e for way, e in experiments(case).items()}
+        parts.append(Part(case.data, named, case.seeds))
+        beside = {case.variant(way): e for way, e in elastic(case).items()}
+        parts.append(Part(f"{case.data} with u and v", beside, min(3, case.seeds)))
+        parts.append(Part(f"{case.data} as printed", {case.variant(w): e for w, e in printed(case).items()}, 2))
+    return Plan(parts, notes(scale))
+
+
+def notes(scale: str) -> list[str]:
+    case = SIZES[scale][0]
+    found = [
+        f"{case.clients} clients, half of them away every round, scheme C; the paper gives no share, rate or rounds",
+        "bytes: everything that travels, the first download of the whole model and catch-up after absences included",
+        "u, v: the elastic term with λ = 0.1, mean over reporters; its bytes are counted, which the paper does not do",
+        "constant update: one client that wants to move the same way for ever; 1 is as far as it should get",
+    ]
+    if scale == "paper":
+        return [*found, "CIFAR-10: the simplified VGG11, five classes a client, TF32"]
+    return ["shrunk: 8x8 digits and a small CNN", *found]
+
+
+def accuracy(curve: Curve) -> float:
+    """In points: the mean over the last fifth of the rounds."""
+    return 100 * curve.end(5).mean()
+
+
+def fewer(curves: Curves, plain: str, other: str) -> dict[int, float]:
+    """How many times fewer bytes, seed by seed."""
+    ours, theirs = total(curves, other), total(curves, plain)
+    return {seed: theirs[seed] / ours[seed] for seed in ours if seed in theirs}
+
+
+def overshoot(compression: Compression, rounds: int) -> float:
+    """How far a constant update of one client gets, against the sum of what it wanted to move.
+
+    >>> overshoot(SparseTernary(1.0), 2) < 1.1
+    True
+    """
+    slots, generator = (Slot("w", (1000,), 0, 1000),), torch.Generator().manual_seed(0)
+    update_1P = torch.randn(1, 1000, generator=generator)
+    kept = {name: value[None] for name, value in compression.residuals(slots).items()}
+    state, moved_P = compression.begin(slots), torch.zeros(1000)
+    for t in range(rounds):
+        sending = Sending(t, 0, torch.zeros(1, dtype=torch.int64), slots)
+        message, kept = compression.encode(update_1P.clone(), kept, sending)
+        applied_P, state = compression.broadcast(compression.decode(message, sending, moved_P)[0], state, sending)
+        moved_P = moved_P + applied_P
+    return float(moved_P @ update_1P[0] / (rounds * update_1P[0] @ update_1P[0]))
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for case in SIZES[scale]:
+        for way in (*experiments(case), *elastic(case), PRINTED):
+            found += _rows(case, way, curves)
+    rounds = 20 if scale == "smoke" else 400
+    for keep in (0.1, 0.01):
+        kinds: dict[str, Compression] = {"as printed": LiteralTernary(keep), "ternary": SparseTernary(keep)}
+        for way, kind in kinds.items():
+            words = f"constant update, {rounds} rounds, {keep:.0%} sent, {way}"
+            found.append(row(words, "times as far", {0: overshoot(kind, rounds)}))
+    return found
+
+
+def _rows(case: Case, way: str, curves: Curves) -> list[Row]:
+    name, plain = case.variant(way), case.variant("dense")
+    if not curves.has(name, plain):
+        return [not_run(name, "accuracy")]
+    return [
+        row(name, "accuracy", curves.each(name, accuracy)),
+        *(row(name, f"MB {way.removeprefix('bytes_')}", megabytes(total(curves, name, (way,)))) for way in WAYS),
+        row(name, "times fewer bytes than dense", fewer(curves, plain, name)),
+    ]
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    return [claim for case in SIZES[scale] for claim in _claims(case, curves)]
+
+
+def _claims(case: Case, curves: Curves) -> list[Claim]:
+    plain, ternary, literal = (case.variant(way) for way in ("dense", case.ternary, PRINTED))
+    words = (
+        f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points",
+        f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
+        f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
+    )
+    if not curves.has(plain, ternary, literal):
+        return [Claim(claim, False, curves.why_missing(plain, ternary, literal)) for claim in words]
+    ours, theirs = curves.each(ternary, accuracy), curves.each(plain, accuracy)
+    beyond = {seed: times - FEWER for seed, times in fewer(curves, plain, ternary).items()}
+    diverged = _numbers(curves.each(literal, accuracy))
+    shared = {seed: ours[seed] for seed in diverged if seed in ours}
+    return [
+        no_worse(words[0], ours, theirs, MARGIN, "points"),
+        above(words[1], beyond, unit=f"times beyond {FEWER:g}"),
+        better(words[2], shared, {seed: diverged[seed] for seed in shared}, "points"),
+    ]
+
+
+def _numbers(value: BySeed) -> dict[int, float]:
+    """Accuracy by seed, and 0 where the model has diverged to NaN."""
+    return {seed: v if np.isfinite(v) else 0.0 for seed, v in value.items()}
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy over the bytes that have travelled."""
+    drawn = []
+    for case in SIZES[scale]:
+        names = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
+        if curves.has(*names.values()):
+            lines = [by_bytes(curves, name, way, i) for i, (way, name) in enumerate(names.items())]
+            title = f"{case.data}: accuracy by bytes, up and down"
+            drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
+    return {"bytes.svg": sheet(drawn)}
+
+
+STUDY = Study(
+    name="bytes",
+    reproduces="paper 001, §3.2: accuracy against bytes with sparse ternary messages both ways",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    more=WAYS,
+)

@@ -1,0 +1,237 @@
+"""Study `deadline`: who is there when a round is closed, and what a method makes of it, at equal simulated time.
+
+No paper has this table. Three fleets (fast and even; laptops, phones and Raspberry Pis; thin uplinks with heavy tails),
+a deadline at the median of what complete work with whole messages takes, and methods that differ in what they send and
+in whether unfinished work counts. A run ends when its simulated time is spent, so final numbers are at equal time.
+
+The claims were written before the first run: compression raises turnout where links are thin; scheme C helps tiers that
+never finish; a deadline at the median loses the slow tier's labels unless partial work counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.experiment import Experiment
+from turnout.running.result import Run
+from turnout.view.report.charts import Series, line_chart
+from turnout.view.report.svg import sheet
+from turnout_papers.recipes.clock import (
+    BITS,
+    EVEN,
+    FEDAVG,
+    FEDBUFF,
+    FLEETS,
+    LOADS,
+    METHODS,
+    TERNARY,
+    THIN,
+    TIERS,
+    WAIT,
+    B,
+    C,
+    median_seconds,
+    timed,
+)  # fmt: skip
+from turnout_papers.studies.claims import BySeed, Claim, better, no_worse, within
+from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, not_run, row
+
+MARGIN = 2.0  # points by which "no worse" may miss
+SHOWN = (WAIT, FEDAVG, C, TERNARY, FEDBUFF)
+EPOCHS, BATCH = 5, 10
+AT = 40  # places in time at which pictures read the curves
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the study is at one scale; `deadlines`: how many of them a run of each model may last."""
+
+    deadlines: Mapping[str, int]
+    fleets: tuple[str, ...]
+    clients: int
+    seeds: int
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(self.deadlines)
+
+
+SIZES = {
+    "smoke": Size({"20 k": 3}, (TIERS,), 10, seeds=2),
+    "small": Size({"20 k": 40}, FLEETS, 50, seeds=5),
+    "paper": Size({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
+}
+
+
+def variant(fleet: str, load: str, method: str) -> str:
+    return f"{fleet}, {load}: {method}"
+
+
+def cases(scale: str) -> list[tuple[str, str]]:
+    return [(fleet, load) for load in SIZES[scale].loads for fleet in SIZES[scale].fleets]
+
+
+def plan(scale: str) -> Plan:
+    size, variants, notes = SIZES[scale], dict[str, Experiment](), list[str]()
+    for fleet, load in cases(scale):
+        last = size.deadlines[load]
+        found = timed(fleet, LOADS[load], size.clients, last, EPOCHS, BATCH)
+        variants |= {variant(fleet, load, method): experiment for method, experiment in found.items()}
+        seconds = median_seconds(fleet, LOADS[load], size.clients, EPOCHS, BATCH)
+        notes.append(f"{fleet}, {load}: the deadline is {seconds:g} s, and a run ends after {last} of them")
+    notes += [
+        "FedAvg, ternary, 8 bit and friends use whole replies that are in time; B and C also what was finished by "
+        f"then; wait has no deadline; FedBuff steps after {size.clients // 5} replies, with {size.clients} at work",
+        "devices: turnout_papers.recipes.clock.fleet; a small network reaches a twentieth of what a large one does",
+        "clients are in five clusters of two classes; in the fleet of tiers the last cluster has the Raspberry Pis",
+    ]
+    if scale != "paper":
+        notes.insert(0, "shrunk: the model of 20 k parameters only")
+    return Plan([Part("fleets", variants, size.seeds)], notes)
+
+
+def look(run: Run) -> Look:
+    """By tier: the share of its clients asked that replied, and the accuracy of the model on their test data."""
+    with run.records() as records:
+        clients, rounds = records.clients(), records.rounds()
+        measured, value = records.client_evaluation("client_accuracy")
+        time_T, accuracy_T = records.curve("global_accuracy")
+    tier_of = dict(zip(clients["client"].tolist(), clients["tier"].astype(int).tolist(), strict=True))
+    tier_N, there_N = clients["tier"].astype(int), clients["work"] > 0
+    tiers = range(max(tier_of.values()) + 1)
+    own_C = np.array([tier_of.get(client, -1) for client in measured.tolist()])
+    busy = float(np.nansum(rounds["device_seconds"]))
+    clock_T = np.concatenate([[0.0], rounds["simulated_time"].astype(np.float64)])
+    return {
+        "turnout": np.array([_mean(there_N)]),
+        "turnout by tier": np.array([_mean(there_N[tier_N == tier]) for tier in tiers]),
+        "accuracy by tier": np.array([_mean(value[own_C == tier]) for tier in tiers]),
+        "rounds": np.array([float(len(rounds["round"]))]),
+        "wasted": np.array([float(np.nansum(rounds["wasted_device_seconds"])) / max(busy, 1e-9)]),
+        "time": clock_T[time_T + 1],
+        "accuracy": accuracy_T,
+    }
+
+
+def _mean(value: NDArray[np.generic]) -> float:
+    return float(value.astype(np.float64).mean()) if len(value) else float("nan")
+
+
+def final(curves: Curves, name: str) -> dict[int, float]:
+    """In points: accuracy when the time was spent."""
+    return curves.seen(name, lambda seen: 100 * float(seen["accuracy"][-1]))
+
+
+def worst_tier(curves: Curves, name: str) -> dict[int, float]:
+    """In points: accuracy on the test data of the last, slowest tier's clients."""
+    return curves.seen(name, lambda seen: 100 * float(seen["accuracy by tier"][-1]))
+
+
+def turned_up(curves: Curves, name: str) -> dict[int, float]:
+    """In percent: those asked who replied in time."""
+    return curves.seen(name, lambda seen: 100 * float(seen["turnout"][0]))
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for fleet, load in cases(scale):
+        for method in METHODS:
+            name = variant(fleet, load, method)
+            found += _rows(name, curves) if curves.has(name) else [not_run(name, "accuracy")]
+    return found
+
+
+def _rows(name: str, curves: Curves) -> list[Row]:
+    def seen(key: str, place: int = 0, factor: float = 1.0) -> BySeed:
+        return curves.seen(name, lambda look: factor * float(look[key][place]))
+
+    return [
+        row(name, "accuracy", final(curves, name)),
+        row(name, "accuracy of the slowest tier", worst_tier(curves, name)),
+        row(name, "rounds", seen("rounds")),
+        row(name, "turnout, %", turned_up(curves, name)),
+        row(name, "turnout of the slowest tier, %", seen("turnout by tier", -1, 100.0)),
+        row(name, "device time wasted, %", seen("wasted", 0, 100.0)),
+    ]
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    found = []
+    for fleet, load in cases(scale):
+        names = {method: variant(fleet, load, method) for method in METHODS}
+        where = f"{fleet}, {load}"
+        if not curves.has(*names.values()):
+            found.append(Claim(f"{where}: the claims of the table", False, curves.why_missing(*names.values())))
+            continue
+        found += CLAIMS[fleet](where, names, curves)
+    return found
+
+
+def _even(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
+    ours, theirs = final(curves, names[C]), final(curves, names[B])
+    words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
+    return [within(words, ours, theirs, MARGIN, "points")]
+
+
+def _tiers(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
+    slow = {method: worst_tier(curves, name) for method, name in names.items()}
+    lost = f"{where}: a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
+    kept = f"{where}: unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
+    helps = f"{where}: scheme C helps the tier that never finishes: above FedAvg there"
+    sooner = f"{where}: FedBuff is above waiting at equal time"
+    return [
+        better(lost, slow[WAIT], slow[FEDAVG], "points"),
+        no_worse(kept, slow[C], slow[WAIT], MARGIN, "points"),
+        better(helps, slow[C], slow[FEDAVG], "points"),
+        better(f"{where}: and above scheme B there", slow[C], slow[B], "points"),
+        better(sooner, final(curves, names[FEDBUFF]), final(curves, names[WAIT]), "points"),
+    ]
+
+
+def _thin(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
+    turnout = {method: turned_up(curves, name) for method, name in names.items()}
+    found = [
+        better(f"{where}: {method} messages raise turnout", turnout[method], turnout[FEDAVG], "points")
+        for method in (TERNARY, BITS)
+    ]
+    words = f"{where}: ternary messages are above whole ones at equal time"
+    return [*found, better(words, final(curves, names[TERNARY]), final(curves, names[FEDAVG]), "points")]
+
+
+CLAIMS = {EVEN: _even, TIERS: _tiers, THIN: _thin}
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy against simulated time in each fleet."""
+    drawn = []
+    for fleet, load in cases(scale):
+        names = {method: variant(fleet, load, method) for method in SHOWN}
+        if curves.has(*names.values()):
+            lines = [_line(curves, name, method, i) for i, (method, name) in enumerate(names.items())]
+            drawn.append(line_chart(lines, f"{fleet}, {load}: accuracy", "simulated seconds", "percent", "seconds"))
+    return {"deadline.svg": sheet(drawn)} if drawn else {}
+
+
+def _line(curves: Curves, name: str, method: str, colour: int) -> Series:
+    """The mean over seeds at the same times, each as last measured by then."""
+    looks = list(curves.looks[name].values())
+    x = np.linspace(0.0, min(float(seen["time"][-1]) for seen in looks), AT)
+    value = [seen["accuracy"][np.searchsorted(seen["time"], x, side="right") - 1] for seen in looks]
+    mean, deviation = np.mean(value, 0), np.std(value, 0, ddof=1) if len(value) > 1 else np.zeros(AT)
+    return Series(method, x, mean, colour, (mean - deviation).clip(0), (mean + deviation).clip(max=1))
+
+
+STUDY = Study(
+    name="deadline",
+    reproduces="no paper: deadlines, compression, partial work and FedBuff in three fleets, at equal simulated time",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    look=look,
+)

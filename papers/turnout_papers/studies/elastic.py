@@ -1,0 +1,176 @@
+"""Study `elastic`: paper 001, Figure 2 and §5.3: EFL without its elastic term (λ = 0) and with the best λ, for several
+largest numbers of local epochs.
+
+λ is chosen on seeds of its own by final accuracy, then both are judged on others. Final accuracy is the mean over the
+last fifth of the rounds, spread the standard deviation over them. The paper has curves and no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnout.experiment import Experiment
+from turnout_papers.studies.claims import Claim, best_elsewhere, better, either
+from turnout_papers.studies.drawing import Chart, over_rounds, picture
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl, spread
+from turnout_papers.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+
+TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
+CHOSEN = "best"
+WORDS = ("λ = 0", "best λ")  # of the pair that is compared
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the study is at one scale."""
+
+    settings: tuple[Setting, ...]
+    epochs: tuple[int, ...]  # E: epochs, or mini-batches at paper scale
+    strengths: tuple[float, ...]
+    rounds: int
+    tuning: int
+    seeds: int
+
+
+SIZES = {
+    "smoke": Size((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
+    "small": Size((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
+    "paper": Size(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
+}
+
+
+def case(setting: Setting, epochs: int) -> str:
+    return f"{setting.data} E={epochs}"
+
+
+def variant(setting: Setting, epochs: int, strength: float | str) -> str:
+    """What a run is called.
+
+    >>> variant(SMALL, 5, 0.1), variant(SMALL, 5, CHOSEN)
+    ('digits E=5 lambda=0.1', 'digits E=5 lambda=best')
+    """
+    return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
+
+
+def cases(scale: str) -> list[tuple[Setting, int]]:
+    return [(setting, epochs) for setting in SIZES[scale].settings for epochs in SIZES[scale].epochs]
+
+
+def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
+    return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
+
+
+def plan(scale: str) -> Plan:
+    """The runs that λ is chosen on; `judged` gives those that are compared."""
+    size = SIZES[scale]
+    variants = {
+        variant(setting, epochs, strength): experiment(setting, epochs, strength, size.rounds)
+        for setting, epochs in cases(scale)
+        for strength in size.strengths
+    }
+    return Plan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes(scale))
+
+
+def notes(scale: str) -> list[str]:
+    size = SIZES[scale]
+    found = [
+        f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
+        f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
+        "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
+        f"paper 000, {', '.join(_skew(setting) for setting in size.settings)}",
+        "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
+    ]
+    if scale == "paper":
+        return [*found, *PAPER_NOTES]
+    return [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *found]
+
+
+def _skew(setting: Setting) -> str:
+    """How clients differ, in words."""
+    if setting.data in ("Shakespeare", "Sentiment140"):
+        return f"{setting.data} as in `bmta`"
+    words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
+    return words if setting is SMALL else f"{words} ({setting.data})"
+
+
+def chosen(scale: str, setting: Setting, epochs: int, curves: Curves) -> float | None:
+    """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
+    own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
+    own = {name: strength for name, strength in own.items() if curves.has(name)}
+    if not own:
+        return None
+    return own[best_elsewhere({name: curves.each(name, accuracy) for name in own}, range(SIZES[scale].seeds))]
+
+
+def judged(scale: str, curves: Curves) -> Sequence[Part]:
+    size, variants = SIZES[scale], {}
+    for setting, epochs in cases(scale):
+        strength = chosen(scale, setting, epochs, curves)
+        if strength is not None:
+            variants[variant(setting, epochs, "0")] = experiment(setting, epochs, 0.0, size.rounds)
+            variants[variant(setting, epochs, CHOSEN)] = experiment(setting, epochs, strength, size.rounds)
+    return [Part("judged", variants, size.seeds)] if variants else []
+
+
+def pair(setting: Setting, epochs: int) -> list[str]:
+    """Without and with the term."""
+    return [variant(setting, epochs, strength) for strength in ("0", CHOSEN)]
+
+
+def rows(scale: str, curves: Curves) -> list[Row]:
+    found = []
+    for setting, epochs in cases(scale):
+        label, names = case(setting, epochs), pair(setting, epochs)
+        strength = chosen(scale, setting, epochs, curves)
+        if strength is None or not curves.has(*names):
+            found.append(not_run(label, "accuracy λ = 0"))
+            continue
+        found.append(Row(label, "chosen λ", f"{strength:g}", None, 0, None))
+        for what, number in (("accuracy", accuracy), ("spread", spread)):
+            found += [row(label, f"{what} {w}", curves.each(n, number)) for w, n in zip(WORDS, names, strict=True)]
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    found = []
+    for setting, epochs in cases(scale):
+        label, names = case(setting, epochs), pair(setting, epochs)
+        claim = f"{label}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
+        if not curves.has(*names):
+            tuning = [variant(setting, epochs, strength) for strength in SIZES[scale].strengths]
+            found.append(Claim(claim, False, curves.why_missing(*tuning)))
+            continue
+        without, with_it = ({f: curves.each(name, f) for f in (accuracy, spread)} for name in names)
+        higher = better("higher accuracy", with_it[accuracy], without[accuracy], "points")
+        calmer = better("lower spread", without[spread], with_it[spread], "points")
+        found.append(either(claim, [higher, calmer]))
+    return found
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Figure 2: test accuracy above, training loss below."""
+    above: list[Chart] = []
+    below: list[Chart] = []
+    for setting, epochs in cases(scale):
+        names = dict(zip(WORDS, pair(setting, epochs), strict=True))
+        if curves.has(*names.values()):
+            above.append((f"{case(setting, epochs)}: accuracy", "round", over_rounds(curves, names)))
+            lines = over_rounds(curves.of("train_loss"), names)
+            below.append((f"{case(setting, epochs)}: training loss", "round", lines))
+    if not above:
+        return {}
+    return {"figure2-accuracy.svg": picture(above, "percent"), "figure2-loss.svg": picture(below)}
+
+
+STUDY = Study(
+    name="elastic",
+    reproduces="paper 001, Figure 2: EFL without and with its elastic term, by the largest number of local epochs",
+    metric="global_accuracy",
+    plan=plan,
+    rows=rows,
+    claims=claims,
+    pictures=pictures,
+    more=("train_loss",),
+    then=judged,
+)

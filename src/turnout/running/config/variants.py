@@ -1,0 +1,124 @@
+"""Variants in an experiment file: each `[variants.NAME]` is a set of settings that belong together.
+
+    [variants.fedavg]              # the file as it is
+
+    [variants.scaffold]
+    algorithm.terms = ["scaffold"]
+    algorithm.local.optimizer.lr = 0.05
+
+A path may be written as TOML's dotted keys, in quotes, or as tables in tables: all are the same. A table with a `kind`
+is a whole part, one without changes some settings of the part that is there. All settings of an object are changed at
+once, so that those which are only right together (`epochs = "none"`, `steps = 7`) can be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from turnout.errors import UserError, nearest
+from turnout.experiment import Experiment
+from turnout.running.config.read import build, from_table, replaced, settings_of
+
+SECTION = "variants"
+
+
+def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
+    """The variants of a file by name; none where it has no such section.
+
+    >>> found = variants_in({"rounds": 3, "variants": {"short": {"rounds": 1}, "as it is": {}}})
+    >>> {name: experiment.rounds for name, experiment in found.items()}
+    {'short': 1, 'as it is': 3}
+    """
+    base = from_table({name: value for name, value in table.items() if name != SECTION})
+    if SECTION not in table:
+        return {}
+    listed = table[SECTION]
+    if not isinstance(listed, dict) or not listed:
+        raise UserError("variants is there, but has none: write a table for each, such as [variants.scaffold]")
+    return {name: _varied(base, name, settings) for name, settings in listed.items()}
+
+
+def _varied(base: Experiment, name: str, settings: Any) -> Experiment:
+    where = f"{SECTION}.{name}"
+    if not isinstance(settings, dict):
+        raise UserError(f"{where} is a table of settings, [{where}], not {settings!r}")
+    try:
+        changes = nested(settings)
+        if "seed" in changes:
+            raise UserError("seeds are common to all variants: --seeds N repeats them")
+        varied: Experiment = with_table(base, changes)
+    except UserError as mistake:
+        raise UserError(f"{where}: {mistake}") from mistake
+    return varied
+
+
+def nested(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Keys with dots in them as tables in tables.
+
+    >>> nested({"a.b": 1, "a": {"c": 2}})
+    {'a': {'b': 1, 'c': 2}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        name, _, rest = key.partition(".")
+        here = f"{above}.{name}" if above else name
+        inner = {rest: value} if rest else value
+        if isinstance(inner, dict):
+            inner = nested(inner, here)
+        if name not in found:
+            found[name] = inner
+        elif isinstance(found[name], dict) and isinstance(inner, dict):
+            found[name] = _joined(found[name], inner, here)
+        else:
+            raise UserError(f"{here} is there twice: keep one of them")
+    return found
+
+
+def _joined(a: dict[str, Any], b: dict[str, Any], here: str) -> dict[str, Any]:
+    result = dict(a)
+    for name, value in b.items():
+        if name not in result:
+            result[name] = value
+        elif isinstance(result[name], dict) and isinstance(value, dict):
+            result[name] = _joined(result[name], value, f"{here}.{name}")
+        else:
+            raise UserError(f"{here}.{name} is there twice: keep one of them")
+    return result
+
+
+def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
+    """The object with some settings replaced, all at once; tables in tables go down to its parts."""
+    hints, now = settings_of(thing, above, above)
+    changed = {}
+    for name, value in changes.items():
+        here = f"{above}.{name}" if above else name
+        if name not in hints:
+            raise UserError(f"unknown setting {here}: {nearest(name, hints)}")
+        changed[name] = _changed(now.get(name), hints[name], value, here)
+    return replaced(thing, changed)
+
+
+def _changed(now: Any, hint: Any, value: Any, here: str) -> Any:
+    if not isinstance(value, dict) or "kind" in value:
+        return build(hint, value, here)
+    if isinstance(now, tuple):
+        return _with_items(now, value, here)
+    if isinstance(now, partial) or (dataclasses.is_dataclass(now) and not isinstance(now, type)):
+        return with_table(now, value, here)
+    return build(hint, value, here)
+
+
+def _with_items(items: tuple[Any, ...], changes: Mapping[str, Any], here: str) -> tuple[Any, ...]:
+    """Settings of single entries of a list, by number: `algorithm.terms.0.mu = 0.5`."""
+    for number, value in changes.items():
+        if not number.isdigit() or int(number) >= len(items) or not isinstance(value, dict):
+            raise UserError(
+                f"{here}.{number}: {here} has {len(items)} entries here; give the number of one and a setting, such as "
+                "terms.0.mu, or the whole list"
+            )
+    return tuple(
+        with_table(item, changes[str(i)], f"{here}.{i}") if str(i) in changes else item for i, item in enumerate(items)
+    )

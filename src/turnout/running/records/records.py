@@ -1,0 +1,308 @@
+"""What happened in a run, as rows of `records.sqlite`: rounds, clients of a round, evaluations, events.
+
+A round is one transaction: its row, its clients, its events and its evaluation are written together or not at all, so a
+run can be killed at any moment. The file is in WAL mode, so others can read while the run writes. NaN is NULL in the
+file and NaN again in the columns read back.
+
+Shape letters: C clients asked in a round.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from turnout.errors import UserError, nearest
+from turnout.machine.checksums import Damaged, digest
+from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.schema import (
+    CLIENT_COLUMNS,
+    KEYS,
+    METRICS,
+    RESTORE,
+    SUMS,
+    WARNINGS,
+    Column,
+    Database,
+    as_column,
+    checked,
+    connected,
+    is_empty,
+    transaction,
+)
+from turnout.task import MetricInfo
+
+_ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
+
+
+class Records:
+    """The rows of one run. `open` to write, `read` to look; both are context managers."""
+
+    def __init__(self, path: Path, db: Database) -> None:
+        self.path = path
+        self.db = db
+
+    @classmethod
+    def open(cls, path: str | Path) -> Records:
+        """Open for writing; the file is created if it does not exist."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise UserError(f"no folder {path.parent} to keep {path.name} in; create it first")
+        records = cls(path, checked(connected(path), path, create=True))
+        records.db.execute(SUMS)
+        return records
+
+    @classmethod
+    def read(cls, path: str | Path) -> Records:
+        """Open for reading; a run may be writing at the same time."""
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"no records at {path}; a run folder has a file records.sqlite")
+        db = connected(path, f"{path.absolute().as_uri()}?{_mode(path)}")
+        db.execute("PRAGMA query_only = ON")
+        return cls(path, checked(db, path, create=False))
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- writing
+
+    def add_round(self, record: RoundRecord, evaluation: Evaluation | None = None) -> None:
+        """Write a round, and what was measured after it, in one transaction."""
+        with transaction(self.db, self.path, f"round {record.round}"):
+            self._insert("rounds", [tuple(_plain(getattr(record, name)) for name in _ROUND_COLUMNS)])
+            self._insert("extras", [(record.round, name, _plain(value)) for name, value in record.extra.items()])
+            self._insert_clients(record.round, record.clients)
+            self._insert("events", [(record.round, i, *event) for i, event in enumerate(record.events)])
+            if evaluation is not None:
+                self._insert_evaluation(evaluation)
+            self._seal(record.round)
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Write an evaluation without a new round: before training, or after the last round."""
+        with transaction(self.db, self.path, f"the evaluation of round {evaluation.round}"):
+            self._insert_evaluation(evaluation)
+            self._seal(evaluation.round)
+
+    def describe(self, metrics: Mapping[str, MetricInfo]) -> None:
+        """Keep what the task knows of its metrics, the main one first: `glossary` reads the numbers by it."""
+        rows = [(i, name, info.higher_is_better, info.unit) for i, (name, info) in enumerate(metrics.items())]
+        with transaction(self.db, self.path, "the list of metrics"):
+            self.db.execute(METRICS)
+            self.db.execute("DELETE FROM metrics")
+            self._insert("metrics", rows)
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Keep what was odd before the first round, for the report."""
+        with transaction(self.db, self.path, "the warnings"):
+            self.db.execute(WARNINGS)
+            self.db.execute("DELETE FROM warnings")
+            self._insert("warnings", list(enumerate(sentences)))
+
+    def cut(self, after: int) -> None:
+        """Delete everything after a round; a resumed run computes and writes it again."""
+        with transaction(self.db, self.path, f"the cut after round {after}"):
+            for table in KEYS:
+                self.db.execute(f"DELETE FROM {table} WHERE round > ?", (after,))
+            self.db.execute("DELETE FROM sums WHERE round > ?", (after,))
+
+    def sync(self) -> None:
+        """Bring committed rows to the disk. Done before a checkpoint, which must not be newer than the records."""
+        self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _seal(self, t: int) -> None:
+        """Keep the checksum of a round's rows beside them."""
+        self.db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (t, self._sum_of(t)))
+
+    def _sum_of(self, t: int) -> str:
+        said = []
+        for table, keys in KEYS.items():
+            rows = self.db.execute(f"SELECT * FROM {table} WHERE round = ? ORDER BY {', '.join(keys)}", (t,))
+            said.append(marshal.dumps(rows.fetchall(), 2))  # the version without references: the same bytes anywhere
+        return digest(*said)
+
+    def damage(self) -> str | None:
+        """What is wrong with the file, in words: its structure, or rounds whose rows are not what was written."""
+        found = self._one("PRAGMA integrity_check(1)")
+        if found != "ok":
+            return str(found)
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'sums'") is None:
+            return None  # of an older version
+        sums = dict(self.db.execute("SELECT round, digest FROM sums").fetchall())
+        written = {t for table in ("rounds", "evaluations") for (t,) in self.db.execute(f"SELECT round FROM {table}")}
+        if odd := [t for t in (*sums, *written) if not isinstance(t, int)]:
+            return f"a round is numbered {odd[0]!r}"
+        unsealed = {t for t in written if t >= min(sums, default=t + 1)} - sums.keys()
+        wrong = sorted({t for t, said in sums.items() if self._sum_of(t) != said} | unsealed)
+        if not wrong:
+            return None
+        many = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        return f"the rows of round {', '.join(map(str, wrong[:3]))}{many} are not what was written"
+
+    def check(self) -> None:
+        """Refuse damaged records: to go on with them would give other results than an undisturbed run."""
+        if (why := self.damage()) is not None:
+            raise Damaged(self.path, why, RESTORE)
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            marks = ",".join("?" * len(rows[0]))
+            self.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    def _insert_clients(self, t: int, clients: Mapping[str, Tensor]) -> None:
+        if not clients:
+            return
+        ids = clients["client"].tolist()
+        columns = [clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS]
+        self._insert("clients", list(zip([t] * len(ids), ids, *columns, strict=True)))
+        for name in clients.keys() - {"client", *CLIENT_COLUMNS}:
+            values = clients[name].tolist()
+            self._insert("client_extras", [(t, name, c, v) for c, v in zip(ids, values, strict=True)])
+
+    def _insert_evaluation(self, evaluation: Evaluation) -> None:
+        t = evaluation.round
+        self._insert("evaluations", [(t, name, value) for name, value in evaluation.values.items()])
+        for name, (client_C, value_C) in evaluation.per_client.items():
+            pairs = zip(client_C.tolist(), value_C.tolist(), strict=True)
+            self._insert("client_evaluations", [(t, name, c, v) for c, v in pairs])
+
+    # -- reading
+
+    def last_round(self) -> int | None:
+        """The last round written, None before the first."""
+        return self._one("SELECT max(round) FROM rounds")
+
+    def rounds(self) -> dict[str, Column]:
+        """All rounds as columns, in order, with a column for each number that parts have added."""
+        columns = self._columns("rounds", _ROUND_COLUMNS)
+        rows = self.db.execute("SELECT name, round, value FROM extras")
+        return columns | _aligned(columns["round"].tolist(), ((name, t, value) for name, t, value in rows))
+
+    def column(self, name: str) -> Column:
+        """One column of `rounds()`."""
+        columns = self.rounds()
+        if name not in columns:
+            raise UserError(f"{self.path} has no round column {name!r}; {nearest(name, columns)}")
+        return columns[name]
+
+    def glossary(self) -> Glossary:
+        """Which way each number is better, and its unit."""
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'metrics'") is None:
+            return Glossary()
+        rows = self.db.execute("SELECT name, higher_is_better, unit FROM metrics ORDER BY place")
+        return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
+
+    def warnings(self) -> list[str]:
+        """What was odd before the first round."""
+        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'warnings'") is None:
+            return []
+        return [words for (words,) in self.db.execute("SELECT words FROM warnings ORDER BY place")]
+
+    def metrics(self) -> list[str]:
+        """The names of the metrics that were evaluated."""
+        return [name for (name,) in self.db.execute("SELECT DISTINCT name FROM evaluations ORDER BY name")]
+
+    def curve(self, metric: str) -> tuple[Column, Column]:
+        """An evaluated metric, or a column of the rounds, as (rounds, values) without missing values."""
+        query = "SELECT round, value FROM evaluations WHERE name = ? AND value IS NOT NULL ORDER BY round"
+        rows = self.db.execute(query, (metric,)).fetchall()
+        if rows or metric in self.metrics():
+            return np.array([t for t, _ in rows], np.int64), np.array([v for _, v in rows], np.float64)
+        columns = self.rounds()
+        if metric not in columns:
+            raise UserError(f"{self.path} has no metric {metric!r}; {nearest(metric, [*self.metrics(), *columns])}")
+        try:
+            values = columns[metric].astype(np.float64)
+        except ValueError:
+            raise UserError(f"{metric!r} in {self.path} is text, not a number; it has no curve") from None
+        return columns["round"][~np.isnan(values)], values[~np.isnan(values)]
+
+    def clients(self, t: int | None = None) -> dict[str, Column]:
+        """The rows of the clients, of one round or of all, as columns ordered by round and client.
+
+        Columns without any value are left out, but for "round", "client" and "work".
+        """
+        where, values = ("", ()) if t is None else (" WHERE round = ?", (t,))
+        columns = self._columns("clients", ("round", "client", *CLIENT_COLUMNS), where, values)
+        keep = {"round", "client", "work"}
+        columns = {name: c for name, c in columns.items() if name in keep or not is_empty(c)}
+        if self._one("SELECT 1 FROM client_extras" + where + " LIMIT 1", values) is None:
+            return columns
+        keys = list(zip(columns["round"].tolist(), columns["client"].tolist(), strict=True))
+        rows = self.db.execute("SELECT name, round, client, value FROM client_extras" + where, values)
+        return columns | _aligned(keys, ((name, (s, client), value) for name, s, client, value in rows))
+
+    def turnout_rows(self, after: int = -1) -> Iterator[tuple[int, int, float]]:
+        """(round, client, work) of everyone asked after a round; work is the fraction finished, 0 for the absent."""
+        query = "SELECT round, client, work FROM clients WHERE round > ? AND work IS NOT NULL ORDER BY round, client"
+        yield from self.db.execute(query, (after,))
+
+    def client_metrics(self) -> list[str]:
+        """The names of the metrics that were evaluated for each client."""
+        query = "SELECT DISTINCT name FROM client_evaluations ORDER BY name"
+        return [name for (name,) in self.db.execute(query)]
+
+    def client_evaluation(self, name: str, t: int | None = None) -> tuple[Column, Column]:
+        """(clients, values) of a metric that was evaluated for each client: in a round, or the latest time."""
+        if t is None:
+            t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
+        if t is None:
+            raise UserError(f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}")
+        where = " WHERE name = ? AND round = ?"
+        columns = self._columns("client_evaluations", ("client", "value"), where, (name, t))
+        return columns["client"], columns["value"]
+
+    def events(self) -> list[tuple[int, int, str, str]]:
+        """(round, client, kind, detail) of every event of the membership, in order."""
+        return self.db.execute("SELECT round, client, kind, detail FROM events ORDER BY round, number").fetchall()
+
+    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        row = self.db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def _columns(
+        self, table: str, names: Sequence[str], where: str = "", values: tuple[Any, ...] = ()
+    ) -> dict[str, Column]:
+        query = f"SELECT {', '.join(names)} FROM {table}{where} ORDER BY {', '.join(KEYS[table])}"
+        rows = self.db.execute(query, values).fetchall()
+        lists = zip(*rows, strict=True) if rows else ([] for _ in names)
+        return {name: as_column(list(column)) for name, column in zip(names, lists, strict=True)}
+
+
+def _mode(path: Path) -> str:
+    """How to open a file for reading. Readers of a WAL file need write access, as they share two files beside it."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return "mode=rw"
+    return "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+
+
+def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:
+    """(name, key, value) rows as columns in the order of the keys.
+
+    A key that is not listed belongs to a round that another process has just written; it is left out.
+    """
+    place = {key: i for i, key in enumerate(keys)}
+    columns: dict[str, list[Any]] = {}
+    for name, key, value in rows:
+        if key in place:
+            columns.setdefault(name, [None] * len(place))[place[key]] = value
+    return {name: as_column(values) for name, values in columns.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's (a person's learning rate, say) as Python's: SQLite would keep its bytes."""
+    return value.item() if isinstance(value, np.generic) else value

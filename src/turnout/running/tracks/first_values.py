@@ -1,0 +1,229 @@
+"""A model before the first round: names, shapes and hashes of all its values, and the values that no checkpoint has.
+
+Checkpoints hold what is trained and shared. Frozen parameters, buffers that are no state (a table of sines) and the
+first values of personal parameters come from the function that builds the model, which may build something else another
+day. So a run keeps those values once, in `untrained.safetensors`. Where they take more than `LIMIT` bytes only their
+hashes are there. The hashes of all values are a part of the run's fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnout.errors import UserError
+from turnout.layout import Layout
+from turnout.machine.checksums import UNREADABLE, Damaged, content, digest, load_tensors, save_tensors
+from turnout.types import Tensors
+
+FILE = "untrained.safetensors"
+LIMIT = 64 << 20  # bytes of values that a run folder keeps beside its checkpoints
+THEN = "delete it and run again with --resume, which writes it anew"
+SHARED, PERSONAL, FROZEN, CONSTANT = "shared", "personal", "frozen", "constant"
+SHOWN = 5  # names in a message
+
+
+@dataclass(frozen=True)
+class FirstValue:
+    """A parameter or buffer before the first round.
+
+    group    "shared" and "personal" are trained, or states; "frozen" parameters and "constant" buffers never change
+    same_as  the name that the same tensor has before, where weights are tied
+    """
+
+    name: str
+    group: str
+    is_buffer: bool
+    dtype: str
+    shape: tuple[int, ...]
+    hash: str
+    same_as: str | None = None
+
+
+@dataclass(frozen=True)
+class FirstValues:
+    """All of them, and those that no checkpoint has. `norms`: BatchNorm layers and how many features each has.
+
+    `complete`: whether `values` are all that a model needs beside a checkpoint.
+    """
+
+    tensors: tuple[FirstValue, ...]
+    norms: dict[str, int]
+    values: Tensors
+    complete: bool
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> FirstValues:
+        """Those of a model whose parameters are shared, personal or frozen as its layout says."""
+        tensors = tuple(_looked_at(module, layout))
+        needed = {tensor.name for tensor in tensors if tensor.group != SHARED and tensor.same_as is None}
+        values = {name: value for name, value in _named(module) if name in needed}
+        complete = sum(value.nbytes for value in values.values()) <= LIMIT
+        norms = {n: m.num_features for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        copies = {name: value.detach().cpu().clone().contiguous() for name, value in values.items()}
+        return cls(tensors, norms, copies if complete else {}, complete)
+
+    @classmethod
+    def of_several(cls, modules: Sequence[nn.Module]) -> FirstValues:
+        """Hashes only, of models of which each client has one."""
+        tensors = []
+        for i, module in enumerate(modules):
+            prefix = f"model {i}: " if len(modules) > 1 else ""
+            for name, value in _named(module):
+                is_buffer = not isinstance(value, nn.Parameter)
+                tensors.append(_described(prefix + name, PERSONAL, is_buffer, value))
+        return cls(tuple(tensors), {}, {}, complete=False)
+
+    @property
+    def mark(self) -> str:
+        """Of all values: the second part of a run's fingerprint."""
+        return digest(repr([(tensor.name, tensor.hash) for tensor in self.tensors]).encode())[:16]
+
+    def marks(self) -> dict[str, str]:
+        """Eight letters for each parameter and buffer, to compare a device's model with the server's.
+
+        They stand for the values, but where these come with every download: there for type and shape alone, as the
+        first values of another processor may be rounded otherwise.
+        """
+        found = {}
+        for tensor in self.tensors:
+            values = "" if tensor.group == SHARED else tensor.hash
+            about = repr((tensor.name, tensor.group, tensor.dtype, tensor.shape, values))
+            found[tensor.name] = digest(about.encode())[:8]
+        return found
+
+    def write(self, folder: Path) -> None:
+        about = {"tensors": [asdict(tensor) for tensor in self.tensors], "norms": self.norms, "complete": self.complete}
+        save_tensors(folder / FILE, self.values, about)
+
+    def differing(self, other: FirstValues) -> list[str]:
+        """The names of values that differ, or that only one of two models has; those that are never trained first."""
+        ours, theirs = ({tensor.name: tensor for tensor in first.tensors} for first in (self, other))
+        names = [n for n in {**ours, **theirs} if n not in ours or n not in theirs or ours[n].hash != theirs[n].hash]
+        trained = {n for n in names if n in ours and ours[n].group in (SHARED, PERSONAL)}
+        return [n for n in names if n not in trained] + [n for n in names if n in trained]
+
+    def refuse_other(self, now: FirstValues, folder: Path) -> None:
+        """A mistake where the model that is built now is not the one that a run was begun with."""
+        names = self.differing(now)
+        if not names:
+            return
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        kept = f"; {folder / FILE} has those that are not trained" if self.values else ""
+        raise UserError(
+            f"the model that is built now has other first values ({', '.join(names[:SHOWN])}{more}) than the run in "
+            f"{folder} was begun with, so it would go on with another model: build it with the same values{kept}, or "
+            "begin a new run in another folder"
+        )
+
+    def check_names(self, module: nn.Module, folder: Path) -> None:
+        """A mistake where a module has other parameters and buffers than the one that was trained."""
+        ours = {t.name: t.shape for t in self.tensors if t.group != CONSTANT}
+        theirs = {n: tuple(value.shape) for n, value in module.state_dict().items() if isinstance(value, Tensor)}
+        wrong = [f"{n} is missing" for n in ours if n not in theirs] + [f"{n} is new" for n in theirs if n not in ours]
+        wrong += [f"{n} is {theirs[n]} and was {ours[n]}" for n in ours if n in theirs and theirs[n] != ours[n]]
+        if wrong:
+            more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+            raise UserError(f"{folder} holds another model than this one: {', '.join(wrong[:SHOWN])}{more}")
+
+    def stays_home(self, name: str, module: nn.Module) -> bool:
+        """The predicate for `algorithm.personal` that gives the same groups again."""
+        return any(tensor.name == name and tensor.group == PERSONAL for tensor in self.tensors)
+
+
+class StandIn(nn.Module):
+    """The parameters and buffers of a model under their own names, without what it computes."""
+
+    def __init__(self, first: FirstValues) -> None:
+        super().__init__()
+        made: Tensors = {}
+        for tensor in first.tensors:
+            path, _, leaf = tensor.name.rpartition(".")
+            owner = self._inside(path, first.norms)
+            if tensor.same_as is not None:
+                value = made[tensor.same_as]
+            else:
+                zeros = torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype))
+                value = first.values.get(tensor.name, zeros).clone()
+            if tensor.is_buffer:
+                owner.register_buffer(leaf, value, persistent=tensor.group != CONSTANT)
+            else:
+                trained = tensor.group != FROZEN and value.is_floating_point()
+                value = value if isinstance(value, nn.Parameter) else nn.Parameter(value, requires_grad=trained)
+                owner.register_parameter(leaf, value)
+            made[tensor.name] = value
+
+    def _inside(self, path: str, norms: dict[str, int]) -> nn.Module:
+        owner: nn.Module = self
+        parts = path.split(".") if path else []
+        for i, part in enumerate(parts):
+            here = ".".join(parts[: i + 1])
+            if part not in owner._modules:
+                bare = {"affine": False, "track_running_stats": False}
+                owner.add_module(part, nn.BatchNorm1d(norms[here], **bare) if here in norms else nn.Module())
+            owner = owner.get_submodule(part)
+        return owner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), 1)
+
+
+def fill(module: nn.Module, trained: nn.Module) -> nn.Module:
+    """The module with the values of one that has the same names, those that are no state included; in evaluation."""
+    module.load_state_dict(trained.state_dict(), strict=False)
+    buffers = dict(module.named_buffers())
+    for name, value in trained.named_buffers():
+        if name in buffers and buffers[name].shape == value.shape:
+            buffers[name].data = value.to(buffers[name])
+    return module.eval()
+
+
+def read_first_values(folder: Path) -> FirstValues | None:
+    """What a run folder keeps of its model before the first round; None where there is no such file."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    values, about = load_tensors(path, THEN)
+    try:
+        tensors = tuple(FirstValue(**said | {"shape": tuple(said["shape"])}) for said in about["tensors"])
+        return FirstValues(tensors, dict(about["norms"]), values, bool(about["complete"]))
+    except UNREADABLE as error:
+        raise Damaged(path, repr(error), THEN) from error
+
+
+def kept_values(folder: Path, fingerprint: str) -> FirstValues | None:
+    """The same, if the file belongs to the run with this fingerprint; None for a run of an older version."""
+    found, mark = read_first_values(folder), fingerprint.partition("-")[2]
+    if mark and found is None:
+        raise UserError(f"{folder / FILE} is missing: run again with --resume, which writes it anew")
+    if mark and found is not None and found.mark != mark:
+        raise UserError(f"{folder / FILE} is not that of this run: {THEN}")
+    return found
+
+
+def _looked_at(module: nn.Module, layout: Layout) -> Iterator[FirstValue]:
+    groups = {slot.name: SHARED if slot.start < layout.shared else PERSONAL for slot in layout.slots}
+    groups |= dict.fromkeys(layout.shared_states, SHARED) | dict.fromkeys(layout.personal_states, PERSONAL)
+    first: dict[int, str] = {}
+    for name, value in [*module.named_parameters(remove_duplicate=False), *_all_buffers(module)]:
+        is_buffer, before = not isinstance(value, nn.Parameter), first.setdefault(id(value), name)
+        group = groups.get(before, CONSTANT if is_buffer else FROZEN)
+        yield _described(name, group, is_buffer, value, None if before == name else before)
+
+
+def _all_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(module.named_buffers(remove_duplicate=False))
+
+
+def _named(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _described(name: str, group: str, is_buffer: bool, value: Tensor, same_as: str | None = None) -> FirstValue:
+    kind: dict[str, Any] = {"dtype": str(value.dtype).removeprefix("torch."), "shape": tuple(value.shape)}
+    return FirstValue(name, group, is_buffer, **kind, hash=digest(repr(kind).encode(), content(value)), same_as=same_as)

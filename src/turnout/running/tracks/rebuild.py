@@ -1,0 +1,78 @@
+"""A run's trained values without its data: from the experiment's algorithm, and what the folder keeps.
+
+The track is prepared as for training, but for a federation of zeros, so that one place knows how a client's own model
+is put together. What needs the data, other files or time (participation, events, selection, task, closing, stop rules)
+is left out; so is the model itself, where the folder has the names and first values of its parameters.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from turnout.data.description import Description
+from turnout.experiment import Experiment, Stop, World
+from turnout.layout import lay_out
+from turnout.parts.closing import WaitForAll
+from turnout.parts.selection import Everyone
+from turnout.running.tracks.first_values import FirstValues, StandIn
+from turnout.running.tracks.prepare import prepare, template_of
+from turnout.running.tracks.track import Track
+from turnout.scores.model_plan import ModelPlan
+from turnout.scores.prepare import first_values
+from turnout.scores.settings import Scores
+from turnout.task import PerSample
+from turnout.world.client_names import ClientNames
+
+
+def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
+    """A track that can hand out models, on this machine's CPU; it cannot train.
+
+    With the first values of a run's model, what it hands out is a `StandIn` for that model.
+    """
+    changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
+    changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
+    if not isinstance(experiment.algorithm, Scores):
+        changes |= {"task": Unasked(), "algorithm.closing": WaitForAll()}
+    if first is not None and first.complete:
+        changes |= {"model": StandIn(first), "start": None}
+        if getattr(experiment.algorithm, "personal", None) is not None:
+            changes["algorithm.personal"] = first.stays_home
+    bare = experiment.but(**changes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how fast it would train
+        return prepare(bare)
+
+
+def built_now(experiment: Experiment, data: Description) -> FirstValues:
+    """The first values of the model that an experiment builds today."""
+    algorithm, seed = experiment.algorithm, experiment.seed
+    if isinstance(algorithm, Scores):
+        plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(data.names, data.clients))
+        return first_values(plan, data.input_shape, data.classes, data.sample(2), seed)
+    template = template_of(experiment, data.input_shape, data.classes, data.sample(2))
+    return FirstValues.of(template, lay_out(template, getattr(algorithm, "personal", None)))
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """A task that takes every model, since nothing is learned."""
+
+    main: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
+
+    @property
+    def metrics(self) -> dict[str, PerSample]:
+        return {}
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return output.flatten(1).sum(1)
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return target
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        """Whatever it gives is right."""

@@ -1,0 +1,195 @@
+"""What the loop of running/loop.py drives: a track, with a state that goes from round to round.
+
+The weight track (weights.py) federates parameters, the score track (scores/) scores on a public set. Both offer these
+functions, and so have the same records, checkpoints, stop rules and command line.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data.description import Description
+from turnout.experiment import Experiment
+from turnout.layout import Layout
+from turnout.rng import draw
+from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.tracks.building import log_matches
+from turnout.running.tracks.first_values import FirstValues
+from turnout.types import State, Tensors
+from turnout.world.enrolment import Enrolment
+from turnout.world.members import Members
+
+ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can hand it out"
+DATABASE = 2 << 20  # bytes of the cache of the database that has the records
+ROW = 900  # bytes of what is written down of a client in a round, on its way: some fifteen numbers as objects
+
+
+class Track(Protocol):
+    """A way of federating, prepared for one experiment. Its state is its own; `pack` makes a tree of it."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data, the settings and the model's first values: a checkpoint of another experiment is refused."""
+        ...
+
+    @property
+    def first(self) -> FirstValues:
+        """The model before the first round."""
+        ...
+
+    @property
+    def clients(self) -> int:
+        """The population."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """What the clients are called, where the data says."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the experiment, a sentence each; it runs all the same."""
+        ...
+
+    def headline(self) -> str:
+        """Who federates what: "50 clients, 610 shared parameters"."""
+        ...
+
+    @property
+    def data_note(self) -> str:
+        """How files became samples, and that a log's clients own data; empty where there is nothing to say."""
+        ...
+
+    def begin(self) -> Any:
+        """The state before the first round."""
+        ...
+
+    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
+
+    def evaluate(self, state: Any, t: int) -> Evaluation: ...
+
+    def module(self, state: Any, client: int | None) -> nn.Module:
+        """The trained model, or one client's own, as an ordinary module."""
+        ...
+
+    def pack(self, state: Any) -> State: ...
+
+    def unpack(self, tree: State) -> Any: ...
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what clients keep; the files that hold it now."""
+        ...
+
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
+        """The run begins (no files), or goes on from what these files say."""
+        ...
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on the disk."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, however it ended."""
+        ...
+
+    def data(self) -> Description:
+        """What a run folder keeps of the data, so that the model can be used without it."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes the run will need, before its first round: the largest pieces by name."""
+        ...
+
+
+class Keeping(Protocol):
+    """A runtime of either track, as far as it knows and keeps clients."""
+
+    def names(self) -> tuple[str, ...] | None: ...
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]: ...
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None: ...
+
+    def durable(self, t: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class OnRuntime:
+    """What tracks leave to their runtime: who the clients are, what they keep, and where it all runs."""
+
+    experiment: Experiment
+    runtime: Keeping
+    enrolment: Enrolment
+
+    @property
+    def clients(self) -> int:
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.runtime.names()
+
+    @property
+    def data_note(self) -> str:
+        logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
+        return "; ".join(words for words in (self.enrolment.note, *logs) if words)
+
+    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.runtime.save(folder, mark, files)
+
+    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
+        self.runtime.load(run, folder, files)
+
+    def durable(self, t: int) -> None:
+        self.runtime.durable(t)
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def about(self) -> dict[str, Any]:
+        return self.runtime.describe()
+
+
+def sample_of(members: Members, experiment: Experiment) -> Tensor:
+    """The members that are measured one by one: all, or a fixed sample where there are many."""
+    count = min(len(members), experiment.evaluate.clients)
+    return members.at(draw(count, len(members), 0, experiment.seed, "evaluated"))
+
+
+def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors) -> nn.Module:
+    """A copy of a module with these weights and buffers in it."""
+    module = copy.deepcopy(template)
+    weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
+    module.load_state_dict(weights, strict=False)
+    return module.eval()
+
+
+def record_bytes(cohort: int) -> int:
+    """Bytes for what is written down of a round: rows of so many clients, and the database's cache."""
+    return DATABASE + ROW * cohort
+
+
+def fingerprint(*identity: Any) -> str:
+    """A short hash of the data, the model and the lasting settings: a checkpoint of another experiment is refused."""
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]

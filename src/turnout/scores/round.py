@@ -1,0 +1,118 @@
+"""One round of the score track: read this first.
+
+    events ─▶ members ─▶ cohort ─▶ build: train on private samples, score the public ones
+                                      │
+                  server: local updates h_m = G + α f_m ─▶ β ─▶ global update G ─▶ clients learn ─▶ record
+
+The local update is arithmetic on the global scores, which the server has, so clients send f_m and |D_m| and are sent
+the new global scores of their labels: one table up and one down a round. Absent clients bring nothing: a label may then
+be one other client's alone (β = 1), or nobody's (its scores stay). Who leaves has left its part in the scores.
+
+Shape letters: C clients of the cohort, R public samples, L labels, l labels of one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from turnout.machine import activity
+from turnout.machine.clock import stage
+from turnout.parts.selection import chosen
+from turnout.round_log import RoundLog, RoundRecord
+from turnout.scores.averaging import averaged
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, ScoreReply, ScoreRuntime
+from turnout.scores.public_labels import PublicLabels
+from turnout.scores.score_log import write_down
+from turnout.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
+from turnout.scores.settings import Scores
+from turnout.scores.state import ScoreServer
+from turnout.server.finite import not_finite
+from turnout.server.opening import MembershipChanges
+from turnout.types import Happened
+from turnout.world.events import Join
+from turnout.world.members import Members
+
+
+def run_round(
+    server: ScoreServer, t: int, seed: int, algorithm: Scores, public: PublicLabels, runtime: ScoreRuntime
+) -> tuple[ScoreServer, RoundRecord]:
+    """One round: the next server and the record of what happened. A round without anybody changes nothing."""
+    with stage("membership"):
+        server, opening = open_round(server, t, public, runtime)
+    lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
+    log = RoundLog(t, t, lr, len(server.members), opening)
+    with stage("selection"):
+        client_C = cohort(server.members, t, seed, algorithm)
+    if not len(client_C):
+        return server, log.record(skipped="nobody was asked")
+
+    activity.asked(t, client_C.tolist)
+    with stage("client work"):
+        answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
+    examples_C = examples_of(answer, runtime.examples(client_C))
+    share_C = examples_C / examples_C.sum().clamp(min=1)
+    log.turned_up(answer.turnout, torch.ones_like(client_C, dtype=torch.bool), share_C, examples_C)
+    replies = without_bad_numbers(answer.replies, algorithm.nonfinite, t)
+    if not replies:
+        why = "no scores of those who answered are numbers" if answer.replies else "nobody answered"
+        return server, log.record(skipped=why)
+
+    updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
+    table = global_update(server.table, updates, algorithm.combine)
+    mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
+    with stage("client work"):
+        learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
+    examples = {reply.client: float(reply.examples) for reply in replies}
+    averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
+    write_down(log, answer, replies, updates, learnt, table, algorithm, public)
+    return replace(server, table=table, averages=averages), log.record()
+
+
+def open_round(
+    server: ScoreServer, t: int, public: PublicLabels, runtime: ScoreRuntime
+) -> tuple[ScoreServer, MembershipChanges]:
+    """Who joins and leaves now. A newcomer's labels may be new; who has left is forgotten, but for its scores."""
+    members, log = server.members, list[Happened]()
+    for event in runtime.events(t):
+        client, alone = int(event.client), torch.tensor([int(event.client)])
+        if isinstance(event, Join):
+            members = members.join(client)
+            names = [public.names[i] for i in runtime.label_sets(alone, t)[0].tolist()]
+            log.append(Happened(client, "join", f"labels {', '.join(names)}"))
+        else:
+            members = members.leave(client)
+            runtime.forget(alone)
+            log.append(Happened(client, "leave", "its part in the scores stays"))
+    return replace(server, members=members), MembershipChanges(log)
+
+
+def cohort(members: Members, t: int, seed: int, algorithm: Scores) -> Tensor:
+    """Whom the server asks; nobody where there are no members."""
+    nobody = torch.empty(0, dtype=torch.int64)
+    return chosen(algorithm.selection, members, t, seed, algorithm.selection.begin()) if len(members) else nobody
+
+
+def examples_of(answer: BuildAnswer, usual_C: Tensor) -> Tensor:
+    """The samples of this round of those who replied, the usual number of those who did not."""
+    position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
+    return usual_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(usual_C))
+
+
+def without_bad_numbers(replies: Sequence[ScoreReply], nonfinite: str, t: int) -> Sequence[ScoreReply]:
+    """Replies that are numbers throughout; one that is not stops the run, or its client counts as absent."""
+    bad = [reply for reply in replies if not reply.finite]
+    if bad and nonfinite == "stop":
+        raise not_finite("the scores", [reply.client for reply in bad], t, bad[0].loss)
+    return [reply for reply in replies if reply.finite]
+
+
+def update_of(table: ScoreTable, reply: ScoreReply, algorithm: Scores, public: PublicLabels) -> Update:
+    """α = |D_m| / |D_0|, the local update, and β from it; only rows of its own labels where rows = "labelled"."""
+    alpha = reply.examples / len(public.true_R)
+    h = local_update(table, reply.set_l, reply.f_Rl, alpha, algorithm.growth, algorithm.decay)
+    row_R = torch.isin(public.shown_R, reply.set_l) if algorithm.rows == "labelled" else None
+    return Update(reply.set_l, h, beta_of(h.read(algorithm.growth), reply.set_l, public, algorithm.beta), row_R)

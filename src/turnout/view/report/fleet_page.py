@@ -1,0 +1,122 @@
+"""The diagnosis of a fleet's log as one HTML file that needs nothing else, or its charts as one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis
+from turnout.fleet.fleet import Fleet
+from turnout.fleet.groups import Groups
+from turnout.fleet.likeness import Likeness
+from turnout.fleet.speaks_for import PartToTry
+from turnout.machine.files import write_whole
+from turnout.view.report.bars import bars, histogram
+from turnout.view.report.charts import Series, line_chart
+from turnout.view.report.fleet import facts, likeness_rows, sentences
+from turnout.view.report.heat import HeatMap
+from turnout.view.report.maps import turnout_map
+from turnout.view.report.sections import charts_section
+from turnout.view.report.svg import sheet
+from turnout.view.report.templates import render, trusted
+from turnout.view.report.whole_page import whole_page
+
+
+def write_fleet_page(
+    path: Path, fleet: Fleet, found: Diagnosis, groups: Groups, parts: list[PartToTry], like: Likeness | None
+) -> None:
+    """The diagnosis as a page."""
+    page = whole_page(
+        title=f"The fleet of {Path(found.path).name}",
+        notes=[f"Assumed: {words}." for words in found.assumed],
+        facts=facts(found),
+        sections=_sections(fleet, found, groups, parts, like),
+        source="a fleet's log",
+    )
+    write_whole(path, page)
+
+
+def write_fleet_picture(path: Path, fleet: Fleet, found: Diagnosis, like: Likeness | None) -> None:
+    """The charts of the diagnosis as one SVG."""
+    charts = [*_turnout_charts(found), *_client_charts(fleet, found), *([] if like is None else [_hours_chart(like)])]
+    write_whole(path, sheet([chart for chart in charts if chart]))
+
+
+def _sections(
+    fleet: Fleet, found: Diagnosis, groups: Groups, parts: list[PartToTry], like: Likeness | None
+) -> list[Markup]:
+    sections = [
+        render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
+        render("wide_maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)], charts=[]),
+        *charts_section("Turnout", _turnout_charts(found)),
+        *charts_section("Clients", _client_charts(fleet, found)),
+    ]
+    if like is not None:
+        note = (
+            f"Statistics of the log, and of what participation draws from it: stretches of {like.stretch} rounds "
+            "(blocks) and the fitted model (fitted), means over three seeds."
+        )
+        columns = ("log", "blocks", "fitted")
+        values = {"columns": columns, "rows": likeness_rows(like), "charts": trusted([_hours_chart(like)])}
+        sections.append(render("likeness.html", title="Drawn from the log", note=note, **values))
+    return sections
+
+
+def _map(fleet: Fleet, groups: Groups) -> HeatMap:
+    """Clients by group and then by how often they come; those asked and absent are shown as such."""
+    came_M = np.bincount(fleet.client_N, fleet.work_N > 0, fleet.clients) / np.maximum(fleet.asked_M, 1)
+    rank_M = np.empty(fleet.clients, np.int64)
+    rank_M[np.lexsort((-came_M, groups.group_M % (groups.count + 1)))] = np.arange(fleet.clients)
+    absent_T = [np.setdiff1d(fleet.asked(t), fleet.row(t)[0]) for t in range(fleet.rounds)]
+    absent_A = np.concatenate(absent_T) if absent_T else np.empty(0, np.int64)
+    round_A = np.repeat(np.arange(fleet.rounds), [len(one) for one in absent_T])
+    client_N = np.concatenate([fleet.client_N, absent_A]).astype(np.int64)
+    turnout = (
+        np.concatenate([fleet.round_N, round_A]).astype(np.int64),
+        rank_M[client_N],
+        np.concatenate([fleet.work_N, np.zeros(len(absent_A))]),
+    )
+    client_M = np.argsort(rank_M)
+    return turnout_map(turnout, "Work done, by group and then by turnout", lambda rank: fleet.names[client_M[rank]])
+
+
+def _turnout_charts(found: Diagnosis) -> list[str]:
+    t_T = np.arange(found.rounds, dtype=np.float64)
+    series = [Series("clients", t_T, np.array(found.turnout_by_round))]
+    if found.mass_by_round:
+        series.append(Series("examples", t_T, np.array(found.mass_by_round), 1))
+    charts = [line_chart(series, "Share that turns up", unit="percent")]
+    if found.turnout_by_hour:
+        hours = Series("turnout", np.arange(24.0), np.array(found.turnout_by_hour))
+        charts.append(line_chart([hours], "Turnout by hour of the day", x_label="hour", unit="percent"))
+    if found.turnout_by_weekday:
+        days = f"{WEEKDAYS[0]} to {WEEKDAYS[-1]}"
+        charts.append(bars(np.array(found.turnout_by_weekday), "Turnout by weekday", unit="percent", x_label=days))
+    charts.append(line_chart([Series("asked", t_T, np.array(found.asked_by_round, float))], "Clients asked"))
+    return charts
+
+
+def _client_charts(fleet: Fleet, found: Diagnosis) -> list[str]:
+    own = np.array(found.turnout_by_client)
+    charts = [histogram(own, "Clients by their own turnout", "percent", "share of its rounds that a client came")]
+    kinds = [("stays", found.stay), ("absences", found.away)]
+    lasting = [
+        Series(name, np.arange(1.0, len(one.at_least) + 1), np.array(one.at_least), i)
+        for i, (name, one) in enumerate(kinds)
+    ]
+    charts.append(line_chart(lasting, "Stays and absences that last so long", "rounds, at least", unit="percent"))
+    work = fleet.work_N[fleet.work_N > 0]
+    if found.complete < 1:
+        charts.append(histogram(work, "Visits by work done", "percent", "share of the work", ends=(0.0, 1.0)))
+    return charts
+
+
+def _hours_chart(like: Likeness) -> str:
+    if not like.log.by_hour:
+        return ""
+    modes = [("log", like.log), ("blocks", like.blocks), ("fitted", like.fitted)]
+    hours = np.arange(float(len(like.log.by_hour)))
+    series = [Series(name, hours, np.array(one.by_hour), i) for i, (name, one) in enumerate(modes)]
+    return line_chart(series, "Turnout by round of the day", x_label="round of the day", unit="percent")

@@ -1,0 +1,158 @@
+"""Heat maps: a matrix as a small PNG (standard library only), with what the page puts around it.
+
+Shape letters: R rows, K columns of the matrix as drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.running.records.schema import Column
+from turnout.view.report.axes import Floats
+
+MOST_ROWS, MOST_COLUMNS = 360, 1000
+LEVELS = 64
+_NOTHING, _ZERO = 0, 1  # palette entries; LEVELS steps of the scale follow
+_LIGHT, _DARK, _ABSENT = (176, 212, 238), (8, 69, 148), (230, 126, 60)  # page.css has them too, for the keys
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A matrix small enough to draw: mean value per cell, NaN where there is none.
+
+    Cell (r, k) stands for `rows_per_cell` items and `columns_per_cell` columns, from `first_column` on.
+    """
+
+    value_RK: Floats
+    rows_per_cell: float
+    columns_per_cell: float
+    first_column: int = 0
+
+
+def gather(row: Column, column: Column, value: Floats, rows: int, first: int, columns: int) -> Cells:
+    """Scattered entries as cells, each the mean of the entries that fall in it.
+
+    >>> one = np.array([1.0])
+    >>> gather(np.array([0]), np.array([5]), one, rows=1, first=5, columns=2).value_RK
+    array([[ 1., nan]])
+    """
+    R, K = min(rows, MOST_ROWS), min(columns, MOST_COLUMNS)
+    place = (row * R // rows).astype(np.int64) * K + ((column - first) * K // columns).astype(np.int64)
+    count = np.bincount(place, minlength=R * K)
+    total = np.bincount(place, weights=value, minlength=R * K)
+    mean = np.divide(total, count, out=np.full(R * K, np.nan), where=count > 0)
+    return Cells(mean.reshape(R, K), rows / R, columns / K, first)
+
+
+def palette() -> Bytes:
+    """RGBA of every entry: nothing, zero, then light to dark."""
+    at = np.linspace(0, 1, LEVELS)[:, None]
+    scale = np.array(_LIGHT) * (1 - at) + np.array(_DARK) * at
+    opaque = np.full((LEVELS, 1), 255)
+    ends = np.array([[0, 0, 0, 0], [*_ABSENT, 255]])
+    return np.concatenate([ends, np.concatenate([scale, opaque], 1)]).round().astype(np.uint8)
+
+
+def indices(value_RK: Floats, most: float = 1.0) -> Bytes:
+    """The palette entry of each cell.
+
+    >>> indices(np.array([[np.nan, 0.0, 0.5, 1.0]])).tolist()
+    [[0, 1, 34, 65]]
+    """
+    level = np.clip(np.nan_to_num(value_RK) / most, 0, 1) * (LEVELS - 1)
+    entry = np.where(value_RK == 0, _ZERO, 2 + level.round())
+    return np.where(np.isnan(value_RK), _NOTHING, entry).astype(np.uint8)
+
+
+def png(index_RK: Bytes, colours: Bytes) -> bytes:
+    """An indexed PNG."""
+    R, K = index_RK.shape
+    lines = np.concatenate([np.zeros((R, 1), np.uint8), index_RK], axis=1)  # filter 0 before each line
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", K, R, 8, 3, 0, 0, 0)
+    body = chunk(b"PLTE", colours[:, :3].tobytes()) + chunk(b"tRNS", colours[:, 3].tobytes())
+    pixels = chunk(b"IDAT", zlib.compress(lines.tobytes(), 9))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body + pixels + chunk(b"IEND", b"")
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a map shows: its axes, a cell without a value, a cell of value 0, and the two ends of the scale."""
+
+    column: str
+    row: str
+    nothing: str
+    zero: str
+    least: str
+    most: str
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A map as the page shows it: the picture, its axes and colours in words, and the cells for the script.
+
+    image    the picture as an address that holds it; the script reads the cells from it
+    shape    columns, rows, columns per cell, the first column, the largest value
+    names    the axes and the two special cells in words, as JSON
+    rows     who each row is, as JSON; `columns` likewise, empty where columns are counted
+    of       the numbers of the variants it belongs to, where it can be switched off
+    """
+
+    title: str
+    words: Words
+    note: str
+    square: bool
+    height: int
+    image: str
+    first: int
+    last: int
+    shape: str
+    names: str
+    rows: str
+    columns: str
+    of: str = ""
+
+
+def heat_map(
+    cells: Cells,
+    title: str,
+    words: Words,
+    rows: Sequence[str],
+    columns: Sequence[str] = (),
+    note: str = "",
+    most: float = 1.0,
+    square: bool = False,
+    of: str = "",
+) -> HeatMap:
+    """Cells as a map; values are in [0, most], `rows` and `columns` say who is where."""
+    index_RK = indices(cells.value_RK, most)
+    R, K = index_RK.shape
+    first = cells.first_column
+    return HeatMap(
+        title=title,
+        words=words,
+        note=note,
+        square=square,
+        height=min(max(R * (22 if R < 16 else 8), 60), 420),
+        image="data:image/png;base64," + base64.b64encode(png(index_RK, palette())).decode(),
+        first=first,
+        last=first + round(K * cells.columns_per_cell) - 1,
+        shape=f"{K},{R},{cells.columns_per_cell:g},{first},{most:g}",
+        names=json.dumps([words.row, words.column, words.nothing, words.zero]),
+        rows=json.dumps(list(rows), separators=(",", ":")),
+        columns=json.dumps(list(columns), separators=(",", ":")) if columns else "",
+        of=of,
+    )

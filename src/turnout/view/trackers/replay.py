@@ -1,0 +1,47 @@
+"""What the records hold, told to a tracker afterwards: for runs that were made without one."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnout.view.report.finding import runs_in
+from turnout.view.report.runs import FILE
+from turnout.view.trackers.numbers import recorded
+from turnout.view.trackers.tracker import TrackedRun, Tracker
+
+
+def replay(folder: Path, make: Callable[[], Tracker]) -> dict[str, str]:
+    """Tell of every run of a folder; where each can be found, by its name."""
+    found, outbox = runs_in(folder), {}
+    for run in found.runs:
+        name = run.variant if run.seed is None else f"{run.variant} seed {run.seed}"
+        tracker = make()
+        settings = flat(_settings(run.path))
+        outbox[name] = tracker.begin(TrackedRun(name, found.title, run.path, settings=settings))
+        for step, values in recorded(run.path / FILE):
+            tracker.log(step, values)
+        tracker.end("finished")
+    return outbox
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Nested tables as paths and texts.
+
+    >>> flat({"rounds": 3, "world": {"data": {"kind": "digits"}}})
+    {'rounds': '3', 'world.data.kind': 'digits'}
+    """
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        here = f"{above}.{name}" if above else name
+        found |= flat(value, here) if isinstance(value, Mapping) else {here: str(value)}
+    return found
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
