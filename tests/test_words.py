@@ -103,7 +103,7 @@ def test_a_file_with_a_setting_in_the_wrong_place_says_where_it_goes(tmp_path: P
         (lambda: to.partition.Class, "Classes"),
         (lambda: to.selection.Fractions, "Fraction"),
         (lambda: to.personal.batchnorm, "batch_norm"),
-        (lambda: to.terms.Statless, "LocalTerm"),
+        (lambda: to.terms.LocalTrem, "LocalTerm"),
     ],
 )
 def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
