@@ -201,21 +201,25 @@ class Tally(LocalTerm):
     name: str = "tally"
     sends: ClassVar[float] = 1
 
-    def down(self, start_P: Tensor) -> dict[str, Tensor]:
+    def server_state(self, start_P: Tensor) -> dict[str, Tensor]:
         return {"mean": start_P.clone()}
 
-    def mine(self, start_P: Tensor) -> dict[str, Tensor]:
+    def client_state(self, start_P: Tensor) -> dict[str, Tensor]:
         return {"steps": torch.zeros(1), "last": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: Any, down: dict[str, Tensor], mine: dict[str, Tensor]) -> Tensor:
-        mine["steps"] = mine["steps"] + 1
-        return grad_cP + 0.05 * (at.x_cP - down["mean"]) + 0.02 * mine["last"]
+    def transform_grad(
+        self, grad_cP: Tensor, at: Any, server_state: dict[str, Tensor], client_state: dict[str, Tensor]
+    ) -> Tensor:
+        client_state["steps"] = client_state["steps"] + 1
+        return grad_cP + 0.05 * (at.x_cP - server_state["mean"]) + 0.02 * client_state["last"]
 
-    def after(self, at: Any, down: dict[str, Tensor], mine: dict[str, Tensor]) -> tuple[Any, Any]:
-        return {"end": at.x_cP.clone()}, {"steps": mine["steps"], "last": at.x_cP - at.start_cP}
+    def finish(self, at: Any, server_state: dict[str, Tensor], client_state: dict[str, Tensor]) -> tuple[Any, Any]:
+        return {"end": at.x_cP.clone()}, {"steps": client_state["steps"], "last": at.x_cP - at.start_cP}
 
-    def merge(self, down: dict[str, Tensor], up: dict[str, Tensor], merging: Any) -> tuple[Any, Any]:
-        return {"mean": up["end"].mean(0)}, {"tallied": float(len(up["end"]))}
+    def server_update(
+        self, server_state: dict[str, Tensor], upload: dict[str, Tensor], arrived: Any
+    ) -> tuple[Any, Any]:
+        return {"mean": upload["end"].mean(0)}, {"tallied": float(len(upload["end"]))}
 
 
 @functools.cache

@@ -46,21 +46,21 @@ class TellsEach(LocalTerm):
 
     name: ClassVar[str] = "tells-each"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def tell(self, down, arrived):
+    def notify(self, server_state, arrived):
         return {"own": arrived.update_RP}
 
-    def hear(self, outbox, mine):
-        return {"last": mine["last"] + outbox["own"]}
+    def on_notify(self, outbox, client_state):
+        return {"last": client_state["last"] + outbox["own"]}
 
 
 @dataclass(frozen=True)
 class OwnButNotPersonal(LocalTerm):
     name: ClassVar[str] = "own"
 
-    def own(self, x_cP, mine):
+    def own(self, x_cP, client_state):
         return x_cP + 1
 
 
@@ -68,7 +68,7 @@ class OwnButNotPersonal(LocalTerm):
 class SlashInMine(LocalTerm):
     name: ClassVar[str] = "slash"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"old/new": torch.zeros_like(start_P)}
 
 
@@ -225,24 +225,24 @@ class MeanOfAll(SharedStart):
 
 @dataclass(frozen=True)
 class TellsAtTimes(LocalTerm):
-    """A right term: it tells nothing in the first round, and `hear` needs what is told."""
+    """A right term: it tells nothing in the first round, and `on_notify` needs the message."""
 
     name: ClassVar[str] = "at-times"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def tell(self, down, arrived):
+    def notify(self, server_state, arrived):
         return {"sum": arrived.sum_P} if arrived.t else {}
 
-    def hear(self, outbox, mine):
-        return {"last": mine["last"] + outbox["sum"]}
+    def on_notify(self, outbox, client_state):
+        return {"last": client_state["last"] + outbox["sum"]}
 
 
 class HearsTheSame(TellsAtTimes):
     """What is told takes the place of what was kept: one row for all."""
 
-    def hear(self, outbox, mine):
+    def on_notify(self, outbox, client_state):
         return {"last": outbox["sum"]}
 
 

@@ -181,9 +181,9 @@ class Counting(to.terms.LocalTerm):
     def __init__(self) -> None:
         self.trained = 0
 
-    def after(self, at, down, mine):
+    def finish(self, at, server_state, client_state):
         self.trained += len(at.examples_c)
-        return {}, mine
+        return {}, client_state
 
 
 @pytest.mark.parametrize(

@@ -346,15 +346,15 @@ def test_the_catalogue_says_what_is_in_the_code() -> None:
 
 NEW_TERM = """
 from dataclasses import dataclass
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 
 @dataclass(frozen=True)
-class Halved(Stateless):
+class Halved(LocalTerm):
     "Half of the gradient."
 
     name: str = "halved"
 
-    def correct(self, grad_cP, at, down, mine):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP / 2
 
 KINDS = {"halved": Halved}

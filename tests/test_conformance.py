@@ -147,12 +147,12 @@ def test_events_that_depend_on_what_follows_are_caught():
 
 @dataclass(frozen=True)
 class Forgetful(to.Scaffold):
-    def reform(self, down, said, reform):
+    def on_objective_change(self, server_state, left, change):
         return {}
 
 
 def test_a_term_that_loses_what_it_holds_is_caught():
-    with pytest.raises(AssertionError, match="reform"):
+    with pytest.raises(AssertionError, match="on_objective_change"):
         testing.check_term(Forgetful())
 
 

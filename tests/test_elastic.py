@@ -108,7 +108,7 @@ def test_the_gradient_is_that_of_the_sum_over_clients_by_finite_differences():
     assert record.extra["elastic_loss"] == pytest.approx(loss(server.shared_P), rel=1e-9)
     x, term = torch.randn(len(server.shared_P), dtype=torch.float64), prepared.experiment.algorithm.terms[0]
     at = to.terms.At(x[None], x[None], 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    found = term.correct(torch.zeros_like(x[None]), at, server.down["elastic"], {})[0]
+    found = term.transform_grad(torch.zeros_like(x[None]), at, server.down["elastic"], {})[0]
     for j in range(0, len(x), 7):
         step = torch.zeros_like(x).index_fill(0, torch.tensor([j]), 1e-4)
         assert float(found[j]) == pytest.approx((loss(x + step) - loss(x - step)) / 2e-4, rel=1e-5, abs=1e-9)
@@ -459,8 +459,8 @@ def test_promises(term):
 
 @dataclasses.dataclass(frozen=True)
 class ForgetsItsKeys(to.Elastic):
-    def merge(self, down, up, merging):
-        return {"U": up["u"].sum(0)}, {}
+    def server_update(self, server_state, upload, arrived):
+        return {"U": upload["u"].sum(0)}, {}
 
 
 def test_a_term_that_broadcasts_other_things_than_it_declares_is_caught():

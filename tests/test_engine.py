@@ -385,8 +385,11 @@ class Earlier(LocalTerm):
 
     name: str = "earlier"
 
-    def after(self, at, down, mine):
-        return {"old": mine["last"], "same": mine["last"][:]}, {"last": at.x_cP, "second": mine["last"]}
+    def finish(self, at, server_state, client_state):
+        return {"old": client_state["last"], "same": client_state["last"][:]}, {
+            "last": at.x_cP,
+            "second": client_state["last"],
+        }
 
 
 @pytest.mark.parametrize("chunk", [2, 5])

@@ -47,12 +47,12 @@ def test_a_name_like_none_is_answered_with_all() -> None:
 class Shapeless(LocalTerm):
     name: str = "shapeless"
 
-    def correct(self, grad_cP, at, down, mine):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP.sum(1)
 
 
 def test_a_gradient_of_another_shape_is_found_by_the_check() -> None:
-    with pytest.raises(AssertionError, match="correct"):
+    with pytest.raises(AssertionError, match="transform_grad"):
         check_term(Shapeless())
 
 

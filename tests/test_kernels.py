@@ -283,7 +283,7 @@ def test_terms_as_one_pull_are_their_corrections_one_after_another():
     at = At(x[:, :30], start, 0.1, 0, torch.ones(3), torch.ones(3), *[None] * 3)
     corrected = grad.clone()
     for term in terms:
-        corrected[:, :30] = term.correct(
+        corrected[:, :30] = term.transform_grad(
             corrected[:, :30].clone(), at, down.get(term.name, {}), mine.get(term.name, {})
         )
     whole = grad.clone()

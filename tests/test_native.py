@@ -169,7 +169,7 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
     width = lay_out(make()).width
     g = torch.Generator().manual_seed(8)
     U, V = torch.rand(width, generator=g, dtype=torch.float64), torch.randn(width, generator=g, dtype=torch.float64)
-    down = {"elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.Elastic().down(U)}
+    down = {"elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.Elastic().server_state(U)}
     if reported and "fisher_keep=0.2" in str(terms):
         index = torch.arange(0, width, 5)
         down["elastic"] |= {"U": U[index], "V": V[index], "index": index.int()}
@@ -186,8 +186,8 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
 def test_a_spring_of_another_precision_is_converted():
     @dataclasses.dataclass(frozen=True)
     class Coarse(Proximal):
-        def spring(self, start_cP, down):
-            return tuple(value.float() for value in super().spring(start_cP, down))
+        def as_quadratic(self, start_cP, server_state):
+            return tuple(value.float() for value in super().as_quadratic(start_cP, server_state))
 
     found, expected = (in_c(dense(), terms=[term]) for term in (Coarse(0.5), Proximal(0.5)))
     torch.testing.assert_close(

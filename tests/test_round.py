@@ -422,21 +422,23 @@ class Control(to.terms.LocalTerm):
 
     name: str = "control"
 
-    def down(self, start_P):
+    def server_state(self, start_P):
         return {"c": torch.zeros_like(start_P)}
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"c": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP, at, down, mine):
-        return grad_cP - mine["c"] + down["c"]
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP - client_state["c"] + server_state["c"]
 
-    def after(self, at, down, mine):
-        new = mine["c"] - down["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
-        return {"change": new - mine["c"]}, {"c": new}
+    def finish(self, at, server_state, client_state):
+        new = client_state["c"] - server_state["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+        return {"change": new - client_state["c"]}, {"c": new}
 
-    def merge(self, down, up, merging):
-        return {"c": down["c"] + up["change"].sum(0) / merging.members}, {"reporters": float(len(up["change"]))}
+    def server_update(self, server_state, upload, arrived):
+        return {"c": server_state["c"] + upload["change"].sum(0) / arrived.members}, {
+            "reporters": float(len(upload["change"]))
+        }
 
 
 def test_a_term_with_state_on_both_sides_is_one_small_object():
@@ -483,11 +485,11 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
     class Counting(to.terms.LocalTerm):
         name = "counting"
 
-        def mine(self, start_P):
+        def client_state(self, start_P):
             return {"n": torch.zeros(1)}
 
-        def correct(self, grad_cP, at, down, mine):
-            mine["n"] = mine["n"] + 1
+        def transform_grad(self, grad_cP, at, server_state, client_state):
+            client_state["n"] = client_state["n"] + 1
             return grad_cP
 
     for model in (None, torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))):
@@ -518,30 +520,30 @@ class FedDyn(to.terms.LocalTerm):
     alpha: float = 0.5
     name: str = "feddyn"
 
-    def down(self, start_P):
+    def server_state(self, start_P):
         return {"h": torch.zeros_like(start_P)}
 
-    def broadcast(self, down):
+    def broadcast(self, server_state):
         return {}
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"h": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP, at, down, mine):
-        return grad_cP.sub_(mine["h"]).add_(at.x_cP - at.start_cP, alpha=self.alpha)
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP.sub_(client_state["h"]).add_(at.x_cP - at.start_cP, alpha=self.alpha)
 
-    def after(self, at, down, mine):
-        return {}, {"h": mine["h"] - self.alpha * (at.x_cP - at.start_cP)}
+    def finish(self, at, server_state, client_state):
+        return {}, {"h": client_state["h"] - self.alpha * (at.x_cP - at.start_cP)}
 
-    def _next(self, down, arrived):
+    def _next(self, server_state, arrived):
         moved_RP = arrived.models() - arrived.start_P
-        return down["h"] - self.alpha * moved_RP.sum(0) / arrived.members
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / arrived.members
 
-    def move(self, down, arrived):
-        return -self._next(down, arrived) / self.alpha
+    def server_shift(self, server_state, arrived):
+        return -self._next(server_state, arrived) / self.alpha
 
-    def merge(self, down, up, arrived):
-        return {"h": self._next(down, arrived)}, {}
+    def server_update(self, server_state, upload, arrived):
+        return {"h": self._next(server_state, arrived)}, {}
 
 
 def test_a_term_may_move_the_model_beside_the_sum():

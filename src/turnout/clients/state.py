@@ -176,7 +176,7 @@ def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors
 
 def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
     """What a term makes of rows: a row for each of them, where it gives one for all."""
-    new = term.hear(said, rows)
+    new = term.on_notify(said, rows)
     return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
 
 
@@ -202,7 +202,7 @@ def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Alg
         "state": {name: states[name] for name in layout.personal_states},
         "slot": slots,
         "residual": storable(algorithm.compression.residuals(layout.shared_slots), "algorithm.compression"),
-        "mine": storable({term.name: term.mine(shared_P) for term in algorithm.terms}, "algorithm.terms"),
+        "mine": storable({term.name: term.client_state(shared_P) for term in algorithm.terms}, "algorithm.terms"),
     }
     rows = flatten(tree)[0]
     if layout.width > layout.shared:

@@ -256,7 +256,7 @@ class Chunk:
             return loss
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            corrected = term.correct(grad[:, :shared], at, self.down.get(term.name, {}), mine)
+            corrected = term.transform_grad(grad[:, :shared], at, self.down.get(term.name, {}), mine)
             if corrected.data_ptr() != grad.data_ptr():
                 grad[:, :shared] = corrected
             _write_back(rows, self.mine.get(term.name, {}), mine)
@@ -265,7 +265,7 @@ class Chunk:
         _write_back(rows, self.slots, slots)
         for term in self.job.terms:
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
-            term.settle(at, self.down.get(term.name, {}), mine)
+            term.post_step(at, self.down.get(term.name, {}), mine)
             _write_back(rows, self.mine.get(term.name, {}), mine)
         return loss
 

@@ -22,7 +22,7 @@ def finish_terms(chunk: Chunk) -> None:
     everyone = slice(0, len(chunk.client_c))
     for term in chunk.job.terms:
         at, before = standing(chunk, 0, everyone, chunk.flat_cP, chunk.states), chunk.mine.get(term.name, {})
-        up, mine = term.after(at, chunk.down.get(term.name, {}), before)
+        up, mine = term.finish(at, chunk.down.get(term.name, {}), before)
         for name, value in up.items():  # first, since they may be rows that are about to change
             _send(chunk, term.name, name, value)
         for name, value in _apart(mine, before).items():

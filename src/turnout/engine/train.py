@@ -123,7 +123,7 @@ class Trainer:
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
-        springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
+        springs = [term.as_quadratic(start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
         small = len(job.client_C) * self._client_work(job) < _SMALL_JOB

@@ -271,7 +271,7 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
     terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).mine
     return Departure(
         client_H,
-        said={term.name: term.farewell(mine.get(term.name, {})) for term in terms},
+        said={term.name: term.on_leave(mine.get(term.name, {})) for term in terms},
         remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
     )
 

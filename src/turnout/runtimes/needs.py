@@ -26,7 +26,7 @@ def described(clients: ClientPool) -> dict[str, Any]:
     layout, start_P = clients.model.layout, clients.place.put(clients.model.flat_P[: clients.model.layout.shared])
     rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
     start_cP = start_P.expand(rows, -1)
-    springs = all(term.spring(start_cP, term.down(start_P)) is not None for term in algorithm.terms)
+    springs = all(term.as_quadratic(start_cP, term.server_state(start_P)) is not None for term in algorithm.terms)
     optimizer = algorithm.local.optimizer
     engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
     return clients.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}

@@ -15,7 +15,7 @@ from torch import Tensor
 from turnout.exchange import Departure, Runtime
 from turnout.experiment import Algorithm
 from turnout.parts.membership.transition import Outlook, Transition
-from turnout.parts.terms.base import Reform
+from turnout.parts.terms.base import ObjectiveChange
 from turnout.rng import draw
 from turnout.server.state import Server
 from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
@@ -142,6 +142,8 @@ def _reformed(scene: _Scene, objective: Members, farewell: Departure) -> dict[st
     """What the terms hold for the new objective, given the farewells of those who had something to say."""
     mass = scene.mass(objective)
     ratio = scene.mass(scene.server.objective) / mass if mass else 0.0
-    reform = Reform(scene.parts(farewell.client_H), ratio)
+    reform = ObjectiveChange(scene.parts(farewell.client_H), ratio)
     down, terms = scene.server.down, scene.algorithm.terms
-    return {term.name: term.reform(down[term.name], farewell.said.get(term.name, {}), reform) for term in terms}
+    return {
+        term.name: term.on_objective_change(down[term.name], farewell.said.get(term.name, {}), reform) for term in terms
+    }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Reform, Term
+from turnout.parts.terms.base import At, ObjectiveChange, Term
 from turnout.testing.examples import all_finite, check_numbers, checkpointed, example_arrived, expect
 from turnout.types import Tensors, Turnout
 
@@ -23,13 +23,13 @@ def check_term(term: Term, width: int = 6) -> None:
     generator = torch.Generator().manual_seed(0)
     start_P, work_C = torch.randn(width, generator=generator), torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
     turnout = Turnout(torch.arange(3), work_C, 3.0, work_C, torch.full_like(work_C, 3.0))
-    down, third_C = term.down(start_P), torch.full_like(work_C, 1 / 3)
+    down, third_C = term.server_state(start_P), torch.full_like(work_C, 1 / 3)
     for t in range(2):
-        down = checkpointed({term.name: down}, "down")[term.name]
+        down = checkpointed({term.name: down}, "server_state")[term.name]
         x_cP, grad_cP = torch.randn(2, 3, width, generator=generator)
         heard = term.broadcast(down)
         whole, up, kept = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(0, 3))
-        expect(all_finite(*whole), "correct, settle, after: must stay finite")
+        expect(all_finite(*whole), "transform_grad, post_step, finish: must stay finite")
         for i in range(3):
             each, _, _ = _locally(term, heard, t, x_cP, grad_cP, start_P, slice(i, i + 1))
             for together, alone in zip(whole, each, strict=True):
@@ -43,29 +43,29 @@ def check_term(term: Term, width: int = 6) -> None:
 
 def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Arrived) -> Tensors:
     """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
-    outbox = checkpointed({"outbox": term.tell(down, arrived)}, "tell")["outbox"]
-    moved_P = term.move(down, arrived)
+    outbox = checkpointed({"outbox": term.notify(down, arrived)}, "notify")["outbox"]
+    moved_P = term.server_shift(down, arrived)
     if moved_P is not None:
-        check_numbers("move", moved_P, arrived.start_P)
-    merged, _ = term.merge(down, up, arrived)
+        check_numbers("server_shift", moved_P, arrived.start_P)
+    merged, _ = term.server_update(down, up, arrived)
     heard = _hearing(term, outbox, kept) if outbox else kept  # clients who are told nothing hear nothing
-    said = {name: value[:1] for name, value in term.farewell(heard).items()}
-    after = term.reform(merged, said, Reform(arrived.part_R[:1], 1.5))
-    for what, held in (("merge", merged), ("reform", after)):
-        expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `down` declares {sorted(down)}")
+    said = {name: value[:1] for name, value in term.on_leave(heard).items()}
+    after = term.on_objective_change(merged, said, ObjectiveChange(arrived.part_R[:1], 1.5))
+    for what, held in (("server_update", merged), ("on_objective_change", after)):
+        expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `server_state` declares {sorted(down)}")
     values = [*outbox.values(), *heard.values(), *after.values()]
-    expect(all_finite(*values), "tell, hear, merge, reform: must stay finite")
+    expect(all_finite(*values), "notify, on_notify, server_update, on_objective_change: must stay finite")
     return after
 
 
 def _hearing(term: Term, outbox: Tensors, kept: Tensors) -> Tensors:
     """What clients keep after they have heard: in any company, since each hears when it is asked the next time."""
-    heard = term.hear(outbox, {name: value.clone() for name, value in kept.items()})
-    expect(heard.keys() == kept.keys(), f"hear: keeps {sorted(heard)}, but `mine` declares {sorted(kept)}")
+    heard = term.on_notify(outbox, {name: value.clone() for name, value in kept.items()})
+    expect(heard.keys() == kept.keys(), f"on_notify: keeps {sorted(heard)}, but `client_state` declares {sorted(kept)}")
     for rows in (slice(1, 3), slice(2, 3)):
-        one_message = "tell: one message [P] for all who replied, and client {} hears another one in other company"
+        one_message = "notify: one message [P] for all who replied, and client {} hears another one in other company"
         try:
-            some = term.hear(outbox, {name: value[rows].clone() for name, value in kept.items()})
+            some = term.on_notify(outbox, {name: value[rows].clone() for name, value in kept.items()})
         except (RuntimeError, IndexError) as error:
             raise AssertionError(one_message.format(rows.start) + f" ({error})") from error
         same = all(v.shape == heard[n][rows].shape and torch.equal(v, heard[n][rows]) for n, v in some.items())
@@ -78,21 +78,28 @@ def _locally(
 ) -> tuple[list[Tensor], Tensors, Tensors]:
     """What a term does to some clients, what they send, and what they keep."""
     at = _place(t, x_cP, start_P, rows)
-    blank = checkpointed({term.name: term.mine(start_P)}, "mine")[term.name]
+    blank = checkpointed({term.name: term.client_state(start_P)}, "client_state")[term.name]
     mine = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in blank.items()}
-    grad = term.correct(grad_cP[rows].clone(), at, down, mine)
+    grad = term.transform_grad(grad_cP[rows].clone(), at, down, mine)
     shape = tuple(at.x_cP.shape)
-    expect(grad.shape == at.x_cP.shape, f"correct: gives a gradient of {tuple(grad.shape)}, it was given {shape}")
-    spring = term.spring(start_P[None], down)
+    expect(
+        grad.shape == at.x_cP.shape, f"transform_grad: gives a gradient of {tuple(grad.shape)}, it was given {shape}"
+    )
+    spring = term.as_quadratic(start_P[None], down)
     if spring is not None:
         expected = grad_cP[rows] + spring[0] * at.x_cP - spring[1]
-        expect(torch.allclose(grad, expected, atol=1e-6), "spring: correct must add k w - f and nothing else")
-    drift = term.drift(down, mine)
+        expect(
+            torch.allclose(grad, expected, atol=1e-6), "as_quadratic: transform_grad must add k w - f and nothing else"
+        )
+    drift = term.as_constant_shift(down, mine)
     if drift is not None:
         expected = grad_cP[rows] - drift[0] + (0 if drift[1] is None else drift[1])
-        expect(torch.allclose(grad, expected, atol=1e-6), "drift: correct must add e - d and nothing else")
-    term.settle(at, down, mine)
-    up, kept = term.after(at, down, mine)
+        expect(
+            torch.allclose(grad, expected, atol=1e-6),
+            "as_constant_shift: transform_grad must add e - d and nothing else",
+        )
+    term.post_step(at, down, mine)
+    up, kept = term.finish(at, down, mine)
     _check_after(term, up, kept, blank, at)
     own_cP = term.own(at.x_cP, kept)
     if not term.personal:
@@ -103,11 +110,11 @@ def _locally(
 
 def _check_after(term: Term, up: Tensors, kept: Tensors, blank: Tensors, at: At) -> None:
     for name, value in {**up, **kept}.items():
-        expect(value.shape[0] == len(at.x_cP), f"after: {name} needs one row a client, not {tuple(value.shape)}")
+        expect(value.shape[0] == len(at.x_cP), f"finish: {name} needs one row a client, not {tuple(value.shape)}")
     numbers = sum(value[0].numel() for value in up.values())
     most = term.sends * at.x_cP.shape[1] + 2
-    expect(numbers <= most, f"after: sends {numbers} numbers, `sends` says {term.sends} each")
-    expect(kept.keys() == blank.keys(), f"after: keeps {sorted(kept)}, but `mine` declares {sorted(blank)}")
+    expect(numbers <= most, f"finish: sends {numbers} numbers, `sends` says {term.sends} each")
+    expect(kept.keys() == blank.keys(), f"finish: keeps {sorted(kept)}, but `client_state` declares {sorted(blank)}")
 
 
 def _place(t: int, x_cP: Tensor, start_P: Tensor, rows: slice) -> At:

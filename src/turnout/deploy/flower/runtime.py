@@ -66,7 +66,7 @@ class FlowerRuntime(Devices):
     def _first_rows(self) -> Tensors:
         """What a client keeps for the terms before its first round."""
         shared_P = self.setup.model.flat_P[: self.layout.shared]
-        own = {term.name: term.mine(shared_P) for term in self.algorithm.terms}
+        own = {term.name: term.client_state(shared_P) for term in self.algorithm.terms}
         return {f"mine/{term}/{name}": value for term, rows in own.items() for name, value in rows.items()}
 
     def rows_of(self, heard: Heard) -> Tensors | None:
@@ -141,6 +141,6 @@ def check_parts(setup: Setup, settings: Flower) -> None:
     if settings.late == "use" and not isinstance(algorithm.compression, Dense):
         raise UserError("runtime.late = 'use' takes updates of earlier rounds, which only dense ones can be: leave "
                       "algorithm.compression out, or discard late replies")  # fmt: skip
-    if algorithm.membership.drop is not None and any(term.mine(setup.model.flat_P) for term in algorithm.terms):
+    if algorithm.membership.drop is not None and any(term.client_state(setup.model.flat_P) for term in algorithm.terms):
         raise UserError("algorithm.membership.drop drops clients that are away, and these cannot say the farewell that "
                       "algorithm.terms need: leave one of them out")  # fmt: skip

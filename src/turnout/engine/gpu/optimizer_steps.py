@@ -1,6 +1,6 @@
 """Adam's step, SGD's with momentum, and SGD's with terms that are springs or drifts, each as one Triton kernel: every
 number is read and written once, instead of in several passes over all clients' weights. What is computed is `step` of
-`parts.optimizers`, and the terms' `correct` before it, which also do every other case.
+`parts.optimizers`, and the terms' `transform_grad` before it, which also do every other case.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -88,7 +88,7 @@ class Pull:
         found = cls(torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0]))
         for term in terms:
             sent, kept = down.get(term.name, {}), mine.get(term.name, {})
-            spring, drift = term.spring(start_cP, sent), term.drift(sent, kept)
+            spring, drift = term.as_quadratic(start_cP, sent), term.as_constant_shift(sent, kept)
             if spring is not None:
                 found = cls(found.stiff_P + spring[0], found.pull_P + spring[1], found.own_cP)
             elif drift is not None and found.own_cP is None and drift[0].stride(1) == 1:

@@ -11,7 +11,7 @@ Read base.py first (the promise, and `LocalTerm` with its defaults), then
 """
 
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, LocalTerm, Reform, Term
+from turnout.parts.terms.base import At, LocalTerm, ObjectiveChange, Term
 from turnout.types import Extra
 
-__all__ = ["Arrived", "At", "Extra", "LocalTerm", "Reform", "Term"]
+__all__ = ["Arrived", "At", "Extra", "LocalTerm", "ObjectiveChange", "Term"]

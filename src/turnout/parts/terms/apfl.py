@@ -40,15 +40,15 @@ class APFL(LocalTerm):
         if not 0 <= self.alpha <= 1:
             raise UserError(f"APFL's alpha is the part of a client's own model, from 0 to 1, not {self.alpha}")
 
-    def mine(self, start_P: Tensor) -> Tensors:
+    def client_state(self, start_P: Tensor) -> Tensors:
         return {"v": torch.zeros_like(start_P), "alpha": start_P.new_full((1,), self.alpha), "begun": torch.zeros(1)}
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         if at.step == 0:
-            mine["v"].copy_(torch.where(mine["begun"] > 0, mine["v"], at.x_cP))
-            mine["begun"].fill_(1.0)
-        v_cP, alpha_c1 = mine["v"], mine["alpha"]
-        at_v_cP = at.gradient(self.own(at.x_cP, mine))
+            client_state["v"].copy_(torch.where(client_state["begun"] > 0, client_state["v"], at.x_cP))
+            client_state["begun"].fill_(1.0)
+        v_cP, alpha_c1 = client_state["v"], client_state["alpha"]
+        at_v_cP = at.gradient(self.own(at.x_cP, client_state))
         apart_cP = v_cP - at.x_cP if self.adaptive and at.step == 0 else None
         v_cP.sub_(at_v_cP * alpha_c1, alpha=at.lr)
         if apart_cP is not None:
@@ -57,9 +57,9 @@ class APFL(LocalTerm):
             alpha_c1.sub_(slope_c1, alpha=at.lr).clamp_(0, 1)
         return grad_cP
 
-    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
-        mixed_cP = torch.lerp(x_cP, mine["v"].to(x_cP), mine["alpha"].to(x_cP))
-        return torch.where(mine["begun"] > 0, mixed_cP, x_cP)
+    def own(self, x_cP: Tensor, client_state: Tensors) -> Tensor:
+        mixed_cP = torch.lerp(x_cP, client_state["v"].to(x_cP), client_state["alpha"].to(x_cP))
+        return torch.where(client_state["begun"] > 0, mixed_cP, x_cP)
 
 
 KINDS = {"apfl": APFL}

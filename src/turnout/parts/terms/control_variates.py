@@ -22,7 +22,7 @@ from torch import Tensor
 from turnout.errors import UserError
 from turnout.parts.aggregation import weighted_sum
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, LocalTerm, Reform
+from turnout.parts.terms.base import At, Extra, LocalTerm, ObjectiveChange
 from turnout.types import Tensors
 
 
@@ -37,7 +37,7 @@ class Scaffold(LocalTerm):
     weights: twice FedAvg's bytes, both ways. A client that leaves says its c_k in its last message.
 
     >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
-    >>> Scaffold().after(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
+    >>> Scaffold().finish(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
     {'c': tensor([[1.7500]])}
     """
 
@@ -60,33 +60,33 @@ class Scaffold(LocalTerm):
     def sends(self) -> float:
         return 1
 
-    def down(self, start_P: Tensor) -> Tensors:
+    def server_state(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
 
-    def mine(self, start_P: Tensor) -> Tensors:
+    def client_state(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        return grad_cP.sub_(mine["c"]).add_(down["c"])
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        return grad_cP.sub_(client_state["c"]).add_(server_state["c"])
 
-    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
-        return mine["c"], down["c"]
+    def as_constant_shift(self, server_state: Tensors, client_state: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        return client_state["c"], server_state["c"]
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         if self.option == 1:
             new_cP = at.full_gradient(at.start_cP.expand_as(at.x_cP))
         else:
-            new_cP = plus_mean_step(mine["c"] - down["c"], at)
-        return {"change": new_cP - mine["c"]}, {"c": new_cP}
+            new_cP = plus_mean_step(client_state["c"] - server_state["c"], at)
+        return {"change": new_cP - client_state["c"]}, {"c": new_cP}
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        return {"c": down["c"] + arrived.part_R.to(down["c"]) @ up["change"]}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+        return {"c": server_state["c"] + arrived.part_R.to(server_state["c"]) @ upload["change"]}, {}
 
-    def farewell(self, mine: Tensors) -> Tensors:
-        return {"c": mine["c"]}
+    def on_leave(self, client_state: Tensors) -> Tensors:
+        return {"c": client_state["c"]}
 
-    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
-        return {"c": (down["c"] - gone(said, "c", reform, down["c"])) * reform.ratio}
+    def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
+        return {"c": (server_state["c"] - gone(left, "c", change, server_state["c"])) * change.ratio}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class VRLSGD(LocalTerm):
     a client leaves, its δ_l goes to those who reply next, so that the δ of all still cancel.
 
     >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
-    >>> VRLSGD().after(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when outbox
+    >>> VRLSGD().finish(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when outbox
     {'delta': tensor([[2.2500]])}
     """
 
@@ -119,23 +119,23 @@ class VRLSGD(LocalTerm):
     def requires_plain_sgd(self) -> bool:
         return True
 
-    def down(self, start_P: Tensor) -> Tensors:
+    def server_state(self, start_P: Tensor) -> Tensors:
         return {"owed": torch.zeros_like(start_P)}
 
-    def broadcast(self, down: Tensors) -> Tensors:
+    def broadcast(self, server_state: Tensors) -> Tensors:
         return {}
 
-    def mine(self, start_P: Tensor) -> Tensors:
+    def client_state(self, start_P: Tensor) -> Tensors:
         return {"delta": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        return grad_cP.sub_(mine["delta"])
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        return grad_cP.sub_(client_state["delta"])
 
-    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
-        return mine["delta"], None
+    def as_constant_shift(self, server_state: Tensors, client_state: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        return client_state["delta"], None
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        return {}, {"delta": plus_mean_step(mine["delta"], at)}
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
     def beside(self, arrived: Arrived) -> Tensor | float:
         """What the server moves the model by beside the sum of the updates, by local step."""
@@ -143,21 +143,21 @@ class VRLSGD(LocalTerm):
         assert arrived.sum_P is not None
         return (arrived.new_P - arrived.start_P - arrived.sum_P) / (summed_steps(arrived) * arrived.lr)
 
-    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
+    def notify(self, server_state: Tensors, arrived: Arrived) -> Tensors:
         common_P = mean_reply(arrived) + self.beside(arrived)
-        return {"common": common_P + down["owed"] / float(arrived.part_R.sum())}
+        return {"common": common_P + server_state["owed"] / float(arrived.part_R.sum())}
 
-    def hear(self, outbox: Tensors, mine: Tensors) -> Tensors:
-        return {"delta": mine["delta"] + outbox["common"]}
+    def on_notify(self, outbox: Tensors, client_state: Tensors) -> Tensors:
+        return {"delta": client_state["delta"] + outbox["common"]}
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        return {"owed": torch.zeros_like(down["owed"])}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+        return {"owed": torch.zeros_like(server_state["owed"])}, {}
 
-    def farewell(self, mine: Tensors) -> Tensors:
-        return {"delta": mine["delta"]}
+    def on_leave(self, client_state: Tensors) -> Tensors:
+        return {"delta": client_state["delta"]}
 
-    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
-        return {"owed": (down["owed"] + gone(said, "delta", reform, down["owed"])) * reform.ratio}
+    def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
+        return {"owed": (server_state["owed"] + gone(left, "delta", change, server_state["owed"])) * change.ratio}
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,9 @@ def summed_steps(arrived: Arrived) -> float:
     return float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())
 
 
-def gone(said: Tensors, name: str, reform: Reform, like_P: Tensor) -> Tensor:
+def gone(left: Tensors, name: str, change: ObjectiveChange, like_P: Tensor) -> Tensor:
     """Σ_l p_l of what those who left have said."""
-    return reform.part_I.to(like_P) @ said[name].to(like_P) if name in said else torch.zeros_like(like_P)
+    return change.part_I.to(like_P) @ left[name].to(like_P) if name in left else torch.zeros_like(like_P)
 
 
 KINDS = {"scaffold": Scaffold, "vrl-sgd": VRLSGD, "fedgate": FedGATE}

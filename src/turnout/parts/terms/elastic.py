@@ -43,8 +43,8 @@ class Elastic(LocalTerm):
     decoupled     the explicit step after the optimizer's own, so that Adam does not normalise λ away
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    >>> down = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
-    >>> Elastic(0.5).correct(torch.zeros(1, 1), at, down, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
+    >>> server_state = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
+    >>> Elastic(0.5).transform_grad(torch.zeros(1, 1), at, server_state, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
     tensor([[1.]])
     """
 
@@ -76,7 +76,7 @@ class Elastic(LocalTerm):
         if self.decoupled and self.step == "proximal":
             raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 
-    def down(self, start_P: Tensor) -> Tensors:
+    def server_state(self, start_P: Tensor) -> Tensors:
         """Nothing to broadcast before anybody has reported."""
         if self.strength == 0:
             return {}
@@ -87,7 +87,7 @@ class Elastic(LocalTerm):
             found["made"] = torch.full((1,), -1, dtype=torch.int32, device=start_P.device)
         return found
 
-    def mine(self, start_P: Tensor) -> Tensors:
+    def client_state(self, start_P: Tensor) -> Tensors:
         """Which U and V a client has (of which round), where it may have the latest; what it sent last, for memory."""
         held = {"held": torch.full((1,), -1, dtype=torch.int32)} if self._keeps else {}
         nothing = self._message(start_P.new_zeros(1, len(start_P)), start_P[None]) if self.remembers else {}
@@ -106,49 +106,49 @@ class Elastic(LocalTerm):
         """u and v, and the places of what is kept."""
         return 0 if self.strength == 0 else 2 if self.fisher_keep is None else 3 * self.fisher_keep
 
-    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+    def fetched(self, server_state: Tensors, client_state: Tensors) -> Tensor | None:
         if not self._keeps:
             return None
-        made = {"made": down["made"]}
-        rest = wire_bytes(down) - wire_bytes(made)
-        return wire_bytes(made) + rest * (mine["held"] != down["made"]).squeeze(1).long()
+        made = {"made": server_state["made"]}
+        rest = wire_bytes(server_state) - wire_bytes(made)
+        return wire_bytes(made) + rest * (client_state["held"] != server_state["made"]).squeeze(1).long()
 
     # -- local training
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        if self.step == "proximal" or self.decoupled or not _there(down):
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        if self.step == "proximal" or self.decoupled or not _there(server_state):
             return grad_cP
-        return self._pull(grad_cP, at.x_cP, down, self.strength)
+        return self._pull(grad_cP, at.x_cP, server_state, self.strength)
 
-    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
-        if not _there(down):
+    def post_step(self, at: At, server_state: Tensors, client_state: Tensors) -> None:
+        if not _there(server_state):
             return
         if self.step == "proximal":
-            _approach(at.x_cP, down, at.lr * self.strength)
+            _approach(at.x_cP, server_state, at.lr * self.strength)
         elif self.decoupled:
-            self._pull(at.x_cP, at.x_cP, down, -at.lr * self.strength)
+            self._pull(at.x_cP, at.x_cP, server_state, -at.lr * self.strength)
 
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+    def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
         if self.step == "proximal" or self.decoupled:
             return None
         stiff_P, pull_P = torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0])
-        if _there(down):
-            where = down["index"].long() if "index" in down else slice(None)
-            stiff_P[where], pull_P[where] = self.strength * down["U"], self.strength * down["V"]
+        if _there(server_state):
+            where = server_state["index"].long() if "index" in server_state else slice(None)
+            stiff_P[where], pull_P[where] = self.strength * server_state["U"], self.strength * server_state["V"]
         return stiff_P, pull_P
 
     @staticmethod
-    def _pull(into_cP: Tensor, x_cP: Tensor, down: Tensors, factor: float) -> Tensor:
+    def _pull(into_cP: Tensor, x_cP: Tensor, server_state: Tensors, factor: float) -> Tensor:
         """into <- into + factor (U x - V)"""
-        if "index" not in down:
-            return into_cP.addcmul_(x_cP, down["U"], value=factor).sub_(down["V"], alpha=factor)
-        index_n = down["index"].long()
-        pull_cn = x_cP.index_select(1, index_n).mul_(down["U"]).sub_(down["V"])
+        if "index" not in server_state:
+            return into_cP.addcmul_(x_cP, server_state["U"], value=factor).sub_(server_state["V"], alpha=factor)
+        index_n = server_state["index"].long()
+        pull_cn = x_cP.index_select(1, index_n).mul_(server_state["U"]).sub_(server_state["V"])
         return into_cP.index_add_(1, index_n, pull_cn, alpha=factor)
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """u = diag(I) at the final weights, v = u w, z = Σ u w²."""
-        kept = mine | ({"held": down["made"].expand_as(mine["held"])} if self._keeps else {})
+        kept = client_state | ({"held": server_state["made"].expand_as(client_state["held"])} if self._keeps else {})
         if self.strength == 0 or at.t % self.fisher_every:
             return {}, kept
         message = self._message(at.squared_gradients(self.samples), at.x_cP)
@@ -167,12 +167,12 @@ class Elastic(LocalTerm):
 
     # -- the server
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
         if self.strength == 0:
-            return down, {}
-        new = self._renewed(down, up, arrived) if up else down
-        numbers = (self._loss(arrived.start_P, down), _largest(down), _largest(new))
+            return server_state, {}
+        new = self._renewed(server_state, upload, arrived) if upload else server_state
+        numbers = (self._loss(arrived.start_P, server_state), _largest(server_state), _largest(new))
         loss, before, now = torch.stack([number.double() for number in numbers]).tolist()  # a GPU is waited for once
         before, now = (arrived.lr * self.strength * largest for largest in (before, now))
         # of the term as it was in this round, at the weights where everybody began
@@ -184,44 +184,44 @@ class Elastic(LocalTerm):
             )
         return new, said
 
-    def _renewed(self, down: Tensors, up: Tensors, arrived: Arrived) -> Tensors:
-        new = self._sums(_with_the_left(up, arrived.left.get(self.name, {})), len(arrived.start_P))
-        return new | ({"made": torch.full_like(down["made"], arrived.t)} if self.fisher_every > 1 else {})
+    def _renewed(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> Tensors:
+        new = self._sums(_with_the_left(upload, arrived.left.get(self.name, {})), len(arrived.start_P))
+        return new | ({"made": torch.full_like(server_state["made"], arrived.t)} if self.fisher_every > 1 else {})
 
-    def _sums(self, up: Tensors, width: int) -> Tensors:
-        parts = {"U": up["u"], "V": up["v"], "Z": up["z"]}
-        share = 1 / len(up["z"]) if self.reduce == "mean" else 1.0
-        if "index" not in up:
+    def _sums(self, upload: Tensors, width: int) -> Tensors:
+        parts = {"U": upload["u"], "V": upload["v"], "Z": upload["z"]}
+        share = 1 / len(upload["z"]) if self.reduce == "mean" else 1.0
+        if "index" not in upload:
             return {name: _summed(value, share) for name, value in parts.items()}
-        index_N = up["index"].long().flatten()
-        full = {n: up["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
+        index_N = upload["index"].long().flatten()
+        full = {n: upload["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
         index_n = full["U"].nonzero().squeeze(1)
         kept = {name: value[index_n] for name, value in full.items()}
         return kept | {"Z": parts["Z"].sum(0) * share, "index": index_n.int()}
 
-    def loss(self, x_P: Tensor, down: Tensors) -> float:
+    def loss(self, x_P: Tensor, server_state: Tensors) -> float:
         """λ/2 Σ_i (x - w_i)ᵀ diag(I_i) (x - w_i) = λ/2 (Σ U x² - 2 Σ V x + Σ_i z_i), exactly."""
-        return float(self._loss(x_P, down))
+        return float(self._loss(x_P, server_state))
 
-    def _loss(self, x_P: Tensor, down: Tensors) -> Tensor:
-        if not _there(down):
+    def _loss(self, x_P: Tensor, server_state: Tensors) -> Tensor:
+        if not _there(server_state):
             return x_P.new_zeros((), dtype=torch.float64)
-        x_n = (x_P[down["index"].long()] if "index" in down else x_P).double()
-        U, V, Z = (down[name].double() for name in ("U", "V", "Z"))
+        x_n = (x_P[server_state["index"].long()] if "index" in server_state else x_P).double()
+        U, V, Z = (server_state[name].double() for name in ("U", "V", "Z"))
         return 0.5 * self.strength * ((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
 
 
-def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
+def _with_the_left(upload: Tensors, left: Tensors) -> Tensors:
     """The reports, and the last ones of those who have left (if they ever reported)."""
     if not left:
-        return up
+        return upload
     known_L = left["u"].any(1)
-    return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in up.items()}
+    return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in upload.items()}
 
 
-def _largest(down: Tensors) -> Tensor:
+def _largest(server_state: Tensors) -> Tensor:
     """max U, 0 without any."""
-    return down["U"].max() if _there(down) else down["U"].new_zeros(())
+    return server_state["U"].max() if _there(server_state) else server_state["U"].new_zeros(())
 
 
 def _summed(rows_CP: Tensor, share: float) -> Tensor:
@@ -231,17 +231,17 @@ def _summed(rows_CP: Tensor, share: float) -> Tensor:
     return rows_CP.sum(0) * share
 
 
-def _there(down: Tensors) -> bool:
-    return "U" in down and down["U"].numel() > 0
+def _there(server_state: Tensors) -> bool:
+    return "U" in server_state and server_state["U"].numel() > 0
 
 
-def _approach(x_cP: Tensor, down: Tensors, rate: float) -> None:
+def _approach(x_cP: Tensor, server_state: Tensors, rate: float) -> None:
     """x <- (x + rate V) / (1 + rate U), the minimiser of |y - x|²/2 + rate (U y²/2 - V y)."""
-    shift_n, stiff_n = rate * down["V"], 1 + rate * down["U"]
-    if "index" not in down:
+    shift_n, stiff_n = rate * server_state["V"], 1 + rate * server_state["U"]
+    if "index" not in server_state:
         x_cP.add_(shift_n).div_(stiff_n)
         return
-    index_n = down["index"].long()
+    index_n = server_state["index"].long()
     x_cP.index_copy_(1, index_n, x_cP.index_select(1, index_n).add_(shift_n).div_(stiff_n))
 
 

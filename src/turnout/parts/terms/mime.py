@@ -25,7 +25,7 @@ class MimeLite(LocalTerm):
     Sends ∇F_k(w_start) with the update and downloads m with the weights: twice FedAvg's bytes, both ways. (Mime itself
     also corrects by the cohort's gradient at w_start, which takes a second exchange in every round.)
 
-    >>> MimeLite(beta=0.75).correct(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
+    >>> MimeLite(beta=0.75).transform_grad(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
     tensor([[7.]])
     """
 
@@ -40,18 +40,18 @@ class MimeLite(LocalTerm):
     def sends(self) -> float:
         return 1
 
-    def down(self, start_P: Tensor) -> Tensors:
+    def server_state(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        return grad_cP.mul_(1 - self.beta).add_(down["m"], alpha=self.beta)
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        return grad_cP.mul_(1 - self.beta).add_(server_state["m"], alpha=self.beta)
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, mine
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, client_state
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        share_R = (arrived.part_R / arrived.part_R.sum()).to(down["m"])
-        return {"m": self.beta * down["m"] + (1 - self.beta) * (share_R @ up["gradient"])}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+        share_R = (arrived.part_R / arrived.part_R.sum()).to(server_state["m"])
+        return {"m": self.beta * server_state["m"] + (1 - self.beta) * (share_R @ upload["gradient"])}, {}
 
 
 KINDS = {"mime-lite": MimeLite}

@@ -18,7 +18,7 @@ class Proximal(LocalTerm):
     """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    >>> Proximal(mu=0.5).correct(torch.zeros(1, 1), at, {}, {})
+    >>> Proximal(mu=0.5).transform_grad(torch.zeros(1, 1), at, {}, {})
     tensor([[1.]])
     """
 
@@ -31,10 +31,10 @@ class Proximal(LocalTerm):
         if self.mu < 0:
             raise UserError(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)
 
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+    def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
         return (torch.full_like(start_cP[0], self.mu), self.mu * start_cP[0]) if len(start_cP) == 1 else None
 
 

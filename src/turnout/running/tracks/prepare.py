@@ -149,7 +149,9 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
     return Server(
         shared_P=shared_P,
         states=states,
-        down=place.put_tree(storable({term.name: term.down(shared_P) for term in algorithm.terms}, "algorithm.terms")),
+        down=place.put_tree(
+            storable({term.name: term.server_state(shared_P) for term in algorithm.terms}, "algorithm.terms")
+        ),
         members=members,
         mixing=storable(algorithm.mixing.begin(members.population, layout.shared), "algorithm.mixing"),
         substitution=storable(
