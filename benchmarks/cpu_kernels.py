@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
 from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
 from turnout.machine.clock import Stopwatch
@@ -115,18 +116,18 @@ def operations(case: Case) -> int:
     """Torch's operations in a round."""
     experiment, prepared = ready(case)
     with Counted() as counted:
-        run_round(prepared.server, 0, 0, experiment.algorithm, prepared.runtime)
+        run_round(prepared.server, 0, Context(experiment.algorithm, prepared.runtime, 0))
     return counted.count
 
 
 def stages(case: Case, rounds: int) -> dict[str, float]:
     """The median microseconds of each stage of a round, and of a whole one."""
     experiment, prepared = ready(case)
-    server, took = prepared.server, defaultdict(list)
+    server, took, ctx = prepared.server, defaultdict(list), Context(experiment.algorithm, prepared.runtime, 0)
     for t in range(rounds + 5):
         watch = Stopwatch()
         with watch.running("everything else"):
-            server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
+            server = run_round(server, t, ctx).after
         for name, seconds in {**watch.seconds, "a round": sum(watch.seconds.values())}.items():
             took[name].append(seconds)
     return {name: 1e6 * median(seconds[5:]) for name, seconds in took.items()}

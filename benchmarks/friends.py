@@ -26,9 +26,9 @@ import torch
 import turnout as to
 from turnout.data.federation import Federation
 from turnout.machine.clock import Stopwatch
-from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
-from turnout.parts.substitution.base import Lent
+from turnout.parts.substitution.base import Substitutes
+from turnout.parts.updates import Updates
 from turnout.rng import rng
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
@@ -137,7 +137,9 @@ def candidates(args: argparse.Namespace) -> None:
         update_RP = kind_LP[client_R % len(kind_LP)] + torch.randn(present, width, generator=g)
         work_C = torch.zeros(clients, dtype=torch.float64).index_fill(0, client_R, 1.0)
         turnout = to.Turnout(torch.arange(clients), work_C, 1.0, work_C, work_C)
-        arrived = Arrived(t, 0, client_R, update_RP, kind_LP[0], turnout)
+        arrived = Updates(
+            t, 0, client_R, update_RP, kind_LP[0], turnout, torch.searchsorted(turnout.client_C, client_R)
+        )
         for name, part in parts.items():
             start = time.thread_time()
             states[name] = part.observe(states[name], arrived)
@@ -160,12 +162,12 @@ def projection(args: argparse.Namespace) -> None:
     class All(to.Spread):
         """Spread that shows every round to all of them."""
 
-        def observe(self, state: State, arrived: Arrived) -> State:
+        def observe(self, state: State, arrived: Updates) -> State:
             for name, part in parts.items():
                 states[name] = part.observe(states[name], arrived)
             return state
 
-        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, arrived: Arrived) -> Lent:
+        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, arrived: Updates) -> Substitutes:
             for name, part in parts.items():
                 chosen[name].append(part.lend(states[name], share_C, counts_C, arrived).friend_C)
             client_K, exact_KK = friends.similarity(states["exact"])

@@ -21,7 +21,7 @@ import turnout as to
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.parted import PartedRuntime
-from turnout.runtimes.settings import RuntimeSpec
+from turnout.settings import RuntimeSpec
 
 WARM = 3
 MODELS = {

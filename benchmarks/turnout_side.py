@@ -14,6 +14,7 @@ from side import Clock, Options, State, read_options, report_check, report_times
 from torch import Tensor
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
 from turnout.parts.selection import Memoryless
 from turnout.round import run_round
@@ -50,9 +51,10 @@ def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:
     prepared = prepare(experiment)
     print(prepared.runtime.describe(), flush=True)
     server, clock = prepared.server, Clock(options.device)
+    ctx = Context(experiment.algorithm, prepared.runtime, 0)
     clock.start()
     for t in range(rounds):
-        server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
+        server = run_round(server, t, ctx).after
         clock.lap()
     return clock.laps, prepared.model.layout.unpack(server.shared_P)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.records import Records
 
 

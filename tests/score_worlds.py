@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.scores.exchange import BuildAnswer, BuildRequest
 from turnout.scores.state import ScoreServer
 from turnout.scores.track import ScoreTrack

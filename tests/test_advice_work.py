@@ -26,7 +26,7 @@ from turnout.fleet.advice.race import LOOKS, Dropped, Race
 from turnout.fleet.advice.trial import Outcome, Trial, Workers, _rounds, measure
 from turnout.fleet.advice.work import Advising, contenders
 from turnout.parts.selection import Everyone, Fraction
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.statistics.distributions import t_quantile
 from turnout.world.turnout_csv import write_turnout

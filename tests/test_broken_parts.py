@@ -219,7 +219,7 @@ class MeanOfAll(SharedStart):
         return self.starts(state, client_C, shared_P)
 
     def observe(self, state, arrived):
-        mean_P = arrived.part_R.to(arrived.update_RP) @ arrived.models()
+        mean_P = arrived.objective_share_R.to(arrived.update_RP) @ arrived.models()
         return {"mean": (1 - self.rate) * state["mean"] + self.rate * mean_P}
 
 

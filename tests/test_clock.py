@@ -20,7 +20,7 @@ from turnout.deploy.flower.grid import GridLink
 from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
 from turnout.parts.compression.broadcast_log import BroadcastLog
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.running.records.records import Records
@@ -324,7 +324,7 @@ def test_charging_hours_let_devices_go_before_they_are_done(devices):
     assert record.extra["simulated_seconds"] == 30.0
     _, records = play(ready(experiment.but(**{"algorithm.closing": to.Deadline(seconds=30.0)})), 2)
     assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
-    assert records[1].skipped == "nobody answered"
+    assert records[1].skipped == "no client answered"
     assert records[1].extra["simulated_time"] == 60.0
     assert records[1].extra["late"] == records[1].extra["device_seconds"] == 0  # off, not late
 

@@ -26,7 +26,7 @@ from turnout.errors import UserError
 from turnout.exchange import Departure, Download, Outbox
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of
 from turnout.running.records.same import same
@@ -174,8 +174,8 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
     for t in range(ROUNDS):
         listening.heard = {}
         server, record = track.round(server, t)
-        if t in server.outbox.said:
-            listening.heard["outbox"] = server.outbox.said[t]
+        if t in server.outbox.messages:
+            listening.heard["outbox"] = server.outbox.messages[t]
         about = (found.seed, track.model.layout.shared_slots, dict(sent_down))
         rounds.append(Round(record, server, *about, **listening.heard))
         log = server.compression
@@ -276,7 +276,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     assert download is not None
     beside = [replies.states, replies.hints, *replies.sums.values()]
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
-    position_R = torch.searchsorted(record.clients["client"], replies.client_C)
+    position_R = torch.searchsorted(record.clients["client"], replies.client_R)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
     assert record.bytes_up == int(up_R.sum()) + happened.farewell_bytes()
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
@@ -289,8 +289,8 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     else:
         check_message(compression, happened)
         if compression.directions == "both" and not found.settings["algorithm.mixing"].personal:
-            fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
-        for client, kept in zip(replies.client_C.tolist(), used(happened).tolist(), strict=True):
+            fetched = [missed_by(client, happened, holds, dense) for client in replies.client_R.tolist()]
+        for client, kept in zip(replies.client_R.tolist(), used(happened).tolist(), strict=True):
             holds |= {client: record.round} if kept else {}
     told_R = used(happened) * sum(map(wire_bytes, happened.outbox.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
@@ -309,7 +309,7 @@ def used(happened: Round) -> Tensor:
     assert replies is not None
     if not record.extra.get("left_out"):
         return replies.report["finite"]
-    return record.clients["weight"][torch.searchsorted(record.clients["client"], replies.client_C)] > 0
+    return record.clients["weight"][torch.searchsorted(record.clients["client"], replies.client_R)] > 0
 
 
 def check_message(compression: Any, happened: Round) -> None:
@@ -322,7 +322,7 @@ def check_message(compression: Any, happened: Round) -> None:
     fine = replies.report["finite"].nonzero().squeeze(1)
     if not len(fine):
         return
-    sending = Sending(happened.record.round, happened.seed, replies.client_C[fine], happened.slots)
+    sending = Sending(happened.record.round, happened.seed, replies.client_R[fine], happened.slots)
     first, second = (compression.decode(m.take(fine), sending, server.shared_P) for m in (replies.message, garbled))
     assert first.shape == (len(fine), width)
     assert torch.equal(first, second)

@@ -14,7 +14,7 @@ import turnout as to
 from turnout.cli import main
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
 from turnout.running.records.records import Records
 from turnout.statistics.comparison import (

@@ -197,7 +197,7 @@ def test_8_16_rounds_with_nobody_leave_the_state_alone():
         server, _ = prepared.round(server, t)
     before = prepared.runtime.clients.store.gather(torch.arange(4))
     after, record = prepared.round(server, 2)
-    assert record.skipped == "nobody answered"
+    assert record.skipped == "no client answered"
     assert after is server
     assert all(torch.equal(v, before[n]) for n, v in prepared.runtime.clients.store.gather(torch.arange(4)).items())
 

@@ -14,10 +14,10 @@ import torch
 import turnout as to
 from alone import flat, fresh, torch_adam, train_alone, weights_of
 from turnout import testing
+from turnout.clients.work import finite_clients, witnesses
 from turnout.engine.own_samples import OwnSamples
 from turnout.errors import UserError
 from turnout.rng import key
-from turnout.round import still_finite, telling
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
 from turnout.types import Samples
@@ -523,8 +523,8 @@ def test_one_number_tells_whether_all_that_is_sent_are_numbers(bad, keep):
     term = to.Elastic(fisher_keep=keep)
     sent = {"elastic": term._message(u_cP, w_cP)}
     everybody = torch.ones(3, dtype=torch.bool)
-    (outbox,) = telling(to.Algorithm(terms=[term]), sent)
-    assert list(outbox) == ["z"]
-    assert still_finite(everybody, outbox).tolist() == [True, False, False]
-    (outbox,) = telling(to.Algorithm(terms=[WithMore()]), {"elastic": {"u": u_cP, "more": w_cP}})
-    assert still_finite(everybody, outbox).tolist() == [True, False, False]
+    (checked,) = witnesses(to.Algorithm(terms=[term]), sent)
+    assert list(checked) == ["z"]
+    assert finite_clients(everybody, checked).tolist() == [True, False, False]
+    (checked,) = witnesses(to.Algorithm(terms=[WithMore()]), {"elastic": {"u": u_cP, "more": w_cP}})
+    assert finite_clients(everybody, checked).tolist() == [True, False, False]

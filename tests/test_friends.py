@@ -16,10 +16,10 @@ from torch import Tensor
 import turnout as to
 from turnout import testing
 from turnout.errors import UserError
-from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends, random_projection
-from turnout.parts.substitution.base import Lent
+from turnout.parts.substitution.base import Substitutes
 from turnout.parts.substitution.similarity_table import Pairs
+from turnout.parts.updates import Updates
 from turnout.rng import key, rng, uniform
 from turnout.running.config.read import from_table, load
 from turnout.running.config.write import to_toml
@@ -45,10 +45,11 @@ def turnout_of(work_C: Tensor, full: float = 4.0) -> Turnout:
     return Turnout(torch.arange(len(work_C)), work_C, full, work_C, torch.full_like(work_C, full))
 
 
-def arrived(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Arrived:
+def arrived(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Updates:
     work_C = present_C * 4.0 if work_C is None else work_C
     client_R = present_C.nonzero().squeeze(1).flip(0)  # replies come in any order
-    return Arrived(t, 0, client_R, update_CP[client_R], torch.zeros(update_CP.shape[1]), turnout_of(work_C.double()))
+    start_P, turnout = torch.zeros(update_CP.shape[1]), turnout_of(work_C.double())
+    return Updates(t, 0, client_R, update_CP[client_R], start_P, turnout, client_R)
 
 
 def random_rounds(seed: int, clients: int, rounds: int, width: int = 6) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -604,7 +605,7 @@ def test_stale_forgets_and_grows() -> None:
     turnout = turnout_of(torch.tensor([0.0] * 6 + [4.0], dtype=torch.float64))
     share_C, counts_C = torch.full((7,), 1 / 7, dtype=torch.float64), turnout.present_C
 
-    def given(state: dict) -> Lent:
+    def given(state: dict) -> Substitutes:
         return part.lend(state, share_C, counts_C, replace(here, turnout=turnout))
 
     torch.testing.assert_close(given(state).rows_sum(torch.ones(7)), torch.full((2,), 15 / 7))

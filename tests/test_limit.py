@@ -7,9 +7,9 @@ import torch
 
 import turnout as to
 from turnout.exchange import Assignment, Limit
-from turnout.round import download_for
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.inprocess import InProcessRuntime
+from worlds import download_for
 
 MODELS = {
     "native": to.models.MLP(8),
@@ -33,7 +33,7 @@ def test_stopping_is_being_asked_for_less(engine, terms, momentum):
     )
     runtime, client_R = track.runtime, torch.tensor([2])
     assert isinstance(runtime, InProcessRuntime)
-    download = download_for(client_R, track.begin(), 0, 0.1, track.algorithm, track.model.layout.shared_slots)
+    download = download_for(client_R, track)
     looks = iter([False] + [True] * 3)
     limit = Limit(lambda: next(looks), lambda steps_c: 64 / steps_c.double())
     stopped, kept = runtime.clients.work(download, Assignment(client_R, torch.tensor([64]), None, limit))

@@ -404,7 +404,7 @@ def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
     server, records = play(ready(counted, **{"algorithm.selection": to.selection.Count(1)}), 12)
     asked = [int(r.clients["client"][0]) for r in records]
     last = next(t for t, r in enumerate(records) for e in r.events if e[1] == "drop")
-    assert {r.skipped for r in records if 2 in r.clients["client"]} == {"nobody answered"}
+    assert {r.skipped for r in records if 2 in r.clients["client"]} == {"no client answered"}
     assert records[last].events == ((2, "drop", f"away in {asked[:last].count(2)} of the {asked[:last].count(2)} "
                                     "rounds it was asked"),)  # fmt: skip
     ledger = server.roster.ledger
@@ -418,7 +418,7 @@ def test_what_a_skipped_round_leaves_in_the_ledger():
     decide = to.Membership(leave="decide")
     partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.CompleteOnly())
     server, records = play(ready(partial), 2)
-    assert {r.skipped for r in records} == {"nobody who answered counts"}
+    assert {r.skipped for r in records} == {"no client's work counts"}
     ledger = server.roster.ledger
     assert ledger.asked_K.tolist() == [2, 2, 2, 2]
     assert ledger.absent_K.tolist() == [0, 0, 2, 0]
@@ -428,7 +428,7 @@ def test_what_a_skipped_round_leaves_in_the_ledger():
     federation = spoilt.runtime.clients.federation
     spoilt.runtime.clients.federation = dataclasses.replace(federation, x=torch.full_like(federation.x, torch.nan))
     server, records = play(spoilt, 1)
-    assert records[0].skipped == "no update of those who count is a number"
+    assert records[0].skipped == "no update that counts is finite"
     assert server.roster.ledger.absent_K.tolist() == [0, 0, 1, 0]
     assert server.roster.curve == []
 
@@ -484,11 +484,11 @@ def test_an_event_of_the_world_about_somebody_who_was_dropped():
 def test_nobody_left_is_a_round_skipped_and_somebody_may_come():
     experiment = town(*(to.Leave(c, 1) for c in range(4)), to.Join(2, 3), rounds=4)
     _, records = play(ready(experiment), 4)
-    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+    assert [r.skipped for r in records] == [None, "no client was asked", "no client was asked", None]
     assert records[3].members == 1
     kept = experiment.but(**{"algorithm.membership": to.Membership(leave="include")})
     _, records = play(ready(kept), 4)
-    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+    assert [r.skipped for r in records] == [None, "no client was asked", "no client was asked", None]
 
 
 def test_the_test_set_follows_the_objective():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.observed import export_turnout
 from turnout.running.records.records import Records
@@ -60,9 +60,9 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         records.add_evaluation(Evaluation(-1, {"global_accuracy": 0.1}))
         events = [(3, "leave", "<said so>")]
         records.add_round(a_round(0, events=events, extra={"pairs": 6.0, "rule": "decide"}), an_evaluation(0))
-        records.add_round(a_round(1, skipped="nobody answered", train_loss=None))
+        records.add_round(a_round(1, skipped="no client answered", train_loss=None))
         assert records.last_round() == 1
-        assert records.column("skipped").tolist() == [None, "nobody answered"]
+        assert records.column("skipped").tolist() == [None, "no client answered"]
         assert records.column("asked").tolist() == [4, 4]
         assert records.column("rule").tolist() == ["decide", None]
         assert records.column("pairs")[0] == 6.0

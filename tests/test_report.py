@@ -26,7 +26,7 @@ from rich.console import Console
 import turnout as to
 from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.records import Records
 from turnout.task import MetricInfo
 from turnout.view.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report

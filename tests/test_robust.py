@@ -14,9 +14,9 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
-from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
 from turnout.parts.robust.distances import geometric_median
+from turnout.parts.updates import Updates
 from turnout.running.tracks.preflight import oddities
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
@@ -33,12 +33,12 @@ ROBUST = [
 WHOLE = [part for part in ROBUST if not isinstance(part, to.NormClip)]  # those that undo what the hostile do
 
 
-def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Arrived:
+def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Updates:
     update_RP = torch.as_tensor(rows, dtype=torch.float64)
     client_R = torch.arange(len(update_RP)) if clients is None else torch.tensor(clients)
     one_C = torch.ones(int(client_R.max()) + 1, dtype=torch.float64)
     turnout = Turnout(torch.arange(len(one_C)), one_C, 1.0, one_C, one_C)
-    return Arrived(0, 0, client_R, update_RP, torch.zeros(update_RP.shape[1], dtype=torch.float64), turnout)
+    return Updates(0, 0, client_R, update_RP, torch.zeros(update_RP.shape[1], dtype=torch.float64), turnout, client_R)
 
 
 def combine(part, rows, weights: list[float], clients: list[int] | None = None) -> Combined:

@@ -15,7 +15,7 @@ from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Memoryless
 from turnout.running.records.same import same
-from turnout.server.finite import without_bad_numbers
+from turnout.server.collecting import finite_replies
 from turnout.types import Message, Replies, Turnout
 from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
@@ -288,15 +288,15 @@ def test_replies_that_are_not_finite_are_left_out_row_by_row():
     report = {"finite": torch.tensor([True, False, True]), "loss": torch.tensor([0.1, torch.inf, 0.3])}
     message = Message({"flat": values}, torch.tensor([10, 20, 30]), decoded=values)
     replies = Replies(torch.tensor([4, 6, 9]), message, {"mean": values}, {"term": {"c": values}}, report)
-    kept = without_bad_numbers(replies, "absent", t=2)
-    assert kept.client_C.tolist() == [4, 9]
+    kept = finite_replies(replies, "absent", t=2)
+    assert kept.client_R.tolist() == [4, 9]
     assert kept.message.bytes_C.tolist() == [10, 30]
     rows = (kept.message.tensors["flat"], kept.message.decoded, kept.states["mean"], kept.sums["term"]["c"])
     assert all(row is not None and row.flatten().tolist() == [1.0, 3.0] for row in rows)
     assert kept.report["finite"].tolist() == [True, True]
     with pytest.raises(UserError, match=r"client 6 in round 2 is not finite \(its training loss was inf\)"):
-        without_bad_numbers(replies, "stop", t=2)
-    assert without_bad_numbers(kept, "stop", t=2) is kept
+        finite_replies(replies, "stop", t=2)
+    assert finite_replies(kept, "stop", t=2) is kept
 
 
 @pytest.mark.parametrize("scheme", ["A", "B", "C"])

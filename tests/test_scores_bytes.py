@@ -16,7 +16,7 @@ import turnout as to
 from bytes_runtime import Process
 from bytes_scores import ScoresByBytes, score_process
 from turnout.recipes import cook
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
 from turnout.scores.state import ScoreServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import turnout as to
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.running.tracks.prepare import prepare

@@ -91,7 +91,7 @@ def updates_of(experiment: to.Experiment) -> Tensor:
 
     dataclasses.replace(prepared, runtime=Listening()).round(prepared.begin(), 0)
     (replies,) = kept
-    return replies.message.tensors["update"][replies.client_C.argsort()]
+    return replies.message.tensors["update"][replies.client_R.argsort()]
 
 
 def test_rule_9_adam_shrinks_cosines_towards_the_middle_and_keeps_their_order():

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from asgi import Browser
 from turnout.errors import UserError
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.folder import held
 from turnout.running.records.now import end_now, keep_now, read_now
 from turnout.running.records.records import Records

@@ -13,12 +13,16 @@ from torch import Tensor
 from torch.func import functional_call
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
+from turnout.exchange import Download
 from turnout.parts.compression.base import Dense
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running.loop import begin, rounds_of
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
+from turnout.server.cohort import cohort_of
+from turnout.server.downloads import make_download
 from turnout.server.state import Server
 from turnout.types import Samples
 
@@ -145,3 +149,9 @@ def stopped_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> 
         next(steps)
     steps.close()
     return to.run(experiment, folder, resume=True, quiet=True)
+
+
+def download_for(client_C: Tensor, track: Weights, t: int = 0) -> Download:
+    """What the server sends to these clients."""
+    ctx, server = Context(track.algorithm, track.runtime, track.experiment.seed), track.begin()
+    return make_download(server, cohort_of(client_C, torch.ones_like(client_C, dtype=torch.bool), server, ctx), t, ctx)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
 from turnout.errors import UserError, check_part, unknown_setting
-from turnout.evaluate import Evaluate as Evaluate
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -28,7 +27,7 @@ from turnout.parts.server import ServerSGD, ServerStep
 from turnout.parts.substitution.base import NoSubstitution, Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
-from turnout.runtimes.settings import InProcess, RuntimeSpec
+from turnout.settings import Evaluate, InProcess, RuntimeSpec
 from turnout.summary import chosen, settings_html
 from turnout.task import Classification, TaskSpec
 from turnout.world.attacks.base import Attack, Share, check_attackers
@@ -179,7 +178,7 @@ def check_parts(algorithm: Algorithm) -> None:
         check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
     terms = tuple(algorithm.terms) if isinstance(algorithm.terms, list | tuple) else (algorithm.terms,)
     for term in terms:
-        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
+        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.LocalTerm")
     object.__setattr__(algorithm, "terms", terms)
     if algorithm.personal is not None and not callable(algorithm.personal):
         raise UserError(
@@ -262,8 +261,8 @@ class Experiment:
         rows: dict[str, Any] = {"data": self.world.data, "model": self.model}
         rows |= {name: part for name, part in chosen(self.world) if name != "data"}
         rows |= dict(chosen(self.algorithm)) if isinstance(self.algorithm, Algorithm) else {"algorithm": self.algorithm}
-        outbox = ("world", "model", "algorithm", "title")
-        rows |= {name: part for name, part in chosen(self) if name not in outbox}
+        shown = ("world", "model", "algorithm", "title")
+        rows |= {name: part for name, part in chosen(self) if name not in shown}
         return settings_html(self.title or "Experiment", rows | {"rounds": self.rounds, "seed": self.seed})
 
     def but(self, **changes: Any) -> Experiment:

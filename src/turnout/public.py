@@ -38,8 +38,8 @@ from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNo
 from turnout.running.config.kinds import KINDS
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
-from turnout.runtimes.settings import InProcess, Processes, Ray
 from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
+from turnout.settings import InProcess, Processes, Ray
 from turnout.suggestions import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.types import Turnout

@@ -187,15 +187,16 @@ class Message:
 class Replies:
     """What the participants sent, one row each.
 
-    message   the update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
-    states    BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
-    sums      what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
-    report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", "bytes_down" (of
-              terms), ...: name -> [C]
-    hints     what the substitution asked for (a sketch of the update): name -> [C, ...]
+    client_R  the clients
+    message   update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
+    states    BatchNorm statistics, federated moments: name -> [R, ...], combined by `weighted_mean`
+    sums      uploads of terms (Fisher u and v, control variates): term -> name -> [R, ...]
+    report    numbers: "loss", "finite" (all that was sent and kept is finite), "bytes_up", "bytes_down" (of terms),
+              ...: name -> [R]
+    hints     uploads for the substitution (a sketch of the update): name -> [R, ...]
     """
 
-    client_C: Tensor
+    client_R: Tensor
     message: Message
     states: Tensors = field(default_factory=dict)
     sums: dict[str, Tensors] = field(default_factory=dict)
@@ -205,7 +206,7 @@ class Replies:
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
         return Replies(
-            self.client_C[rows],
+            self.client_R[rows],
             self.message.take(rows),
             _rows(self.states, rows),
             {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
@@ -218,7 +219,7 @@ class Replies:
         """The replies of several groups of clients, one after another."""
         terms = replies[0].sums.keys()
         return Replies(
-            torch.cat([r.client_C for r in replies]),
+            torch.cat([r.client_R for r in replies]),
             Message.join([r.message for r in replies]),
             _joined([r.states for r in replies]),
             {term: _joined([r.sums[term] for r in replies]) for term in terms},

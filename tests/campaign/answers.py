@@ -12,7 +12,6 @@ import turnout as to
 from turnout.data.description import Description
 from turnout.exchange import Measured
 from turnout.parts.compression.base import Sending
-from turnout.round import download_for
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
@@ -22,6 +21,7 @@ from turnout.scores import wire
 from turnout.scores.averaging import averaged, sent_by
 from turnout.scores.exchange import BuildRequest, LearnRequest
 from turnout.types import Replies
+from worlds import download_for
 
 Use = Callable[[bytes], object]  # reads an answer at the border and uses what it says; raises Refused, or nothing
 Cases = list[tuple[bytes, Use]]
@@ -72,14 +72,14 @@ def work(track: Weights) -> Cases:
     """A reply whose work counts, and one whose does not."""
     server, slots, algorithm = track.begin(), track.model.layout.shared_slots, track.algorithm
     client_1, like_P = torch.tensor([1]), server.shared_P
-    download = download_for(client_1, server, 0, 0.1, algorithm, slots)
+    download = download_for(client_1, track)
     clients, sending = track.runtime.clients, Sending(0, 0, client_1, slots)
     replies, _ = clients.work(download, track.runtime.full_work(client_1, 0))
     too_little = clients.unfinished(client_1, download)
 
     def used(message: bytes) -> None:
         both = Replies.join([border.work(message, replies, algorithm, sending), replies])
-        update_RP = algorithm.compression.decode(both.message, Sending(0, 0, both.client_C, slots), like_P)
+        update_RP = algorithm.compression.decode(both.message, Sending(0, 0, both.client_R, slots), like_P)
         good = torch.isfinite(update_RP.mean(0)).all() and torch.isfinite(both.report["loss"].mean())
         assert bool(good)
         assert int(both.report["bytes_up"].sum()) >= 0
@@ -88,7 +88,7 @@ def work(track: Weights) -> Cases:
     def fetched(message: bytes) -> None:
         both = Replies.join([border.unfinished(message, algorithm, sending), too_little])
         owed_R = algorithm.compression.catch_up(
-            server.compression, both.message.tensors, Sending(0, 0, both.client_C, slots)
+            server.compression, both.message.tensors, Sending(0, 0, both.client_R, slots)
         )
         assert int((owed_R + both.report["bytes_down"]).sum()) >= 0
 

@@ -16,7 +16,7 @@ from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import FedAvg, FedNova
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.participation import Dropout
 
 AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k

@@ -23,7 +23,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.devices.base import Devices
 from turnout.world.devices.spreads import Alike, Spread
 from turnout.world.devices.tiers import Tiers

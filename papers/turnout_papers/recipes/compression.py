@@ -16,7 +16,7 @@ from turnout.parts.compression.ternary import SparseTernary, TopK
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.weighting import ByWork
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.participation import Dropout
 
 

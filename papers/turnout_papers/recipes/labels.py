@@ -16,8 +16,8 @@ from turnout.experiment import Experiment, World
 from turnout.models import Model
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
-from turnout.runtimes.settings import InProcess
 from turnout.scores.settings import Distil, Scores, Uses
+from turnout.settings import InProcess
 from turnout.world.events import Leave
 
 USERS = ("User_1", "User_2", "User_3")

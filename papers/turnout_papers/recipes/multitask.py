@@ -16,7 +16,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.personal import batch_norm, everything
 from turnout.parts.selection import Everyone, Fraction, Selection
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 
 BATCH = 20
 LOCAL_TEST = "official"  # the test set dealt with each client's own mix of labels, as in the paper

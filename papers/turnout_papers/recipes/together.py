@@ -31,7 +31,7 @@ from turnout.parts.personal import batch_norm
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.events import Join, Leave
 from turnout.world.participation import OnOff, Traces
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, Stop, World
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
 from turnout_papers.studies.claims import Claim, best_elsewhere, by_signs, sooner
 from turnout_papers.studies.drawing import band, picture

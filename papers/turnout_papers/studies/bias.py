@@ -27,7 +27,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.rng import rng
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.statistics.paired import mean_over
 from turnout.task import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces

@@ -22,7 +22,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import ByWork
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.task import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
 from turnout_papers.recipes.baselines import METHODS

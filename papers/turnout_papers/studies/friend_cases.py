@@ -20,7 +20,7 @@ from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, Shares
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.participation import Always, Dropout, Participation, Stratified
 from turnout_papers.recipes.friends import LOCAL_TEST
 from turnout_papers.studies.study import Curve

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import UserError
-from turnout.experiment import Evaluate
 from turnout.machine.checksums import load_tensors
 from turnout.parts.substitution.friends import similarity
 from turnout.running.records.checkpoint import NAME, start_over
 from turnout.running.result import Run
+from turnout.settings import Evaluate
 from turnout.types import unflatten
 from turnout.view.report.charts import line_chart
 from turnout.view.report.svg import sheet

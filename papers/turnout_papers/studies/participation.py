@@ -25,7 +25,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.statistics.paired import difference, mean_over
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.studies.claims import Claim, above, better, same, within

@@ -25,7 +25,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.rng import rng
 from turnout.running.result import Run
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.statistics.paired import BySeed
 from turnout.task import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum

@@ -22,7 +22,7 @@ from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
 from turnout.running.result import Run
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.statistics.paired import BySeed
 from turnout_papers.studies.claims import NOT_RUN, Claim
 

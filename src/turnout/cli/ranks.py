@@ -12,7 +12,7 @@ from turnout.running.plan import PlannedRun, RunPlan
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.processes import GROUP, follow_torchrun, opened
 from turnout.runtimes.ranks import Ranks, under_torchrun
-from turnout.runtimes.settings import InProcess, Processes
+from turnout.settings import InProcess, Processes
 
 
 def follows() -> bool:

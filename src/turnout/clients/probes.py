@@ -15,7 +15,7 @@ from turnout.clients.activations import distributions, own_values, shares
 from turnout.clients.metrics import Models, measure_own
 from turnout.engine.job import Job, Trained
 from turnout.engine.train import Trainer
-from turnout.evaluate import Evaluate
+from turnout.settings import Evaluate
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 

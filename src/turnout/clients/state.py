@@ -16,7 +16,7 @@ from torch import Tensor
 
 from turnout.engine.job import Job, Trained
 from turnout.engine.network import Network
-from turnout.exchange import Assignment, Download, Outbox
+from turnout.exchange import OWN, Assignment, Download, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
@@ -24,7 +24,6 @@ from turnout.parts.terms.base import Term
 from turnout.types import Samples, Tensors, flatten, storable, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
-OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
 PARAMETERS = "parameters"
 COUNT = "count"
 
@@ -150,7 +149,7 @@ class ClientState:
     def heard(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
         """The same after clients have heard what terms told them when their last reply was used."""
         mine = self.mine
-        for t, said in outbox.said.items():
+        for t, said in outbox.messages.items():
             place = torch.isin(client_C, outbox.client_U[outbox.round_U == t]).nonzero().squeeze(1)
             for term in (term for term in terms if term.name in said and term.name in mine):
                 mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
@@ -236,10 +235,3 @@ def central_model(layout: Layout, shared_P: Tensor, states: Tensors) -> tuple[Te
     flat_A = torch.cat([shared_P, states[OWN + PARAMETERS]]) if layout.width > layout.shared else shared_P
     inside = {name: states[OWN + name] for name in layout.personal_states}
     return flat_A, inside | {name: states[name] for name in layout.shared_states}
-
-
-def sent_down(states: Tensors, algorithm: Algorithm) -> Tensors:
-    """What clients are sent of the server's states: personal averages only where newcomers begin with them."""
-    if algorithm.newcomers == "average":
-        return states
-    return {name: value for name, value in states.items() if not name.startswith(OWN)}

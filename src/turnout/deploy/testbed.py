@@ -23,8 +23,7 @@ from turnout.deploy.processes import Process, ServerPlace, device_process, free_
 from turnout.deploy.server import FINISHED, beside
 from turnout.deploy.serving import LOOK, Serving
 from turnout.errors import UserError
-from turnout.evaluate import Evaluate
-from turnout.experiment import Experiment
+from turnout.experiment import Evaluate, Experiment
 from turnout.machine.files import write_whole
 from turnout.running.config.read import load, to_toml
 from turnout.running.plan import PlannedRun, RunPlan

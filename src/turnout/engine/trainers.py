@@ -28,7 +28,7 @@ from turnout.machine.rehearsal import without_kernels
 from turnout.machine.threads import cores
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.types import State, Tensors, flatten, unflatten
 
 NOT_IN_C = (

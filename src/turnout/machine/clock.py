@@ -6,13 +6,17 @@ within that block. Code that has stages does not know whether anybody measures t
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _NOT_TIMED = nullcontext()
 
 
@@ -72,3 +76,17 @@ def stage(name: str) -> AbstractContextManager[None]:
     """
     watch = _current.get()
     return _NOT_TIMED if watch is None else watch.stage(name)
+
+
+def staged(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function as a stage."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            with stage(name):
+                return function(*args, **kwargs)
+
+        return timed
+
+    return decorate

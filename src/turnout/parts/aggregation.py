@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.machine.transfer import to_device
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Updates
 from turnout.types import Extra
 
 
@@ -71,7 +71,7 @@ class Aggregation(Protocol):
         """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
         ...
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
         """One update [P] from those that arrived, given what each weighs: `WeightedSum` gives Σ weight update, whatever
         the weights sum to, and another aggregation something of that size (Σ weight times a median, say).
 
@@ -86,7 +86,7 @@ class WeightedSum:
 
     linear: ClassVar[bool] = True
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor:
         return weighted_sum(arrived.update_RP, weight_R)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from turnout.errors import UserError
-from turnout.evaluate import Evaluate
 from turnout.layout import Layout, Predicate
 from turnout.parts.aggregation import Aggregation
 from turnout.parts.closing import Closing
@@ -20,6 +19,7 @@ from turnout.parts.membership.policy import Membership
 from turnout.parts.mixing import Mixing
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
+from turnout.settings import Evaluate
 
 
 class AlgorithmParts(Protocol):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.arrived import Arrived
 from turnout.parts.substitution.slots import find_slots, room_for
+from turnout.parts.updates import Applied
 from turnout.types import State
 
 BLOCK = 1 << 14  # columns whose distances are summed together: no second copy of all models
@@ -45,7 +45,7 @@ class Mixing(Protocol):
         """Each client's own model [C, P]: what it predicts with."""
         ...
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Applied) -> State:
         """Keep what is needed of those who replied."""
         ...
 
@@ -72,7 +72,7 @@ class SharedStart:
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         return shared_P.expand(len(client_C), -1)
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Applied) -> State:
         return state
 
     def forget(self, state: State, client_I: Tensor) -> State:
@@ -138,7 +138,7 @@ class FedAMP:
         own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Applied) -> State:
         client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
         fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
         client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])

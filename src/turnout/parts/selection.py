@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.fleet.reading import Reading
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Applied
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.enrolment import Enrolment
@@ -41,7 +41,7 @@ class Selection(Protocol):
         """Sorted ids of those the objective is over (members, and those who have left but stay in it)."""
         ...
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Applied) -> State:
         """What it remembers after a round: `arrived` has who replied, with which loss, and who was away."""
         ...
 
@@ -52,7 +52,7 @@ class Memoryless:
     def begin(self) -> State:
         return {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Applied) -> State:
         return state
 
 

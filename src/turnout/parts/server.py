@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.arrived import Arrived
 from turnout.parts.optimizers import _check
+from turnout.parts.updates import Aggregate
 from turnout.types import State
 
 
@@ -23,7 +23,7 @@ class ServerStep(Protocol):
 
     def begin(self, width: int) -> State: ...
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, arrived: Aggregate) -> tuple[Tensor, State]:
         """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and what each
         weighs, where a method needs more than their sum. The state is not written on."""
         ...
@@ -42,7 +42,7 @@ class ServerSGD:
     def begin(self, width: int) -> State:
         return {}
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, arrived: Aggregate) -> tuple[Tensor, State]:
         return update_P * self.lr, state
 
 
@@ -64,7 +64,7 @@ class Adaptive(ABC):
     def begin(self, width: int) -> State:
         return {"first": torch.zeros(width), "second": torch.full((width,), self.tau**2)}
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, arrived: Aggregate) -> tuple[Tensor, State]:
         m_P = self.beta1 * state["first"] + (1 - self.beta1) * update_P
         v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from turnout.machine.terminal import Terminal
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.notebook import NotebookOutput
 from turnout.view.report.units import Unit, duration, fitting, shortened, show, size
 

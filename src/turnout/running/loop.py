@@ -28,7 +28,7 @@ from turnout.machine.clock import stage
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
-from turnout.round_log import CUT, Evaluation, RoundRecord
+from turnout.round_record import CUT, Evaluation, RoundRecord
 from turnout.running.config.read import check_same, to_toml
 from turnout.running.config.read_back import check_reads_back
 from turnout.running.folder import contents, make_folder, refuse_full

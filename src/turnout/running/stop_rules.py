@@ -8,7 +8,7 @@ import numpy as np
 
 from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 

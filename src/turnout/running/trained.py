@@ -21,7 +21,7 @@ from turnout.running.tracks.building import build_model, with_all_sizes
 from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
-from turnout.runtimes.settings import IN_FOLDER
+from turnout.settings import IN_FOLDER
 from turnout.task import Predictor
 from turnout.types import Tensors
 

@@ -7,14 +7,15 @@ from statistics import median
 
 import torch
 
+from turnout.context import Context
 from turnout.errors import UserError
-from turnout.exchange import Runtime
 from turnout.experiment import Experiment
-from turnout.round import download_for
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.runtimes.settings import InProcess
+from turnout.server.cohort import cohort_of
+from turnout.server.downloads import make_download
+from turnout.settings import InProcess
 
 
 def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
@@ -25,11 +26,13 @@ def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
         raise UserError("training speed is measured of models whose weights are federated: name such a recipe or file")
     ids = torch.arange(min(track.clients, 100))
     examples_I = track.runtime.examples(ids)
-    alone = ids[examples_I.argmax()].unsqueeze(0)
+    alone, ctx = ids[examples_I.argmax()].unsqueeze(0), Context(track.algorithm, track.runtime, experiment.seed)
+    cohort = cohort_of(alone, torch.ones(1, dtype=torch.bool), track.server, ctx)
+    download = make_download(track.server, cohort, 0, ctx)
     samples, speeds, until = _samples(experiment, int(examples_I.max())), list[float](), time.monotonic() + seconds
     while len(speeds) < 3 or time.monotonic() < until:
         began = time.perf_counter()
-        _train(track, track.runtime, alone)
+        track.runtime.simulation.would_send(alone, download)
         speeds.append(samples / (time.perf_counter() - began))
     return median(speeds[1:])  # the first one warms up
 
@@ -37,10 +40,3 @@ def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
 def _samples(experiment: Experiment, examples: int) -> int:
     local = experiment.algorithm.local
     return examples * local.full_work if local.steps is None else local.steps * min(local.batch_size, examples)
-
-
-def _train(track: Weights, runtime: Runtime, alone: torch.Tensor) -> None:
-    assert runtime.simulation is not None
-    lr = track.algorithm.local.optimizer.lr
-    download = download_for(alone, track.server, 0, lr, track.algorithm, runtime.layout.shared_slots)
-    runtime.simulation.would_send(alone, download)

@@ -21,24 +21,24 @@ from turnout.clients.activations import blank
 from turnout.clients.calibration import Calibration
 from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
 from turnout.clients.probes import Watch
-from turnout.clients.state import ClientState, central_model, initial_rows, sent_down, state_from
+from turnout.clients.state import ClientState, central_model, initial_rows, state_from
 from turnout.clients.store import ClientStore
+from turnout.clients.work import Workplace, client_work
 from turnout.data import Federation
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
 from turnout.errors import UserError
-from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm, Experiment
 from turnout.machine.clock import stage
-from turnout.round import client_work
-from turnout.round_log import terms_bytes
+from turnout.parts.terms.base import terms_bytes
 from turnout.runtimes.held_rows import read_by_held
 from turnout.runtimes.needs import bytes_needed, described
-from turnout.runtimes.settings import RuntimeSpec
 from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.whole_model import whole_model
+from turnout.settings import RuntimeSpec
 from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.attacks.base import Attackers, attackers_of
 from turnout.world.members import Members
@@ -81,10 +81,14 @@ class ClientPool:
         if len(place_I):
             state = state.with_statistics(place_I, found)
         samples = self._samples(asked.client_R, download.t)
-        watch = self._watch(asked.client_R, download.t) if algorithm is None else None
-        attackers = self.attackers if algorithm is None else None
-        algorithm = algorithm or self.algorithm
-        return client_work(self.trainer, algorithm, download, asked, samples, state, self.seed, watch, attackers)
+        if algorithm is None:
+            watch = self._watch(asked.client_R, download.t)
+            place = Workplace(self.trainer, self.algorithm, watch, self.attackers)
+        else:
+            place = Workplace(self.trainer, algorithm)
+        magnitudes = place.watch is not None and place.watch.magnitudes
+        job = state.job(self.network, place.algorithm, download, asked, samples, self.seed, magnitudes)
+        return client_work(place, download, job, state)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
@@ -95,7 +99,7 @@ class ClientPool:
 
     def keep(self, replies: Replies, state: ClientState) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
-        good_R, client_R, rows = replies.report["finite"], replies.client_C, state.to_rows()
+        good_R, client_R, rows = replies.report["finite"], replies.client_R, state.to_rows()
         if not bool(good_R.all()):
             client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
         self._pending = (client_R, rows) if len(client_R) else None
@@ -210,7 +214,7 @@ class ClientPool:
     def own_models(self, asked: Measure) -> Models:
         """Clients' models as they would begin the next round: what is shared, with what is their own."""
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if term.personal]
-        sent = sent_down(asked.states, self.algorithm)
+        sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
         new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.clients.state import ClientState
+from turnout.clients.work import assign_work
 from turnout.data import Federation
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
 from turnout.experiment import Algorithm, Experiment
@@ -102,20 +103,7 @@ class Simulated(SimulatedWorld, ABC):
         turnout, steps_C = self.timed(client_C, download)
         if self.attackers is not None:
             turnout = self.attackers.claimed_work(turnout)
-        counts_C = self.algorithm.weighting.counts(turnout)
-        if turnout.times is not None and not self.algorithm.closing.uses_late:
-            counts_C = counts_C & ~turnout.times.late_C
-        elif turnout.times is not None:
-            counts_C = counts_C & torch.isfinite(turnout.times.arrival_C)
-        row_R = counts_C.nonzero().squeeze(1)
-        if len(row_R) == 0:
-            return Plan(turnout, None)
-        steps_R, order_R = torch.sort(steps_C[row_R], descending=True, stable=True)
-        row_R, scale_R = row_R[order_R], None
-        if self.algorithm.scale_at == "client":
-            scale_R = self.algorithm.weighting.client_scale(turnout)[row_R]
-            scale_R = None if bool((scale_R == 1).all()) else scale_R
-        return Plan(turnout, Assignment(client_C[row_R], steps_R, scale_R))
+        return Plan(turnout, assign_work(self.algorithm, turnout, steps_C))
 
     def timed(self, client_C: Tensor, download: Download) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is; with devices, in the time there is."""

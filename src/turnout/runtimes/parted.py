@@ -25,8 +25,8 @@ from turnout.exchange import Assignment, Download, Measure, Measured
 from turnout.runtimes import wire
 from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
-from turnout.runtimes.settings import InProcess
 from turnout.runtimes.setup import Model, Setup
+from turnout.settings import InProcess
 from turnout.types import Message, Replies, State, Tensors, flatten
 
 TOGETHER = ("t", "lr", "shared", "states", "down")  # of a download: the same for all parts

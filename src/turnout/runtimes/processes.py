@@ -27,7 +27,7 @@ from turnout.machine.script import script_left_alone
 from turnout.machine.threads import cores
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.ranks import Ranks, Torn, join_ranks, start_ranks, started_ranks, under_torchrun
-from turnout.runtimes.settings import InProcess, Processes
+from turnout.settings import InProcess, Processes
 from turnout.types import State
 
 GROUP = "processes"

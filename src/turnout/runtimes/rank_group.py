@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.runtimes.settings import InProcess
 from turnout.runtimes.wire import as_arrays, as_tensors
+from turnout.settings import InProcess
 from turnout.types import State
 
 START_SECONDS = 120.0  # how long to wait for workers

@@ -24,8 +24,8 @@ from turnout.machine.optional import optional
 from turnout.machine.threads import cores
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.rank_group import RankGroup, Run, short
-from turnout.runtimes.settings import InProcess
-from turnout.runtimes.settings import Ray as Settings
+from turnout.settings import InProcess
+from turnout.settings import Ray as Settings
 from turnout.types import State
 
 NO_CLUSTER = "runtime.address = {!r}: no Ray cluster answers there ({}); start one with `ray start --head`"

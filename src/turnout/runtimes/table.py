@@ -12,8 +12,8 @@ from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.runtimes.parted import PartedRuntime, Worker, Workers, for_workers
 from turnout.runtimes.processes import ProcessWorkers, divided
 from turnout.runtimes.ray import RayWorkers
-from turnout.runtimes.settings import InProcess, Processes, Ray
 from turnout.runtimes.setup import Factory, Setup
+from turnout.settings import InProcess, Processes, Ray
 
 
 def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> Workers:

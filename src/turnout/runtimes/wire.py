@@ -101,7 +101,7 @@ def replies_tree(replies: Replies) -> State:
 
 def replies_of(tree: State) -> Replies:
     return Replies(
-        client_C=tree["client_C"],
+        client_R=tree["client_C"],
         message=Message(tree["message"]["tensors"], tree["message"]["bytes"]),
         states=_names(tree["states"]),
         sums=tree["sums"],

@@ -28,10 +28,10 @@ from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key
 from turnout.running.tracks.building import build_model
-from turnout.runtimes.settings import InProcess
 from turnout.scores.client_models import COUNT, MODEL, ROUND, SLOT, STATE, ClientModels
 from turnout.scores.model_plan import ModelPlan
 from turnout.scores.settings import Scores
+from turnout.settings import InProcess
 from turnout.task import Classification, check_model
 from turnout.types import Tensors
 

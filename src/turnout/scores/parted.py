@@ -19,7 +19,6 @@ from torch import Tensor
 from turnout.engine.trainers import place_of
 from turnout.runtimes.parted import Workers, dealt
 from turnout.runtimes.processes import divided
-from turnout.runtimes.settings import InProcess, Processes, Ray
 from turnout.runtimes.table import workers_of
 from turnout.scores import wire
 from turnout.scores.architectures import Architectures
@@ -28,6 +27,7 @@ from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest
 from turnout.scores.inprocess import InProcessScores
 from turnout.scores.setup import ScoreSetup
+from turnout.settings import InProcess, Processes, Ray
 from turnout.types import State, flatten
 
 

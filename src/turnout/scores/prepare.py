@@ -18,7 +18,6 @@ from turnout.running.config.read import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.track import fingerprint
-from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.scores.devices import DeviceScores
 from turnout.scores.inprocess import InProcessScores
 from turnout.scores.model_plan import ModelPlan
@@ -29,6 +28,7 @@ from turnout.scores.settings import Scores
 from turnout.scores.setup import ScoreFactory, ScoreSetup
 from turnout.scores.state import ScoreServer
 from turnout.scores.track import ScoreTrack
+from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.task import Classification
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members

@@ -22,16 +22,16 @@ from torch import Tensor
 from turnout.machine import activity
 from turnout.machine.clock import stage
 from turnout.parts.selection import chosen
-from turnout.round_log import RoundLog, RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.scores.averaging import averaged
 from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, ScoreReply, ScoreRuntime
 from turnout.scores.public_labels import PublicLabels
-from turnout.scores.score_log import write_down
+from turnout.scores.score_log import with_replies
 from turnout.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
 from turnout.scores.settings import Scores
 from turnout.scores.state import ScoreServer
-from turnout.server.finite import not_finite
-from turnout.server.opening import MembershipChanges
+from turnout.server.collecting import not_finite
+from turnout.server.membership import MembershipChanges
 from turnout.types import Happened
 from turnout.world.events import Join
 from turnout.world.members import Members
@@ -44,22 +44,29 @@ def run_round(
     with stage("membership"):
         server, opening = open_round(server, t, public, runtime)
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
-    log = RoundLog(t, t, lr, len(server.members), opening)
+    record = RoundRecord(t, None, t, lr, len(server.members), extra=opening.extra, events=opening.events)
     with stage("selection"):
         client_C = cohort(server.members, t, seed, algorithm)
     if not len(client_C):
-        return server, log.record(skipped="nobody was asked")
+        return server, replace(record, skipped="no client was asked")
 
     activity.asked(t, client_C.tolist)
     with stage("client work"):
         answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
     examples_C = examples_of(answer, runtime.examples(client_C))
     share_C = examples_C / examples_C.sum().clamp(min=1)
-    log.turned_up(answer.turnout, torch.ones_like(client_C, dtype=torch.bool), share_C, examples_C)
+    turnout, finished_C = answer.turnout, answer.turnout.work_C / answer.turnout.full_work
+    record = replace(
+        record,
+        asked=len(client_C),
+        answered=int(turnout.present_C.sum()),
+        work=float(finished_C.mean()),
+        clients={"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": examples_C},
+    )
     replies = without_bad_numbers(answer.replies, algorithm.nonfinite, t)
     if not replies:
-        why = "no scores of those who answered are numbers" if answer.replies else "nobody answered"
-        return server, log.record(skipped=why)
+        why = "no scores are finite" if answer.replies else "no client answered"
+        return server, replace(record, skipped=why)
 
     updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
     table = global_update(server.table, updates, algorithm.combine)
@@ -68,8 +75,8 @@ def run_round(
         learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
     examples = {reply.client: float(reply.examples) for reply in replies}
     averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
-    write_down(log, answer, replies, updates, learnt, table, algorithm, public)
-    return replace(server, table=table, averages=averages), log.record()
+    record = with_replies(record, answer, replies, updates, learnt, table, algorithm, public)
+    return replace(server, table=table, averages=averages), record
 
 
 def open_round(

@@ -1,4 +1,4 @@
-"""What is written down of a round of the score track, beside what every track writes down (round_log.py).
+"""What is written down of a round of the score track, beside what every track writes down (round_record.py).
 
 Shape letters: R participants.
 """
@@ -6,23 +6,24 @@ Shape letters: R participants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
-from turnout.round_log import RoundLog, mean_of
+from turnout.round_record import RoundRecord, mean_of, over_cohort
 from turnout.scores.exchange import BuildAnswer, LearnReply, ScoreReply, Spent
 from turnout.scores.public_labels import PublicLabels
 from turnout.scores.score_table import ScoreTable, Update
 from turnout.scores.settings import Scores
 
 
-def write_down(
-    log: RoundLog, answer: BuildAnswer, replies: Sequence[ScoreReply], updates: Sequence[Update],
+def with_replies(
+    record: RoundRecord, answer: BuildAnswer, replies: Sequence[ScoreReply], updates: Sequence[Update],
     learnt: Sequence[LearnReply], table: ScoreTable, algorithm: Scores, public: PublicLabels,
-) -> None:  # fmt: skip
-    """Totals, means over participants, and a column a number for the whole cohort."""
+) -> RoundRecord:  # fmt: skip
+    """The record with totals, means over participants, and a column per number for the whole cohort."""
     outputs = {reply.client: reply.output_Tl for reply in learnt}
     rows = [
         numbers_of(reply, update, outputs.get(reply.client), table, algorithm, public)
@@ -30,19 +31,23 @@ def write_down(
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name, float("nan")) for row in rows] for name in names}
-    position_R = torch.searchsorted(log.columns["client"], torch.tensor([reply.client for reply in replies]))
-    log.reported({name: _exact(values) for name, values in columns.items()}, position_R)
-    log.counted = len(replies)
-    log.bytes_up, log.bytes_down = int(sum(columns["bytes_up"])), int(sum(columns["bytes_down"]))
-    every_R = torch.ones(len(replies), dtype=torch.bool)
-    log.train_loss = mean_of(_exact(columns["loss"]), log.columns["share"][position_R], every_R)
-    log.extra |= speed(answer.spent)
+    client_C, share_C, extra = record.clients["client"], record.clients["share"], speed(answer.spent)
+    position_R = torch.searchsorted(client_C, torch.tensor([reply.client for reply in replies]))
+    numbers = {name: _exact(values) for name, values in columns.items()}
     for name, values in columns.items():
         if name.endswith("_accuracy") and name != "consensus_accuracy":  # that one is evaluated
-            log.extra |= summary(name, torch.tensor(values))
-    log.extra["weight_bytes"] = float(sum(columns["weight_bytes"]))
-    if lost := sorted({reply.client for reply in answer.replies} - {reply.client for reply in replies}):
-        log.extra["nonfinite_clients"] = " ".join(map(str, lost))
+            extra |= summary(name, torch.tensor(values))
+    extra["weight_bytes"] = float(sum(columns["weight_bytes"]))
+    lost = sorted({reply.client for reply in answer.replies} - {reply.client for reply in replies})
+    return replace(
+        record,
+        counted=len(replies),
+        bytes_up=int(sum(columns["bytes_up"])),
+        bytes_down=int(sum(columns["bytes_down"])),
+        train_loss=mean_of(numbers["loss"], share_C[position_R], torch.ones(len(replies), dtype=torch.bool)),
+        extra={**record.extra, **extra, **({"nonfinite_clients": " ".join(map(str, lost))} if lost else {})},
+        clients={**record.clients, **over_cohort(numbers, position_R, len(client_C))},
+    )
 
 
 def numbers_of(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.errors import UserError, nearest
-from turnout.experiment import Evaluate
 from turnout.models import Model
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
+from turnout.settings import Evaluate
 from turnout.task import TaskSpec
 
 CHOICES = {

@@ -15,7 +15,7 @@ from turnout.data.description import Description
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, record_bytes, sample_of
 from turnout.scores.exchange import ScoreRuntime

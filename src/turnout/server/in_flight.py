@@ -1,11 +1,11 @@
-"""Replies that are under way when their round is closed, and what arrives in a round: fresh replies and old ones.
+"""Late replies: sent in one round, used in a later one.
 
-A closing that uses late replies (`FirstReplies(late="use")`, `Buffered`) lets clients work when a round is closed.
-Their updates are decoded when they are made (an encoding may depend on its round) and wait here, with the time at which
-they arrive. In the round in which one arrives it is a reply like any other, with an age; its client is a part of that
-round's cohort, and what it cost is in that round's record. A client whose reply is under way is not asked meanwhile.
+A closing that uses late replies (`FirstReplies(late="use")`, `Buffered`) lets clients work on when a round is closed.
+Their updates are decoded in the round they belong to (an encoding may depend on it) and kept here with their time of
+arrival. A reply that arrives counts like any other, with an age: its client belongs to that round's cohort, and its
+cost to that round's record. A client is not asked while its reply is in flight.
 
-Shape letters: L replies under way, C clients of the cohort, R replies.
+Shape letters: L replies in flight, C clients of the cohort, R replies.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ _ROWS = ("client_C", "work_C", "progress_C", "full_progress_C")
 
 
 def updates_of(message: Message, compression: Compression, sending: Sending, like_P: Tensor) -> Tensor:
-    """The updates in messages [R, P], decoded now unless they were when they got under way."""
+    """The updates in messages [R, P], decoded now unless that was done when they were sent."""
     update_RP = message.tensors.get(DECODED)
     return compression.decode(message, sending, like_P) if update_RP is None else update_RP
 
 
-def _none() -> Tensor:
-    return torch.empty(0, dtype=torch.float64)
-
-
 @dataclass(frozen=True)
 class InFlight:
-    """Replies with what is known of their clients' work, when each arrives, and the round it began in."""
+    """Replies in flight.
+
+    replies    the replies, decoded; None: there are none
+    turnout    work and times of their clients
+    arrival_L  when each arrives, in simulated seconds since the run began
+    round_L    the round each belongs to
+    """
 
     replies: Replies | None = None
     turnout: Turnout | None = None
-    arrival_L: Tensor = field(default_factory=_none)  # simulated seconds since the run began
+    arrival_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     round_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @cached_property
     def client_L(self) -> Tensor:
-        return torch.empty(0, dtype=torch.int64) if self.replies is None else self.replies.client_C
+        return torch.empty(0, dtype=torch.int64) if self.replies is None else self.replies.client_R
 
     def take(self, keep_L: Tensor) -> InFlight:
-        """Some of them, by booleans."""
+        """Some of them, by a mask."""
         if self.replies is None or self.turnout is None or bool(keep_L.all()):
             return self
         rows = keep_L.nonzero().squeeze(1)
@@ -57,11 +59,11 @@ class InFlight:
         return InFlight(self.replies.take(rows), self.turnout.take(rows), self.arrival_L[rows], self.round_L[rows])
 
     def without(self, client_I: Tensor) -> InFlight:
-        """After some clients have left: what they would have sent is lost."""
+        """Without the replies of clients that left."""
         return self.take(~torch.isin(self.client_L, client_I))
 
     def plus(self, other: InFlight) -> InFlight:
-        """These and others, none of whose clients are in both."""
+        """These and others; no client is in both."""
         if self.replies is None or self.turnout is None:
             return other
         if other.replies is None or other.turnout is None:
@@ -69,7 +71,8 @@ class InFlight:
         both: dict[str, Any] = {
             name: torch.cat([getattr(self.turnout, name), getattr(other.turnout, name)]) for name in _ROWS
         }
-        times = _joined(self.turnout.times, other.turnout.times)
+        first, second = self.turnout.times, other.turnout.times
+        times = None if first is None or second is None else first.join(second)
         return InFlight(
             Replies.join([self.replies, other.replies]),
             replace(self.turnout, **both, times=times),
@@ -78,7 +81,7 @@ class InFlight:
         )
 
     def to(self, like: Tensor) -> InFlight:
-        """The same on the device of the model: a checkpoint is read into the processor's memory."""
+        """The same on the device of the model: a checkpoint is read into main memory."""
         if self.replies is None or self.replies.message.tensors[DECODED].device == like.device:
             return self
         message = Message({DECODED: self.replies.message.tensors[DECODED].to(like)}, self.replies.message.bytes_C)
@@ -115,13 +118,14 @@ class InFlight:
         return cls(replies, turnout, state["arrival"], state["round"])
 
 
-def _joined(first: Times | None, second: Times | None) -> Times | None:
-    return None if first is None or second is None else first.join(second)
-
-
 @dataclass(frozen=True)
-class ServerClock:
-    """What the server carries of simulated time: `now`, what the closing remembers, and what is under way."""
+class ServerTime:
+    """Simulated time on the server.
+
+    now        seconds since the run began
+    closing    state of the closing
+    in_flight  late replies that arrive in a later round
+    """
 
     now: float = 0.0
     closing: State = field(default_factory=dict)
@@ -131,5 +135,5 @@ class ServerClock:
         return {"now": self.now, "closing": self.closing, "in_flight": self.in_flight.to_state()}
 
     @classmethod
-    def from_state(cls, state: State) -> ServerClock:
+    def from_state(cls, state: State) -> ServerTime:
         return cls(state["now"], state["closing"], InFlight.from_state(state["in_flight"]))

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from turnout.exchange import Departure, Outbox
 from turnout.parts.membership.roster import Roster
-from turnout.parts.substitution.base import Lent
-from turnout.server.in_flight import ServerClock
-from turnout.types import Extra, State, Tensors, flatten
+from turnout.server.in_flight import ServerTime
+from turnout.types import State, Tensors, flatten
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
 class Left:
-    """What those sent last who have left but stay in the objective, for terms that remember them.
+    """What terms remember of clients that left but stay in the objective.
 
-    `rows` is term -> name -> [L, ...], in the order of `client_L`.
+    client_L  the clients, sorted
+    rows      what each sent when it left: term -> name -> [L, ...]
     """
 
     client_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -54,15 +54,18 @@ class Left:
 
 @dataclass(frozen=True)
 class Server:
-    """The shared parameters, what is held for each term, and the state of each part.
+    """Everything the server carries from round to round.
 
-    states   averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
-    down     what is held for each term, and broadcast as it says
-    step     the state of the server's step (`algorithm.server`)
-    told     what terms have told clients that have not heard it yet
-    left     what terms remember of those who have left
-    origin   the round in which the objective last shifted: where the schedule's clock starts
-    clock    simulated time, and replies that are under way
+    shared_P      the shared parameters
+    states        averages beside them: BatchNorm statistics, "moment/...", "personal/..." where shared
+    down          server state of each term
+    members       enrolled clients
+    mixing, substitution, compression, step, selection  state of those parts (`step`: of `algorithm.server`)
+    roster        what the membership policy remembers of clients
+    outbox        messages from terms to clients that are still to be delivered
+    left          what terms remember of clients that left but stay in the objective
+    origin        round in which the objective last shifted: the schedule's clock starts there
+    time          simulated time, and replies in flight
     """
 
     shared_P: Tensor
@@ -78,11 +81,11 @@ class Server:
     outbox: Outbox = field(default_factory=Outbox)
     left: Left = field(default_factory=Left)
     origin: int = 0
-    clock: ServerClock = field(default_factory=ServerClock)
+    time: ServerTime = field(default_factory=ServerTime)
 
     @property
     def objective(self) -> Members:
-        """Whom the objective is over: the members, and those who have left but stay in it."""
+        """Clients of the objective: the members, and clients that left but stay in it."""
         gone_L = self.roster.gone_L
         return self.members.plus(gone_L) if len(gone_L) else self.members
 
@@ -90,7 +93,7 @@ class Server:
         """As a tree for a checkpoint."""
         names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
         plain = {name: getattr(self, name) for name in names}
-        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "outbox", "clock")}
+        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "outbox", "time")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
 
     @classmethod
@@ -100,21 +103,7 @@ class Server:
             "members": Members.from_state(state["members"]),
             "roster": Roster.from_state(state["roster"]),
             "outbox": Outbox.from_state(state["outbox"]),
-            "clock": ServerClock.from_state(state["clock"]) if "clock" in state else ServerClock(),
+            "time": ServerTime.from_state(state["time"]),
             "left": Left(state["left"]["client"], state["left"]["rows"]),
         }
         return cls(**state | typed)
-
-
-@dataclass(frozen=True)
-class Served:
-    """The outcome of the server's half of a round."""
-
-    server: Server
-    weight_C: Tensor
-    counts_C: Tensor
-    lent: Lent
-    total_P: Tensor  # the weighted sum, before the server's step
-    outbox: dict[str, Tensors]  # what the terms say to those whose replies were used
-    client_R: Tensor  # whose replies were used
-    extra: Extra = field(default_factory=dict)

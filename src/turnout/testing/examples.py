@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Applied
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
 from turnout.world.enrolment import Enrolment
 
@@ -47,16 +47,19 @@ def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:
 
 def example_arrived(
     update_RP: Tensor, client_R: Tensor, turnout: Turnout, share_C: Tensor, start_P: Tensor, t: int = 0
-) -> Arrived:
-    """Replies as the round hands them to the server's parts: everything that `Arrived` promises them is there.
+) -> Applied:
+    """Replies as the round hands them to the server's parts: everything that `Applied` promises them is there.
 
     Who did part of the work has scaled its update by full work / work; losses are each client's own.
     """
     position_R = torch.searchsorted(turnout.client_C, client_R)
     scale_C = turnout.full_progress_C / turnout.progress_C.clamp(min=1e-9)
-    return Arrived(
-        t, 0, client_R, update_RP, start_P, turnout, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
-        sent_scale_R=scale_C[position_R], members=len(turnout.client_C), parts=lambda: share_C[position_R],
+    weight_R = share_C[position_R]
+    sum_P = weight_R.to(update_RP) @ update_RP
+    return Applied(
+        t, 0, client_R, update_RP, start_P, turnout, position_R, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
+        sent_scale_R=scale_C[position_R], members=len(turnout.client_C), objective_share=lambda: weight_R,
+        weight_R=weight_R, sum_P=sum_P, new_P=start_P + sum_P,
     )  # fmt: skip
 
 

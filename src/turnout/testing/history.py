@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
 from turnout.parts.mixing import Mixing
-from turnout.parts.substitution.base import Lent, Substitution
+from turnout.parts.substitution.base import Substitutes, Substitution
+from turnout.parts.updates import Applied
 from turnout.testing.examples import (
     all_finite,
     check_factor,
@@ -55,14 +55,14 @@ def _stand_ins(substitution: Substitution) -> list[Tensor]:
     return borrowed
 
 
-def _replies(substitution: Substitution, turnout: Turnout, share_C: Tensor, t: int) -> Arrived:
+def _replies(substitution: Substitution, turnout: Turnout, share_C: Tensor, t: int) -> Applied:
     client_R = turnout.client_C[turnout.present_C]
     update_RP = torch.arange(4.0 * len(client_R)).view(-1, 4) - 3
     arrived = example_arrived(update_RP, client_R, turnout, share_C, torch.ones(4), t)
     return replace(arrived, hints=substitution.hints(update_RP, t, 0))
 
 
-def _lent(substitution: Substitution, state: State, share_C: Tensor, arrived: Arrived) -> Lent:
+def _lent(substitution: Substitution, state: State, share_C: Tensor, arrived: Applied) -> Substitutes:
     """What is lent to whom in a round, within what is promised."""
     counts_C, where = arrived.turnout.present_C, f"for work {arrived.turnout.work_C.tolist()}"
     lent = substitution.lend(state, share_C, counts_C, arrived)

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from turnout.experiment import Experiment
 from turnout.recipes import cook, recipes
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running.tracks.prepare import prepare
-from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
+from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.types import Tensors, flatten
 from turnout.world.events import Join, Leave, RandomEvents
 

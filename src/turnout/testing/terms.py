@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
 from turnout.parts.terms.base import At, ObjectiveChange, Term
+from turnout.parts.updates import Applied
 from turnout.testing.examples import all_finite, check_numbers, checkpointed, example_arrived, expect
 from turnout.types import Tensors, Turnout
 
@@ -41,7 +41,7 @@ def check_term(term: Term, width: int = 6) -> None:
         down = _on_the_server(term, down, up, kept, arrived)
 
 
-def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Arrived) -> Tensors:
+def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrived: Applied) -> Tensors:
     """The names of what either side holds are for good, or a checkpoint could not be read; nothing becomes a NaN."""
     outbox = checkpointed({"outbox": term.notify(down, arrived)}, "notify")["outbox"]
     moved_P = term.server_shift(down, arrived)
@@ -50,7 +50,7 @@ def _on_the_server(term: Term, down: Tensors, up: Tensors, kept: Tensors, arrive
     merged, _ = term.server_update(down, up, arrived)
     heard = _hearing(term, outbox, kept) if outbox else kept  # clients who are told nothing hear nothing
     said = {name: value[:1] for name, value in term.on_leave(heard).items()}
-    after = term.on_objective_change(merged, said, ObjectiveChange(arrived.part_R[:1], 1.5))
+    after = term.on_objective_change(merged, said, ObjectiveChange(arrived.objective_share_R[:1], 1.5))
     for what, held in (("server_update", merged), ("on_objective_change", after)):
         expect(held.keys() == down.keys(), f"{what}: holds {sorted(held)}, but `server_state` declares {sorted(down)}")
     values = [*outbox.values(), *heard.values(), *after.values()]

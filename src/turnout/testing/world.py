@@ -10,8 +10,8 @@ from torch import Tensor
 from turnout.fleet import Fleet
 from turnout.fleet.seasons import rounds_a_day
 from turnout.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
-from turnout.parts.arrived import Arrived
 from turnout.parts.selection import Selection
+from turnout.parts.updates import Applied
 from turnout.testing.examples import (
     checkpointed,
     copied,
@@ -93,7 +93,7 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
         state = checkpointed(selection.observe(state, _replies_of(chosen_C, t)), "observe")
 
 
-def _replies_of(chosen_C: Tensor, t: int) -> Arrived:
+def _replies_of(chosen_C: Tensor, t: int) -> Applied:
     """Every other one of those asked has replied, with all of the work."""
     work_C = (torch.arange(len(chosen_C)) % 2 == 0).double()
     turnout = Turnout(chosen_C, work_C, 1.0, work_C, torch.ones_like(work_C))

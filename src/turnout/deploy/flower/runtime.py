@@ -92,7 +92,7 @@ class FlowerRuntime(Devices):
             return turnout, None
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
         used = [done[c] for c in client_C[row_R].tolist()]
-        self._worked = {int(d.replies.client_C[0]): d.t for d in used}
+        self._worked = {int(d.replies.client_R[0]): d.t for d in used}
         return turnout, Replies.join([d.replies for d in used])
 
     def _work_parts(self, download: Download, client: Client, seconds: float) -> Parts:

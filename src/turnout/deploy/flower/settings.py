@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from turnout.errors import UserError, nearest
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 
 if TYPE_CHECKING:
     from turnout.deploy.flower.runtime import FlowerRuntime

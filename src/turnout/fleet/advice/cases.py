@@ -22,7 +22,7 @@ from turnout.fleet.advice.fleet import FleetFacts, chosen_clients, events_of, wr
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.world.events import Events, Join, Leave
 from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Dropout

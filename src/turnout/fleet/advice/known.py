@@ -19,7 +19,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import FedAvg, Weighting
 from turnout.rng import uniform
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 from turnout.types import Turnout
 from turnout.world.turnout_csv import write_turnout
 

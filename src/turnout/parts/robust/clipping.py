@@ -13,9 +13,9 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
-from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median
 from turnout.parts.robust.votes import Votes, lengths, votes
+from turnout.parts.updates import Updates
 
 
 def clipped_mean(found: Votes, limit: float | None, centre_P: Tensor | None = None) -> tuple[Tensor, int]:
@@ -54,7 +54,7 @@ class NormClip:
     def __post_init__(self) -> None:
         _check_limit("NormClip", self.limit)
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)
         if found is None:
             return torch.zeros_like(arrived.start_P)
@@ -84,7 +84,7 @@ class CentredClip:
         if self.steps < 1:
             raise UserError(f"CentredClip(steps={self.steps}): at least 1")
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)
         if found is None:
             return torch.zeros_like(arrived.start_P)

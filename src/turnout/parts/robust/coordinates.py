@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
 from turnout.parts.robust.votes import ROUNDING, by_rank, centred, check_share
+from turnout.parts.updates import Updates
 
 
 def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class CoordinateMedian:
     guards: ClassVar[str] = "updates"
     by_parameter: ClassVar[bool] = True
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor:
         return centred(arrived, weight_R, lambda votes: coordinate_median(votes.update_rP, votes.weight_r))
 
 
@@ -87,7 +87,7 @@ class TrimmedMean:
     def __post_init__(self) -> None:
         check_share("TrimmedMean", self.share)
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor:
         return centred(arrived, weight_R, lambda votes: trimmed_mean(votes.update_rP, votes.weight_r, self.share))
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
-from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median
 from turnout.parts.robust.votes import ROUNDING, Votes, centred, check_share, lengths, summed_over_columns, votes
+from turnout.parts.updates import Updates
 
 SETTLED = 1e-7  # a smaller relative gain ends Weiszfeld's steps
 
@@ -71,7 +71,7 @@ class GeometricMedian:
                 f"GeometricMedian needs steps >= 1 and smoothing > 0, not {self.steps} and {self.smoothing}"
             )
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor:
         steps, smoothing = self.steps, self.smoothing
         return centred(arrived, weight_R, lambda v: geometric_median(v.update_rP, v.weight_r, steps, smoothing))
 
@@ -142,7 +142,7 @@ class Krum:
     def __post_init__(self) -> None:
         check_share("Krum", self.share)
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)
         if found is None:
             return torch.zeros_like(arrived.start_P)
@@ -172,7 +172,7 @@ class MultiKrum:
                 f"MultiKrum(keep={self.keep!r}): the part of the replies that is kept is above 0, at most 1"
             )
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
         found = votes(arrived, weight_R)
         if found is None:
             return torch.zeros_like(arrived.start_P)

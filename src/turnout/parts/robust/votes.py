@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Updates
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
 SORTED = 1 << 19  # on a CPU: so many fit into its cache
@@ -42,7 +42,7 @@ class Votes:
         return self.total * centre_P.to(self.update_rP)
 
 
-def votes(arrived: Arrived, weight_R: Tensor) -> Votes | None:
+def votes(arrived: Updates, weight_R: Tensor) -> Votes | None:
     """Rows with a weight; None without any."""
     row_r = (weight_R > 0).nonzero().squeeze(1)
     if not len(row_r):
@@ -53,7 +53,7 @@ def votes(arrived: Arrived, weight_R: Tensor) -> Votes | None:
     return Votes(rows_rP, weight_r, arrived.client_R[row_r.to(arrived.client_R.device)], row_r)
 
 
-def centred(arrived: Arrived, weight_R: Tensor, centre: Callable[[Votes], Tensor]) -> Tensor:
+def centred(arrived: Updates, weight_R: Tensor, centre: Callable[[Votes], Tensor]) -> Tensor:
     """Σ weight times the centre of the updates; nothing where nobody weighs anything."""
     found = votes(arrived, weight_R)
     return torch.zeros_like(arrived.start_P) if found is None else found.sized(centre(found))

@@ -9,6 +9,6 @@ slots.py              rows for clients as they come
 random_projection.py  short rows to compare instead of whole updates; projection_kernel.py: the same on a GPU
 """
 
-from turnout.parts.substitution.base import Lent, NoSubstitution, Spread, Substitution
+from turnout.parts.substitution.base import NoSubstitution, Spread, Substitutes, Substitution
 
-__all__ = ["Lent", "NoSubstitution", "Spread", "Substitution"]
+__all__ = ["NoSubstitution", "Spread", "Substitutes", "Substitution"]

@@ -15,12 +15,12 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Updates
 from turnout.types import State, Tensors
 
 
 @dataclass(frozen=True)
-class Lent:
+class Substitutes:
     """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
 
     borrowed_C: Tensor
@@ -69,11 +69,11 @@ class Substitution(Protocol):
         """What clients send beside their encoded update, for `observe`: a row each in every tensor."""
         ...
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Updates) -> State:
         """Learn from what arrived (similarities, last updates)."""
         ...
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
         """Give the shares of those who do not count to those who do (there is at least one)."""
         ...
 
@@ -98,11 +98,11 @@ class NoSubstitution:
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Updates) -> State:
         return state
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        return Lent(torch.zeros_like(share_C))
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
+        return Substitutes(torch.zeros_like(share_C))
 
     def forget(self, state: State, client_L: Tensor) -> State:
         return state
@@ -114,8 +114,8 @@ class Spread(NoSubstitution):
 
     lends: ClassVar[bool] = True
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        return Lent(spread(share_C, counts_C, ~counts_C))
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
+        return Substitutes(spread(share_C, counts_C, ~counts_C))
 
 
 def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:

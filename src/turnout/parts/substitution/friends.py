@@ -23,7 +23,7 @@ from torch import Tensor
 
 from turnout.errors import UserError, nearest
 from turnout.machine.threads import ordered_map
-from turnout.parts.substitution.base import Arrived, Lent, NoSubstitution, lend_share, spread
+from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
 from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
@@ -132,7 +132,7 @@ class Friends(NoSubstitution):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Updates) -> State:
         """Compare all pairs that replied, or those that are still candidates."""
         dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
         table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
@@ -158,7 +158,7 @@ class Friends(NoSubstitution):
             return None
         return Judging(self.candidates.theta(state["rounds"], state["population"]), self.candidates.min_common)
 
-    def _shown(self, arrived: Arrived, row_R: Tensor, pairs: int) -> Tensor:
+    def _shown(self, arrived: Updates, row_R: Tensor, pairs: int) -> Tensor:
         """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
         x_RD = arrived.hints.get(HINT, arrived.update_RP)
         if len(row_R) < len(x_RD):
@@ -200,7 +200,7 @@ class Friends(NoSubstitution):
             return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
         return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
         pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, arrived.turnout
         position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
         slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
@@ -219,7 +219,7 @@ class Friends(NoSubstitution):
         }
         if judging is not None and state["rounds"]:
             extra["theta"] = judging.theta
-        return Lent(borrowed_C, friend_C, extra=extra)
+        return Substitutes(borrowed_C, friend_C, extra=extra)
 
     def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, judging: Judging | None) -> Tensor:
         """For each missing client, which of those present stands in; -1: nobody it has met."""

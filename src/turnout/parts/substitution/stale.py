@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.substitution.base import Arrived, Lent, NoSubstitution, spread
+from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, spread
 from turnout.parts.substitution.slots import find_slots, room_for
 from turnout.types import State
 
@@ -42,7 +42,7 @@ class Stale(NoSubstitution):
     def memory(self, clients: int, width: int) -> int:
         return clients * width * 4
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, arrived: Updates) -> State:
         client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
         fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
         client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
@@ -54,7 +54,7 @@ class Stale(NoSubstitution):
         rows_SP[find_slots(client_S, arrived.client_R).to(rows_SP.device)] = row_RP
         return state | {"client": client_S, "rows": rows_SP}
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
         client_C, rows_SP = arrived.turnout.client_C, state["rows"]
         slot_C = torch.where(counts_C, -1, find_slots(state["client"], client_C))
         old_C = slot_C >= 0
@@ -64,7 +64,7 @@ class Stale(NoSubstitution):
         borrowed_C = spread(share_C, counts_C, ~counts_C & ~old_C)
         start_P = arrived.start_P if self.form == "weights" else None
         extra: dict[str, float | str] = {"stale_rows": float(old_C.sum()), "stale_weight": float(weight_S.sum())}
-        return Lent(borrowed_C, torch.where(old_C, client_C, -1), rows_SP, weight_S, position_S, start_P, extra)
+        return Substitutes(borrowed_C, torch.where(old_C, client_C, -1), rows_SP, weight_S, position_S, start_P, extra)
 
     def forget(self, state: State, client_L: Tensor) -> State:
         gone_S = torch.isin(state["client"], client_L)

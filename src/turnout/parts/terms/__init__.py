@@ -10,8 +10,8 @@ Read base.py first (the promise, and `LocalTerm` with its defaults), then
     apfl                APFL: a second model of one's own
 """
 
-from turnout.parts.arrived import Arrived
 from turnout.parts.terms.base import At, LocalTerm, ObjectiveChange, Term
+from turnout.parts.updates import Applied
 from turnout.types import Extra
 
-__all__ = ["Arrived", "At", "Extra", "LocalTerm", "ObjectiveChange", "Term"]
+__all__ = ["Applied", "At", "Extra", "LocalTerm", "ObjectiveChange", "Term"]

@@ -17,10 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
-from turnout.types import Extra, Tensors
+from turnout.machine.clock import staged
+from turnout.parts.updates import Aggregate, Applied
+from turnout.types import Extra, Tensors, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,15 @@ class Term(Protocol):
         """When training ends: what to send, and what to keep."""
         ...
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         """On the server: what it holds next, and what the round's record should say."""
         ...
 
-    def server_shift(self, server_state: Tensors, arrived: Arrived) -> Tensor | None:
+    def server_shift(self, server_state: Tensors, arrived: Aggregate) -> Tensor | None:
         """On the server, before the change is encoded and applied: what the term adds to it [P]; None: nothing."""
         ...
 
-    def notify(self, server_state: Tensors, arrived: Arrived) -> Tensors:
+    def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
         """On the server, before `server_update`: one message ([P] or any other shape) to all clients whose replies were
         used; each receives it when it is next asked. {}: no message."""
         ...
@@ -197,13 +199,13 @@ class LocalTerm(Term):
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, client_state
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         return server_state, {}
 
-    def server_shift(self, server_state: Tensors, arrived: Arrived) -> Tensor | None:
+    def server_shift(self, server_state: Tensors, arrived: Aggregate) -> Tensor | None:
         return None
 
-    def notify(self, server_state: Tensors, arrived: Arrived) -> Tensors:
+    def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
         return {}
 
     def on_notify(self, outbox: Tensors, client_state: Tensors) -> Tensors:
@@ -219,22 +221,34 @@ class LocalTerm(Term):
         return server_state
 
 
-def moved(terms: Sequence[Term], held: dict[str, Tensors], arrived: Arrived, change_P: Tensor) -> Tensor:
+def shift_model(terms: Sequence[Term], held: dict[str, Tensors], aggregate: Aggregate, change_P: Tensor) -> Tensor:
     """The change to the model, with what the terms add to it."""
     for term in terms:
-        extra_P = term.server_shift(held[term.name], arrived)
+        extra_P = term.server_shift(held[term.name], aggregate)
         change_P = change_P if extra_P is None else change_P + extra_P
     return change_P
 
 
-def merged(
-    terms: Sequence[Term], held: dict[str, Tensors], sums: dict[str, Tensors], arrived: Arrived
+@staged("terms")
+def update_terms(
+    terms: Sequence[Term], held: dict[str, Tensors], applied: Applied
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:
-    """The server's side of all terms: what it holds next, what those who replied are told, and what to record."""
-    server_state, outbox, extra = {}, {}, Extra()
+    """The server side of all terms: next server state, messages to the clients whose replies were used, numbers."""
+    server_state, messages, extra = {}, {}, Extra()
     for term in terms:
-        if said := term.notify(held[term.name], arrived):
-            outbox[term.name] = said
-        server_state[term.name], noted = term.server_update(held[term.name], sums.get(term.name, {}), arrived)
+        if message := term.notify(held[term.name], applied):
+            messages[term.name] = message
+        server_state[term.name], noted = term.server_update(
+            held[term.name], applied.uploads.get(term.name, {}), applied
+        )
         extra |= noted
-    return server_state, outbox, extra
+    return server_state, messages, extra
+
+
+def terms_bytes(terms: Sequence[Term], held: dict[str, Tensors], own: dict[str, Tensors], clients: int) -> Tensor:
+    """Bytes that each client downloads for its terms."""
+    total_C = torch.zeros(clients, dtype=torch.int64)
+    for term in terms:
+        own_C = term.fetched(held[term.name], own.get(term.name, {}))
+        total_C += wire_bytes(held[term.name]) if own_C is None else own_C.cpu()
+    return total_C

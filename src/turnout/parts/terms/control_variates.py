@@ -21,8 +21,8 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.aggregation import weighted_sum
-from turnout.parts.arrived import Arrived
 from turnout.parts.terms.base import At, Extra, LocalTerm, ObjectiveChange
+from turnout.parts.updates import Applied
 from turnout.types import Tensors
 
 
@@ -79,8 +79,8 @@ class Scaffold(LocalTerm):
             new_cP = plus_mean_step(client_state["c"] - server_state["c"], at)
         return {"change": new_cP - client_state["c"]}, {"c": new_cP}
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        return {"c": server_state["c"] + arrived.part_R.to(server_state["c"]) @ upload["change"]}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
+        return {"c": server_state["c"] + arrived.objective_share_R.to(server_state["c"]) @ upload["change"]}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
         return {"c": client_state["c"]}
@@ -137,20 +137,20 @@ class VRLSGD(LocalTerm):
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
-    def beside(self, arrived: Arrived) -> Tensor | float:
+    def beside(self, arrived: Applied) -> Tensor | float:
         """What the server moves the model by beside the sum of the updates, by local step."""
         assert arrived.new_P is not None
         assert arrived.sum_P is not None
         return (arrived.new_P - arrived.start_P - arrived.sum_P) / (summed_steps(arrived) * arrived.lr)
 
-    def notify(self, server_state: Tensors, arrived: Arrived) -> Tensors:
+    def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
         common_P = mean_reply(arrived) + self.beside(arrived)
-        return {"common": common_P + server_state["owed"] / float(arrived.part_R.sum())}
+        return {"common": common_P + server_state["owed"] / float(arrived.objective_share_R.sum())}
 
     def on_notify(self, outbox: Tensors, client_state: Tensors) -> Tensors:
         return {"delta": client_state["delta"] + outbox["common"]}
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(server_state["owed"])}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
@@ -169,7 +169,7 @@ class FedGATE(VRLSGD):
 
     name: str = "fedgate"
 
-    def beside(self, arrived: Arrived) -> Tensor | float:
+    def beside(self, arrived: Applied) -> Tensor | float:
         return 0.0
 
 
@@ -178,14 +178,14 @@ def plus_mean_step(to_cP: Tensor, at: At) -> Tensor:
     return torch.addcdiv(to_cP, at.start_cP - at.x_cP, at.steps_c[:, None] * at.lr)
 
 
-def mean_reply(arrived: Arrived) -> Tensor:
+def mean_reply(arrived: Applied) -> Tensor:
     """Σ_k p_k D_k / (s_k η) / Σ_k p_k: the mean local step of those who replied, as a gradient with its sign turned,
     whatever work they finished and whatever their updates weigh."""
     per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
-    return weighted_sum(arrived.update_RP, arrived.part_R / arrived.part_R.sum() / per_step_R)
+    return weighted_sum(arrived.update_RP, arrived.objective_share_R / arrived.objective_share_R.sum() / per_step_R)
 
 
-def summed_steps(arrived: Arrived) -> float:
+def summed_steps(arrived: Applied) -> float:
     """How many local steps the weighted sum stands for, whoever is missing, in every scheme."""
     assert arrived.weight_R is not None
     return float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from turnout.errors import UserError, nearest
 from turnout.machine.triton_tools import takes
-from turnout.parts.arrived import Arrived
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At, Extra, LocalTerm
+from turnout.parts.updates import Applied
 from turnout.types import Tensors, wire_bytes
 
 CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
@@ -167,7 +167,7 @@ class Elastic(LocalTerm):
 
     # -- the server
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
         if self.strength == 0:
             return server_state, {}
@@ -184,7 +184,7 @@ class Elastic(LocalTerm):
             )
         return new, said
 
-    def _renewed(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> Tensors:
+    def _renewed(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> Tensors:
         new = self._sums(_with_the_left(upload, arrived.left.get(self.name, {})), len(arrived.start_P))
         return new | ({"made": torch.full_like(server_state["made"], arrived.t)} if self.fisher_every > 1 else {})
 

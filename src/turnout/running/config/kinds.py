@@ -36,7 +36,7 @@ from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.running.config.dotted import Permission
-from turnout.runtimes.settings import RuntimeSpec
+from turnout.settings import RuntimeSpec
 from turnout.task import TaskSpec
 from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
@@ -87,7 +87,7 @@ ROLES = (
     Role("closing", Closing, ("turnout.parts.closing",)),
     Role("event", Events, ("turnout.world.events",)),
     Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings", "turnout.deploy.flower.settings")),
+    Role("runtime", RuntimeSpec, ("turnout.settings", "turnout.deploy.flower.settings")),
 )
 
 

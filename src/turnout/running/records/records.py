@@ -21,7 +21,7 @@ from torch import Tensor
 
 from turnout.errors import UserError, nearest
 from turnout.machine.checksums import Damaged, digest
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.schema import (
     CLIENT_COLUMNS,

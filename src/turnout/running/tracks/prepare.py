@@ -41,7 +41,7 @@ from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.table import open_runtime
 from turnout.scores.prepare import prepare_scores
 from turnout.scores.settings import Scores
-from turnout.server.in_flight import ServerClock
+from turnout.server.in_flight import ServerTime
 from turnout.server.state import Server
 from turnout.task import check_model
 from turnout.types import storable
@@ -161,7 +161,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
-        clock=ServerClock(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
+        time=ServerTime(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
     )
 
 

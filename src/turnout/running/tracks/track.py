@@ -18,7 +18,7 @@ from turnout.data.description import Description
 from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.first_values import FirstValues
 from turnout.types import State, Tensors

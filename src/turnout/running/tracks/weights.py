@@ -14,15 +14,16 @@ from torch import nn
 
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
+from turnout.context import Context
 from turnout.data.description import Description
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
 from turnout.experiment import Algorithm, Experiment
 from turnout.round import run_round
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord, record_of
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.hindsight import SimulatedHindsight
+from turnout.running.tracks.hindsight import hindsight
 from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.runtimes.setup import Model
 from turnout.runtimes.whole_model import whole_model
@@ -60,10 +61,14 @@ class Weights(OnRuntime):
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        seed, until = self.experiment.seed, self.experiment.stop.simulated_seconds
-        after, record = run_round(state, t, seed, self.algorithm, self.runtime, self.hindsight(), until)
-        shift, noted = self.shift(state.objective, after.objective), self.runtime.noted()
-        return after, replace(record, extra={**record.extra, **shift, **noted})
+        ctx = Context(self.algorithm, self.runtime, self.experiment.seed, self.experiment.stop.simulated_seconds)
+        happened = run_round(state, t, ctx)
+        record, simulation = record_of(happened, ctx), self.runtime.simulation
+        seen = {}
+        if self.experiment.evaluate.substitution and simulation is not None:
+            seen = hindsight(happened, simulation, ctx)
+        shift = self.shift(state.objective, happened.after.objective)
+        return happened.after, replace(record, extra={**record.extra, **seen, **shift, **self.runtime.noted()})
 
     def shift(self, before: Members, after: Members) -> Extra:
         """What a reader of the curves must know of a round: whom the objective is over now, and that global metrics
@@ -74,13 +79,6 @@ class Weights(OnRuntime):
         found: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
         words = self.central_set and CentralSet.change(self.central_set(before), self.central_set(after))
         return found | ({"test_set": words} if words else {})
-
-    def hindsight(self) -> SimulatedHindsight | None:
-        """What the missing would have sent, where the experiment asks (only a simulation can tell)."""
-        simulation = self.runtime.simulation
-        if not self.experiment.evaluate.substitution or simulation is None:
-            return None
-        return SimulatedHindsight(simulation, self.algorithm, self.model.layout, self.experiment.seed)
 
     def pack(self, state: Server) -> State:
         return state.to_state()

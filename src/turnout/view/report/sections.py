@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from turnout.machine.checksums import KEY
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.view.report.charts import spark
 from turnout.view.report.lines import column_chart, metric_by_bytes, metric_charts
 from turnout.view.report.marks import marks_said

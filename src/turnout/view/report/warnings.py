@@ -65,9 +65,9 @@ def _did_nothing(run: RunRecords) -> Iterator[str]:
 def stood_still(skipped: Sequence[object]) -> str | None:
     """In words, that the last rounds were all skipped, and why; None where they were few. A round's reason is a text.
 
-    >>> stood_still([None, None, *["nobody answered"] * 3])
-    'every round from 2 to 4 was skipped (nobody answered)'
-    >>> stood_still([None, *["nobody answered"] * 2])
+    >>> stood_still([None, None, *["no client answered"] * 3])
+    'every round from 2 to 4 was skipped (no client answered)'
+    >>> stood_still([None, *["no client answered"] * 2])
     """
     moved = [t for t, why in enumerate(skipped) if not isinstance(why, str)]
     since = moved[-1] + 1 if moved else 0

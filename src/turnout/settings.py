@@ -1,4 +1,4 @@
-"""Where client work runs: settings only, so that an experiment can name a runtime without importing it."""
+"""Settings of an experiment that name no part: where client work runs, and what is measured."""
 
 from __future__ import annotations
 
@@ -175,6 +175,40 @@ class Ray:
 
     def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> Ray:
         return replace(self, compute=self.compute.as_begun(threads, chunk, device, engine))
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """What to measure and how often: the global model on the central test set every `every` rounds (and at the end).
+
+    per_client    also the global model on each member's own test data (`client_...`)
+    personal      also each member's own model, what it has of its own included, on its own test data (`personal_...`):
+                  after download, before training; by default where something is personal
+    clients       how many members are measured one by one, a fixed sample where there are more
+    substitution  train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
+                  how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the
+                  same cluster
+    recovery      participants measure their own models before and after local training, every round: the drop at
+                  aggregation and what training makes of it (`before_...`, `after_...`)
+    gradients     participants report the mean magnitude of their gradients, by parameter (`gradient_...`)
+    activations   participants compare their neurons before and after aggregation, with their own BatchNorm and with
+                  the averaged one: paper 004, (10) (`neurons_...`)
+    """
+
+    every: int = 1
+    per_client: bool = False
+    personal: bool | None = None
+    clients: int = 1000
+    substitution: bool = False
+    recovery: bool = False
+    gradients: bool = False
+    activations: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.clients < 1:
+            raise UserError(
+                f"evaluate.every and evaluate.clients must be at least 1, not {self.every} and {self.clients}"
+            )
 
 
 IN_FOLDER = (InProcess, Processes, Ray)  # what clients keep is in the run's folder, whichever of these worked
