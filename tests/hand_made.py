@@ -151,7 +151,7 @@ WORKED: dict[str, tuple[Any, ...]] = {
     "upload": (HUGE, -1),
 }
 UPDATE: dict[str, tuple[Any, ...]] = {
-    "client_C": (*ODD_TENSORS, minus, largest),
+    "client_R": (*ODD_TENSORS, minus, largest),
     "message/bytes": (*ODD_TENSORS, minus, largest, flags),
     "message/tensors/update": (*ODD_TENSORS, whole, nan, infinite, long, flat),
     "message/tensors": (5, {}),
@@ -195,7 +195,7 @@ MEASURE = [
 SLOPE = [*listed("gradient", REPLY, GRADIENT), *odd_bytes("gradient", REPLY)]
 UNFINISHED = listed(
     "unfinished", REPLY, {
-        "client_C": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
+        "client_R": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
         "message/tensors/since": ODD_TENSORS, "message/tensors/update": (torch.ones(1, 9), 5),
         "report/bytes_down": (*ODD_TENSORS, minus, largest), "sums/a/b": (torch.ones(1), 5), "states/x": (5,),
     },

@@ -255,7 +255,7 @@ def test_a_run_with_replies_in_flight_goes_on_from_its_checkpoint(devices, tmp_p
     whole, records = play(ready(experiment), 6)
     prepared = ready(experiment)
     half, _ = play(prepared, 3)
-    assert len(half.clock.in_flight.client_L)
+    assert len(half.time.in_flight.client_L)
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, Checkpoint(2, half.to_state(), "mark", []))
     state = Server.from_state(read_checkpoint(path, "mark", prepared.begin().to_state()).state)

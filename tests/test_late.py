@@ -127,7 +127,7 @@ def test_an_asynchronous_step_may_end_with_a_reply_that_began_before_it(tmp_path
     state, records = play(prepared, 2)
     assert [replied(record) for record in records] == [[0, 1], [0, 2]]
     assert [record.extra["simulated_time"] for record in records] == pytest.approx([16.0, 30.0])
-    assert state.clock.in_flight.client_L.tolist() == [1]
+    assert state.time.in_flight.client_L.tolist() == [1]
 
 
 def test_a_round_that_ends_with_its_last_reply_takes_what_was_really_sent():
@@ -227,7 +227,7 @@ def test_clients_that_left_but_stay_in_the_objective_take_no_seat():
     experiment = equal_clients(12, closing, selection=to.selection.Count(3), membership=membership)
     prepared = ready(experiment.but(**{"world.events": tuple(to.Leave(client, 1) for client in range(4))}))
     state, records = play(prepared, 12)
-    assert len(state.clock.in_flight.client_L) == 7
+    assert len(state.time.in_flight.client_L) == 7
     assert min(int(client) for record in records[2:] for client in replied(record)) >= 4
 
 
@@ -240,7 +240,7 @@ def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
     for t in range(6):
         state, record = prepared.round(state, t)
         assert record.counted == 4
-        assert len(state.clock.in_flight.client_L.unique()) == 7  # the eighth has just replied
+        assert len(state.time.in_flight.client_L.unique()) == 7  # the eighth has just replied
         ages.append(column(record, "age"))
     assert ages[:2] == [[0] * 4, [1] * 4]
 
@@ -263,14 +263,14 @@ def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
     assert record.extra["simulated_seconds"] == 27.0
     assert sorted(column(record, "begin_time")) == [0.0, 9.0, 18.0]
     assert drawn[0] in replied(record)
-    assert sorted(state.clock.in_flight.client_L.tolist()) == drawn[1:]
+    assert sorted(state.time.in_flight.client_L.tolist()) == drawn[1:]
 
 
 def test_a_client_at_work_is_not_asked_again():
     """Of four equal clients two make a step; the two in flight are not asked, though the selection draws them."""
     prepared = ready(equal_clients(4, to.Buffered(size=2)))
     state, _ = play(prepared)
-    assert state.clock.in_flight.client_L.tolist() == [2, 3]
+    assert state.time.in_flight.client_L.tolist() == [2, 3]
     for closing in (to.Buffered(size=2), to.FirstReplies(count=2, late="use")):
         asked: list[list[int]] = []
         prepared = ready(equal_clients(4, closing))
@@ -285,7 +285,7 @@ def test_a_client_at_work_is_not_asked_again():
 def test_seats_are_those_that_replies_in_flight_leave():
     """Three of six at work, steps of one: in step 1 two are in flight, so one client begins, not three."""
     state, _ = play(ready(equal_clients(6, to.Buffered(size=1, concurrency=3))), 2)
-    in_flight = state.clock.in_flight
+    in_flight = state.time.in_flight
     assert len(in_flight.client_L) == 2
     assert sorted(in_flight.round_L.tolist()) == [0, 1]
 
@@ -374,11 +374,11 @@ def test_a_percentile_knows_of_discarded_replies_only_that_they_are_late(tmp_pat
     state, records = play(ready(experiment), 2)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0]
     assert [record.extra["late"] for record in records] == [0, 1]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
     # With slack 0.5 round 1 is closed at 11.5 s: what 1 and 2 would have taken is not known.
     state, records = play(ready(experiment.but(**{"algorithm.closing.slack": 0.5})), 2)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 11.5]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
 
 
 def test_a_percentile_learns_late_replies_that_are_used_when_they_arrive(tmp_path):
@@ -388,10 +388,10 @@ def test_a_percentile_learns_late_replies_that_are_used_when_they_arrive(tmp_pat
     experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
     prepared = ready(experiment)
     state, _ = play(prepared, 2)
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
     state, record = prepared.round(state, 2)
     assert replied(record) == [0, 1, 2]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
 
 
 def seen(*seconds: float) -> dict[str, Tensor]:
@@ -418,7 +418,7 @@ def test_a_percentile_has_its_slack_and_its_window():
 def test_a_percentile_takes_partial_work_for_what_complete_work_would_have_taken():
     state, (record,) = play(ready(equal_clients(2, to.Percentile(), 1.0, 0.5)))
     assert column(record, "train_time") == [2.0, 1.0]
-    assert state.clock.closing["seen"].tolist() == [9.0, 9.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 9.0]
 
 
 def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
@@ -429,7 +429,7 @@ def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
     state, (record,) = play(ready(experiment))
     assert replied(record) == [0, 2]
     assert column(record, "late") == [0, 1, 0]
-    assert len(state.clock.in_flight.client_L) == 0
+    assert len(state.time.in_flight.client_L) == 0
 
 
 def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
@@ -442,7 +442,7 @@ def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
         play(ready(experiment))
     state, records = play(ready(experiment.but(**{"algorithm.nonfinite": "absent"})), 3)
     assert [replied(record) for record in records] == [[0, 2]] * 3
-    assert len(state.clock.in_flight.client_L) == 0
+    assert len(state.time.in_flight.client_L) == 0
     assert bool(torch.isfinite(state.shared_P).all())
     assert records[0].extra["wasted_device_seconds"] == 15.0
 
@@ -464,10 +464,10 @@ def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flig
     experiment = equal_clients(3, closing, 1.0, 1.0, 1.0, **parts)
     prepared = ready(experiment.but(**{"world.devices": devices, "world.events": (to.Leave(1, 1),)}))
     state, _ = play(prepared)
-    assert state.clock.in_flight.client_L.tolist() == [1]
+    assert state.time.in_flight.client_L.tolist() == [1]
     after, record = prepared.round(state, 1)
     assert replied(record) == [0, 2]
-    assert len(after.clock.in_flight.client_L) == 0
+    assert len(after.time.in_flight.client_L) == 0
     share = 1 / 2 if leave == "exclude" else 1 / 3
     expected = state.shared_P + share * sum(trained(prepared, client, 1, state.shared_P) for client in (0, 2))
     torch.testing.assert_close(after.shared_P, expected)
@@ -477,7 +477,7 @@ def test_replies_in_flight_lose_those_of_clients_that_left_and_keep_their_rounds
     """Buffers of 1: one reply of round 0 and one of round 1 are in flight, each with its own round."""
     prepared = ready(equal_clients(3, to.Buffered(size=1, concurrency=3)))
     state, _ = play(prepared, 2)
-    in_flight = state.clock.in_flight
+    in_flight = state.time.in_flight
     assert dict(zip(in_flight.client_L.tolist(), in_flight.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
     left = in_flight.without(torch.tensor([2]))
     assert (left.client_L.tolist(), left.round_L.tolist()) == ([0], [1])

@@ -250,9 +250,9 @@ def test_a_part_that_is_about_shared_parameters_needs_some(part, value):
 @pytest.mark.parametrize(
     ("fractions", "weighting", "why"),
     [
-        ((0.0, 0.0, 0.0, 0.0), to.ByWork(), "nobody answered"),
-        ((0.5, 0.25, 0.0, 0.75), to.CompleteOnly(), "nobody who answered counts"),
-        ((0.01, 0.0, 0.0, 0.0), to.ByShare(), "nobody answered"),
+        ((0.0, 0.0, 0.0, 0.0), to.ByWork(), "no client answered"),
+        ((0.5, 0.25, 0.0, 0.75), to.CompleteOnly(), "no client's work counts"),
+        ((0.01, 0.0, 0.0, 0.0), to.ByShare(), "no client answered"),
     ],
 )
 def test_a_round_with_nobody_changes_nothing(fractions, weighting, why):
@@ -318,7 +318,7 @@ def test_downloads_of_a_round_in_which_nobody_finishes_are_counted():
     experiment = world(COUNTS, 0.5, 0.5, 0.0, 0.25, weighting=to.CompleteOnly())
     _, (record,) = play(ready(dataclasses.replace(experiment, model=model)))
     each = 4 * (5 * 6 + 6 + 12 + 6 * 3 + 3) + 4 * 12 + 8  # parameters; mean and variance; batches counted
-    assert record.skipped == "nobody who answered counts"
+    assert record.skipped == "no client's work counts"
     assert (record.bytes_up, record.bytes_down) == (0, 3 * each)
     _, (silent,) = play(ready(world(COUNTS, 0.0, 0.0, 0.0, 0.0, weighting=to.CompleteOnly())))
     assert (silent.bytes_up, silent.bytes_down) == (0, 0)

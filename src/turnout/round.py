@@ -105,7 +105,7 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
         return Round(t, server, start, server, changes, cohort, download, received)
     total = aggregate(received, download, ctx)
     if total is None:
-        after, extra, used_R = replace(received.server, roster=observe_turnout(received, None, t, ctx)), Extra(), []
+        after, extra, used_R = remember_absences(received, t, ctx), Extra(), []
     else:
         (after, extra), used_R = apply_update(received, total, ctx), [total.aggregate.client_R]
     ctx.runtime.commit(t, torch.cat([*used_R, received.waiting]))
@@ -232,3 +232,9 @@ def observe_turnout(received: Received, applied: Applied | None, t: int, ctx: Co
     if applied is not None and applied.loss_R is not None:
         loss_C = loss_C.index_copy(0, applied.position_R, applied.loss_R.to(loss_C))
     return ctx.algorithm.membership.observe(server.roster, t - server.origin, received.turnout, loss_C, share_C)
+
+
+def remember_absences(received: Received, t: int, ctx: Context) -> Server:
+    """The server after a round without an update: only the membership policy remembers it, if it does."""
+    roster = observe_turnout(received, None, t, ctx)
+    return received.server if roster is received.server.roster else replace(received.server, roster=roster)

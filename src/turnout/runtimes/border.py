@@ -136,7 +136,7 @@ def unfinished(message: bytes, algorithm: Algorithm, sending: Sending) -> Replie
 
 
 def _replies_schema(rows: int, most: int) -> dict[str, Kind]:
-    return {"client_C": Rows((rows,), WHOLE), "message/bytes": Rows((rows,), WHOLE, 0, most)}
+    return {"client_R": Rows((rows,), WHOLE), "message/bytes": Rows((rows,), WHOLE, 0, most)}
 
 
 def _like(rows: int, value: Tensor, name: str = "") -> Rows:
@@ -152,7 +152,7 @@ def _reported(rows: int, value: Tensor) -> Rows:
 
 
 def _replies(found: Mapping[str, Any], client_R: Tensor) -> Replies:
-    if not torch.equal(found["client_C"], client_R):
+    if not torch.equal(found["client_R"], client_R):
         raise Refused("it replies for another client")
     blank: State = {"message": {"tensors": {}}, "states": {}, "sums": {}, "report": {}, "hints": {}}
     tree = blank | unflatten(found, {})

@@ -101,7 +101,7 @@ def replies_tree(replies: Replies) -> State:
 
 def replies_of(tree: State) -> Replies:
     return Replies(
-        client_R=tree["client_C"],
+        client_R=tree["client_R"],
         message=Message(tree["message"]["tensors"], tree["message"]["bytes"]),
         states=_names(tree["states"]),
         sums=tree["sums"],

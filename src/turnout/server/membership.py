@@ -56,8 +56,10 @@ def update_membership(server: Server, t: int, ctx: Context) -> tuple[Server, Mem
     )
     silent = frozenset(int(e.client) for e in events if isinstance(e, Leave) and e.silent)
     change = membership.decide(outlook)
-    log = [e._replace(detail=f"{SILENTLY}: {e.detail}") if e.client in silent and e.kind == "leave" else e
-           for e in change.log]  # fmt: skip
+    log = tuple(
+        e._replace(detail=f"{SILENTLY}: {e.detail}") if e.client in silent and e.kind == "leave" else e
+        for e in change.log
+    )
     if change.members == server.members and change.roster is server.roster:
         return server, MembershipChanges(log, change.extra)
     after, bytes_up = _apply(change, silent, server, t, ctx)
