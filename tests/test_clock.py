@@ -173,10 +173,11 @@ def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
 # -- nothing that is discarded is trained
 
 
-class Counting(to.terms.LocalTerm):
+class Counting(to.terms.LocalTerm, to.terms.TermTraits):
     """Counts the clients that were trained."""
 
     name = "counting"
+    sends = 0
 
     def __init__(self) -> None:
         self.trained = 0

@@ -33,7 +33,7 @@ from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Lent
-from turnout.parts.terms.base import merged, moved
+from turnout.parts.terms.base import broadcast, merged, moved, unwitnessed
 from turnout.round_log import RoundLog, RoundRecord, terms_bytes
 from turnout.server.arriving import AGE, landed, round_timing
 from turnout.server.cohort import Cohort
@@ -119,7 +119,7 @@ def download_for(
     client_C: Tensor, server: Server, t: int, lr: float, algorithm: Algorithm, slots: tuple[Slot, ...]
 ) -> Download:
     """What the server sends to those it asks."""
-    down = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
+    down = broadcast(algorithm.terms, server.down)
     with stage("mixing"):
         start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states = sent_down(server.states, algorithm)
@@ -291,10 +291,5 @@ def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:
 
 
 def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]:
-    """Of what each term sends, what has to be looked at to know that all of it are numbers.
-
-    A subclass has to say so itself: it may send more.
-    """
-    finite_witness = {term.name: vars(type(term)).get("finite_witness") for term in algorithm.terms}
-    for term, rows in sums.items():
-        yield {name: value for name, value in rows.items() if finite_witness[term] in (None, name)}
+    """The uploads of terms that have to be checked to know that all of them are finite."""
+    return unwitnessed(algorithm.terms, sums)

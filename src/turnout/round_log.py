@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import SelectiveDownload, Term
 from turnout.server.arriving import Landed
 from turnout.server.cohort import Cohort
 from turnout.server.opening import MembershipChanges
@@ -225,6 +225,8 @@ def terms_bytes(terms: Sequence[Term], down: dict[str, Tensors], mine: dict[str,
     """What each client downloads for its terms."""
     total_C = torch.zeros(clients, dtype=torch.int64)
     for term in terms:
-        own_C = term.fetched(down[term.name], mine.get(term.name, {}))
+        own_C = None
+        if isinstance(term, SelectiveDownload):
+            own_C = term.fetched(down[term.name], mine.get(term.name, {}))
         total_C += wire_bytes(down[term.name]) if own_C is None else own_C.cpu()
     return total_C

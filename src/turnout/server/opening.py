@@ -15,7 +15,7 @@ from torch import Tensor
 from turnout.exchange import Departure, Runtime
 from turnout.experiment import Algorithm
 from turnout.parts.membership.transition import Outlook, Transition
-from turnout.parts.terms.base import ObjectiveChange
+from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
 from turnout.server.state import Server
 from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
@@ -114,7 +114,7 @@ def _applied(scene: _Scene, change: Transition, silent: frozenset[int]) -> tuple
 
     Who is excluded sends what terms need to forget it, who stays in the objective what they need to remember it."""
     server, algorithm = scene.server, scene.algorithm
-    remembered = any(term.remembers for term in algorithm.terms)
+    remembered = any(remembers(term) for term in algorithm.terms)
     farewell = _farewell(scene, change.out, silent)
     staying = _farewell(scene, change.gone if remembered else (), silent)
     left = server.left.plus(staying).among(change.roster.gone_L)
@@ -142,8 +142,10 @@ def _reformed(scene: _Scene, objective: Members, farewell: Departure) -> dict[st
     """What the terms hold for the new objective, given the farewells of those who had something to say."""
     mass = scene.mass(objective)
     ratio = scene.mass(scene.server.objective) / mass if mass else 0.0
-    reform = ObjectiveChange(scene.parts(farewell.client_H), ratio)
-    down, terms = scene.server.down, scene.algorithm.terms
-    return {
-        term.name: term.on_objective_change(down[term.name], farewell.said.get(term.name, {}), reform) for term in terms
+    change = ObjectiveChange(scene.parts(farewell.client_H), ratio)
+    down = scene.server.down
+    return down | {
+        term.name: term.on_objective_change(down[term.name], farewell.said.get(term.name, {}), change)
+        for term in scene.algorithm.terms
+        if isinstance(term, Departures)
     }

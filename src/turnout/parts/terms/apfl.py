@@ -6,18 +6,17 @@ Shape letters: c clients of a chunk, P shared parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.terms.base import At, LocalTerm
+from turnout.parts.terms.base import At, LocalTerm, PersonalModel
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class APFL(LocalTerm):
+class APFL(LocalTerm, PersonalModel):
     """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k trains as ever; beside it, on the same mini-batches,
 
         v̄ = α_k v_k + (1 - α_k) w_k        what the client predicts with
@@ -33,8 +32,6 @@ class APFL(LocalTerm):
     alpha: float = 0.5
     adaptive: bool = True
     name: str = "apfl"
-
-    personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

@@ -22,12 +22,21 @@ from torch import Tensor
 from turnout.errors import UserError
 from turnout.parts.aggregation import weighted_sum
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, LocalTerm, ObjectiveChange
-from turnout.types import Tensors
+from turnout.parts.terms.base import (
+    At,
+    Departures,
+    FusedStep,
+    LocalTerm,
+    Notifies,
+    ObjectiveChange,
+    SelectiveDownload,
+    TermTraits,
+)
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
-class Scaffold(LocalTerm):
+class Scaffold(LocalTerm, FusedStep, Departures, TermTraits):
     """SCAFFOLD (Karimireddy et al., 2020): local gradient g - c_k + c; c <- c + Σ_k p_k (c_k⁺ - c_k), where
 
         option 1:  c_k⁺ = ∇F_k(w_start), over all of the client's samples, in evaluation mode
@@ -55,10 +64,6 @@ class Scaffold(LocalTerm):
     @property
     def requires_plain_sgd(self) -> bool:
         return self.option == 2
-
-    @property
-    def sends(self) -> float:
-        return 1
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
@@ -90,7 +95,7 @@ class Scaffold(LocalTerm):
 
 
 @dataclass(frozen=True)
-class VRLSGD(LocalTerm):
+class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, TermTraits):
     """VRL-SGD (Liang et al., 2019): local gradient g - δ_k; then δ_k <- δ_k + (w_new - w_k_end) / (s η).
 
     w_new - w_k_end = (w_new - w_start) - D_k: everybody's movement less the client's own. Each is divided by the steps
@@ -112,12 +117,10 @@ class VRLSGD(LocalTerm):
     """
 
     cuda_graph_safe: ClassVar[bool] = True
+    sends: ClassVar[float] = 0
+    requires_plain_sgd: ClassVar[bool] = True
 
     name: str = "vrl-sgd"
-
-    @property
-    def requires_plain_sgd(self) -> bool:
-        return True
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"owed": torch.zeros_like(start_P)}
@@ -147,8 +150,8 @@ class VRLSGD(LocalTerm):
         common_P = mean_reply(arrived) + self.beside(arrived)
         return {"common": common_P + server_state["owed"] / float(arrived.part_R.sum())}
 
-    def on_notify(self, outbox: Tensors, client_state: Tensors) -> Tensors:
-        return {"delta": client_state["delta"] + outbox["common"]}
+    def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
+        return {"delta": client_state["delta"] + message["common"]}
 
     def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(server_state["owed"])}, {}
@@ -164,8 +167,6 @@ class VRLSGD(LocalTerm):
 class FedGATE(VRLSGD):
     """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
     makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
-
-    cuda_graph_safe: ClassVar[bool] = True
 
     name: str = "fedgate"
 

@@ -10,6 +10,7 @@ Shape letters: c clients of a chunk, C replies, P shared parameters, k entries a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,14 +21,14 @@ from turnout.errors import UserError, nearest
 from turnout.machine.triton_tools import takes
 from turnout.parts.arrived import Arrived
 from turnout.parts.terms import elastic_kernel
-from turnout.parts.terms.base import At, Extra, LocalTerm
-from turnout.types import Tensors, wire_bytes
+from turnout.parts.terms.base import At, Departures, FusedStep, LocalTerm, PostStep, SelectiveDownload, TermTraits
+from turnout.types import Extra, Tensors, wire_bytes
 
 CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
 
 
 @dataclass(frozen=True)
-class Elastic(LocalTerm):
+class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, TermTraits):
     """F̃_k(ω) = f_k(ω) + λ/2 Σ_i (ω - ω^i)ᵀ diag(I_i) (ω - ω^i), i over the last round's reporters (paper 001, (2)).
 
     So the gradient gains λ (U ω - V), entry by entry. In the first round there are no reporters, and no term.
@@ -49,7 +50,7 @@ class Elastic(LocalTerm):
     """
 
     cuda_graph_safe: ClassVar[bool] = True
-    finite_witness: ClassVar[str] = "z"  # a sum of u w², all of them positive
+    finite_witness: ClassVar[Mapping[str, str]] = dict.fromkeys(("u", "v", "index"), "z")  # z = Σ u w², u >= 0
 
     strength: float = 0.1
     samples: int = 32

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, LocalTerm
-from turnout.types import Tensors
+from turnout.parts.terms.base import At, LocalTerm
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,6 @@ class MimeLite(LocalTerm):
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1:
             raise UserError(f"MimeLite's beta must be in [0, 1), not {self.beta}")
-
-    @property
-    def sends(self) -> float:
-        return 1
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}
