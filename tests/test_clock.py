@@ -285,7 +285,7 @@ def test_what_makes_no_sense_with_late_replies_is_refused():
         to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
     with pytest.raises(to.UserError, match="stand in for themselves"):
         to.Algorithm(closing=late, substitution=to.Stale())
-    with pytest.raises(to.UserError, match="the term 'scaffold' merges"):
+    with pytest.raises(to.UserError, match="the term 'scaffold' combines"):
         to.Algorithm(closing=late, terms=[to.Scaffold()])
     with pytest.raises(to.UserError, match="would never fill"):
         to.Buffered(size=10, concurrency=5)

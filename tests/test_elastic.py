@@ -464,7 +464,7 @@ class ForgetsItsKeys(to.Elastic):
 
 
 def test_a_term_that_broadcasts_other_things_than_it_declares_is_caught():
-    with pytest.raises(AssertionError, match="server_update.*'V', 'Z'"):
+    with pytest.raises(AssertionError, match=r"server_update.*'V', 'Z'"):
         testing.check_term(ForgetsItsKeys())
 
 
