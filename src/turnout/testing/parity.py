@@ -4,8 +4,6 @@ A `Comparison` plays a few rounds of an experiment in one process, and then on o
 asked and answered, what counted and what happened must be the same; of the server's state, of the clients' records and
 of what was measured, the largest difference is found, relative to the largest number of the tensor it is in.
 
-Flower's simulation is compared the other way round (simulation.py): what was seen there is played in one process.
-
 A runtime that only moves work gives the same to the bit, with the native engine, and otherwise one client at a time in
 double precision. Another engine rounds otherwise: it is compared in double precision, at a tenth of the learning rate
 (at the full one some recipes are chaotic: rounding grows to a third of the loss in four rounds), and only in what is
@@ -23,7 +21,6 @@ import torch
 from torch import Tensor
 
 from turnout.experiment import Experiment
-from turnout.recipes import cook, recipes
 from turnout.round_log import RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
@@ -62,18 +59,11 @@ class Elsewhere:
     at_once: Callable[[Mapping[str, Experiment]], Mapping[str, Difference | str]] | None = None
 
 
-def flower_simulation(experiments: Mapping[str, Experiment]) -> Mapping[str, Difference | str]:
-    from turnout.testing.simulation import simulated
-
-    return simulated(experiments)
-
-
 RUNTIMES = {
     "plain loop": Elsewhere(lambda here: replace(here, engine="loop"), moves=False),
     "odd chunks": Elsewhere(lambda here: replace(here, chunk=3, threads=2), moves=False),
     "two processes": Elsewhere(lambda here: Processes(2, here)),
     "Ray": Elsewhere(lambda here: Ray(workers=2, compute=here), needs="ray"),
-    "Flower's simulation": Elsewhere(lambda here: here, needs="flwr", at_once=flower_simulation),
 }
 
 
@@ -127,13 +117,15 @@ def acceptable(found: Difference, elsewhere: Elsewhere) -> bool:
     return found.largest <= (0.0 if elsewhere.moves else CLOSE)
 
 
-def small_recipes() -> dict[str, Experiment]:
-    """Every recipe that needs no other data, with few rounds."""
-    found: dict[str, Experiment] = {}
-    for recipe in recipes():
-        if not recipe.startswith(OTHER_DATA):
-            found |= {f"{recipe}/{variant}": shrunk(e) for variant, e in cook(recipe).items()}
-    return found | {name: found[name].but(**more) for name, more in LOOKED_AT.items()}
+def small_recipes(recipes: Mapping[str, Mapping[str, Experiment]]) -> dict[str, Experiment]:
+    """The variants of all recipes that need no other data, with few rounds, by recipe/variant."""
+    found = {
+        f"{recipe}/{variant}": shrunk(experiment)
+        for recipe, variants in recipes.items()
+        for variant, experiment in variants.items()
+        if not recipe.startswith(OTHER_DATA)
+    }
+    return found | {name: found[name].but(**more) for name, more in LOOKED_AT.items() if name in found}
 
 
 def shrunk(experiment: Experiment, rounds: int = ROUNDS) -> Experiment:
