@@ -180,7 +180,7 @@ def check_parts(algorithm: Algorithm) -> None:
         check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
     terms = tuple(algorithm.terms) if isinstance(algorithm.terms, list | tuple) else (algorithm.terms,)
     for term in terms:
-        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.Stateless")
+        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.LocalTerm")
     object.__setattr__(algorithm, "terms", terms)
     if algorithm.personal is not None and not callable(algorithm.personal):
         raise UserError(

@@ -8,7 +8,7 @@ import torch
 
 from turnout.fleet import Fleet
 from turnout.fleet.seasons import rounds_a_day
-from turnout.fleet.statistics import drawn, mean_of, presence, statistics
+from turnout.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.parts.selection import Selection
 from turnout.testing.examples import (
     ROUNDS,
@@ -61,18 +61,18 @@ def check_like_log(
     part = tied(participation, example_enrolment(count), fleet.rounds, "check_like_log")
     day = rounds_a_day(fleet) or 1
     log = statistics(presence(fleet), day)
-    found = mean_of([
-        statistics(drawn(lambda c, t, seed=seed: part.fraction(c, t, 1, seed), count, fleet.rounds), day)
-        for seed in range(seeds)
-    ])  # fmt: skip
-    pairs = [(name, getattr(log, name), getattr(found, name)) for name in ("turnout", "work", "stay", "away")]
-    pairs = [(name, there, here, within * there) for name, there, here in pairs]
-    for name in ("uneven", "together", "by_round"):
-        pairs.append((name, getattr(log, name), getattr(found, name), within / 2))
-    for hour, (there, here) in enumerate(zip(log.by_hour, found.by_hour, strict=True)):
-        pairs.append((f"turnout in round {hour} of the day", there, here, within / 2))
-    for name, there, here, most in pairs:
+
+    def draw(seed: int) -> Statistics:
+        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, fleet.rounds), day)
+
+    found = mean_of([draw(seed) for seed in range(seeds)])
+    for name in ("turnout", "work", "stay", "away", "uneven", "together", "by_round"):
+        there, here = getattr(log, name), getattr(found, name)
+        most = within / 2 if name in ("uneven", "together", "by_round") else within * there
         expect(abs(here - there) <= most, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
+    for hour, (there, here) in enumerate(zip(log.by_hour, found.by_hour, strict=True)):
+        words = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
+        expect(abs(here - there) <= within / 2, words)
 
 
 def check_devices(devices: Devices, clients: int = 40) -> None:

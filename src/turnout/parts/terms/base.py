@@ -207,7 +207,7 @@ def public_names(kind: type) -> list[str]:
 
 
 class LocalTerm(Term):
-    """A term that keeps no state and sends nothing. Derive from it, give it a `name`, and override what you need."""
+    """A term that keeps no state and sends nothing: derive from it, give it a `name`, and override what you need."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
