@@ -35,7 +35,7 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
 
     strength      λ
     samples       most samples of a client that the Fisher information is taken over
-    reduce        U and V are the "sum" over uploads, as in the paper, or their "mean", so that λ need not follow their number
+    reduce        U and V are the "sum" over uploads, as in the paper, or the "mean", which needs no λ for their number
     step          "explicit": the gradient gains the term, which needs η λ max U < 2 (the records warn above 1);
                   "proximal": ω <- (ω + η λ V) / (1 + η λ U) after the optimizer's step, stable for any λ
     fisher_every  compute and send u and v only in every so many rounds; a client that has the latest U and V keeps them

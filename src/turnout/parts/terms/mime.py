@@ -18,9 +18,9 @@ from turnout.types import Extra, Tensors
 
 @dataclass(frozen=True)
 class MimeLite(LocalTerm):
-    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m with the server's m, constant
-    during a round; then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over the clients that replied, each ∇F_k over
-    all samples of the client, in evaluation mode. `beta` is β; 0 is FedAvg.
+    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, m constant in a round;
+    then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over the clients that replied, each ∇F_k over all samples of
+    the client, in evaluation mode. `beta` is β; 0 is FedAvg.
 
     Uploads ∇F_k(w_start) and downloads m: twice FedAvg's bytes, both ways. (Mime itself also corrects by the cohort's
     gradient at w_start, which takes a second exchange in every round.)
