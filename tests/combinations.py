@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.parts.terms.base import LocalTerm
+from turnout.parts.terms.base import LocalTerm, TermTraits
 from turnout.rng import key, rng
 from turnout.world import participation
 
@@ -195,7 +195,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Tally(LocalTerm):
+class Tally(LocalTerm, TermTraits):
     """A term with state everywhere: it pulls towards the mean of where clients began, and counts their steps."""
 
     name: str = "tally"

@@ -13,7 +13,7 @@ from turnout import testing
 from turnout.clients.state import _hearing
 from turnout.errors import UserError
 from turnout.parts.mixing import SharedStart
-from turnout.parts.terms.base import LocalTerm
+from turnout.parts.terms.base import FusedStep, LocalTerm, Notifies, ServerShift
 from turnout.types import Message
 from turnout.world.events import PlannedEvents
 from worlds import ready, world
@@ -41,7 +41,7 @@ class MedianThatSaysSum:
 
 
 @dataclass(frozen=True)
-class TellsEach(LocalTerm):
+class TellsEach(LocalTerm, Notifies):
     """Everybody is told its own part of the sum: a message a client."""
 
     name: ClassVar[str] = "tells-each"
@@ -52,16 +52,8 @@ class TellsEach(LocalTerm):
     def notify(self, server_state, arrived):
         return {"own": arrived.update_RP}
 
-    def on_notify(self, outbox, client_state):
-        return {"last": client_state["last"] + outbox["own"]}
-
-
-@dataclass(frozen=True)
-class OwnButNotPersonal(LocalTerm):
-    name: ClassVar[str] = "own"
-
-    def own(self, x_cP, client_state):
-        return x_cP + 1
+    def on_notify(self, message, client_state):
+        return {"last": client_state["last"] + message["own"]}
 
 
 @dataclass(frozen=True)
@@ -175,11 +167,10 @@ class BatchMean:
 @pytest.mark.parametrize(
     ("check", "broken", "promise"),
     [
-        (testing.check_aggregation, AddsInPlace(), "written on"),
-        (testing.check_aggregation, PlainMean(), "row of weight 0 must not matter"),
+        (testing.check_aggregation, AddsInPlace(), "must not change update_RP"),
+        (testing.check_aggregation, PlainMean(), "rows of weight 0.*must not matter"),
         (testing.check_aggregation, MedianThatSaysSum(), "`linear` says"),
         (testing.check_term, TellsEach(), "one message"),
-        (testing.check_term, OwnButNotPersonal(), "personal = True"),
         (testing.check_term, SlashInMine(), "old/new"),
         (testing.check_server_step, ListState(), "a list under 'last'"),
         (testing.check_server_step, SlashState(), "first/moment"),
@@ -187,14 +178,14 @@ class BatchMean:
         (testing.check_compression, Smuggles(), "counts 60 bytes"),
         (testing.check_compression, MissesTheLast(0.2), "missed messages"),
         (testing.check_substitution, RemembersTheDead(), "forget"),
-        (testing.check_participation, ByPosition(), "company"),
+        (testing.check_participation, ByPosition(), "other clients"),
         (testing.check_participation, Single(), "float64"),
-        (testing.check_weighting, ScaledByTheRest(), "company"),
+        (testing.check_weighting, ScaledByTheRest(), "other clients"),
         (testing.check_events, TakesAnybody(), "other entries name"),
         (testing.check_optimizer, Averaged(), "moments"),
         (testing.check_schedule, ToZero(), "above 0"),
         (testing.check_partition, Twice(), "two clients"),
-        (testing.check_task, BatchMean(), "company"),
+        (testing.check_task, BatchMean(), "other samples"),
     ],
 )
 def test_a_broken_part_is_caught(check, broken, promise):
@@ -224,7 +215,7 @@ class MeanOfAll(SharedStart):
 
 
 @dataclass(frozen=True)
-class TellsAtTimes(LocalTerm):
+class TellsAtTimes(LocalTerm, Notifies):
     """A right term: it tells nothing in the first round, and `on_notify` needs the message."""
 
     name: ClassVar[str] = "at-times"
@@ -235,15 +226,15 @@ class TellsAtTimes(LocalTerm):
     def notify(self, server_state, arrived):
         return {"sum": arrived.sum_P} if arrived.t else {}
 
-    def on_notify(self, outbox, client_state):
-        return {"last": client_state["last"] + outbox["sum"]}
+    def on_notify(self, message, client_state):
+        return {"last": client_state["last"] + message["sum"]}
 
 
 class HearsTheSame(TellsAtTimes):
     """What is told takes the place of what was kept: one row for all."""
 
-    def on_notify(self, outbox, client_state):
-        return {"last": outbox["sum"]}
+    def on_notify(self, message, client_state):
+        return {"last": message["sum"]}
 
 
 @pytest.mark.parametrize("place", [[0, 1, 2], [0, 2]], ids=["everybody", "some"])
@@ -270,3 +261,118 @@ def test_moments_that_nobody_knows_are_refused_with_a_sentence(optimizer):
 def test_a_state_that_cannot_be_resumed_is_refused_before_the_first_round(part):
     with pytest.raises(UserError, match=r"algorithm\.(terms|server): a state .*(rename it|checkpoint cannot hold)"):
         ready(world([4, 4, 4], **part))
+
+
+# -- mistakes of a term's author
+
+
+@dataclass(frozen=True)
+class Misspelt(LocalTerm):
+    name: str = "misspelt"
+
+    def transform_gradient(self, grad_cP, at, server_state, client_state):
+        return grad_cP / 2
+
+
+@dataclass(frozen=True)
+class ReadsTheStep(LocalTerm, FusedStep):
+    """Decays its pull during local training, and declares that a GPU may repeat its first step."""
+
+    cuda_graph_safe: ClassVar[bool] = True
+    name: str = "reads-the-step"
+
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP + (at.x_cP - at.start_cP) / (1 + at.step)
+
+
+@dataclass(frozen=True)
+class FedDyn(LocalTerm, ServerShift):
+    """FedDyn; `unscaled = False` takes the updates as they were sent, scaled by E/s under scheme C."""
+
+    unscaled: bool = True
+    alpha: float = 0.5
+    name: str = "feddyn"
+
+    def server_state(self, start_P):
+        return {"h": torch.zeros_like(start_P)}
+
+    def _next(self, server_state, arrived):
+        moved_RP = arrived.models() - arrived.start_P if self.unscaled else arrived.update_RP
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / arrived.members
+
+    def server_shift(self, server_state, arrived):
+        return -self._next(server_state, arrived) / self.alpha
+
+    def server_update(self, server_state, upload, arrived):
+        return {"h": self._next(server_state, arrived)}, {}
+
+
+class Nameless(LocalTerm):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP / 2
+
+
+@dataclass(frozen=True)
+class CountsInANumber(LocalTerm):
+    name: str = "counts"
+
+    def client_state(self, start_P):
+        return {"steps": torch.tensor(0.0)}
+
+
+@dataclass(frozen=True)
+class SendsANumber(LocalTerm):
+    name: str = "sends-a-number"
+
+    def finish(self, at, server_state, client_state):
+        return {"loss": torch.tensor(1.0)}, client_state
+
+
+class DuckTyped:
+    """A term without `LocalTerm`, whose `post_step` would never be called."""
+
+    name = "duck"
+    server_state = LocalTerm.server_state
+    client_state = LocalTerm.client_state
+    transform_grad = LocalTerm.transform_grad
+    finish = LocalTerm.finish
+    server_update = LocalTerm.server_update
+
+    def post_step(self, at, server_state, client_state):
+        at.x_cP.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        (Misspelt(), "transform_gradient.*did you mean transform_grad"),
+        (ReadsTheStep(), "cuda_graph_safe.*at.step"),
+        (FedDyn(unscaled=False), "server_update.*E/s.*models"),
+        (Nameless(), "name.*not None"),
+        (CountsInANumber(), r"client_state: steps.*\[1\]"),
+        (SendsANumber(), "finish: loss needs one row per client"),
+        (DuckTyped(), "post_step.*derives from PostStep"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_a_mistake_of_a_term_s_author_is_named(term, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.check_term(term)
+
+
+def test_a_term_that_unscales_updates_passes():
+    testing.check_term(FedDyn())
+
+
+def test_an_optional_hook_without_its_class_is_refused_where_the_term_is_defined():
+    with pytest.raises(UserError, match=r"Approaches defines post_step.*PostStep"):
+
+        class Approaches(LocalTerm):
+            def post_step(self, at, server_state, client_state):
+                at.x_cP.mul_(0.5)
+
+    with pytest.raises(UserError, match=r"Own defines own.*PersonalModel"):
+
+        class Own(LocalTerm):
+            def own(self, x_cP, client_state):
+                return x_cP + 1

@@ -19,7 +19,7 @@ from turnout.cli.planning import with_deadlines
 from turnout.deploy.flower.grid import GridLink
 from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
-from turnout.parts.compression.broadcast_log import BroadcastLog
+from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -173,10 +173,11 @@ def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
 # -- nothing that is discarded is trained
 
 
-class Counting(to.terms.LocalTerm):
+class Counting(to.terms.LocalTerm, to.terms.TermTraits):
     """Counts the clients that were trained."""
 
     name = "counting"
+    sends = 0
 
     def __init__(self) -> None:
         self.trained = 0
@@ -284,7 +285,7 @@ def test_what_makes_no_sense_with_late_replies_is_refused():
         to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
     with pytest.raises(to.UserError, match="stand in for themselves"):
         to.Algorithm(closing=late, substitution=to.Stale())
-    with pytest.raises(to.UserError, match="the term 'scaffold' merges"):
+    with pytest.raises(to.UserError, match="the term 'scaffold' combines"):
         to.Algorithm(closing=late, terms=[to.Scaffold()])
     with pytest.raises(to.UserError, match="would never fill"):
         to.Buffered(size=10, concurrency=5)

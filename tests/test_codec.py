@@ -16,8 +16,7 @@ from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.codec.picks import largest, largest_with_torch
 from turnout.parts.compression.codec.pieces import pieces_of
-from turnout.parts.compression.codec.ternary import Ternary
-from turnout.parts.compression.codec.values import Values
+from turnout.parts.compression.codec.ternary import Ternary, Values
 from turnout.rng import key
 
 SIZES = (40, 7, 1, 12)

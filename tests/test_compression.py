@@ -13,9 +13,9 @@ from turnout.cli import main
 from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.parts.substitution import friends
 from turnout.running.records.same import same
 from turnout.running.result import open_run

@@ -186,7 +186,7 @@ class WritesOnItsState(to.SparseTernary):
         return super().broadcast(change_P, state, sending)
 
 
-@pytest.mark.parametrize(("broken", "promise"), [(ScalesByTheCohort(), "company"), (WritesOnItsState(0.2), "state")])
+@pytest.mark.parametrize(("broken", "promise"), [(ScalesByTheCohort(), "other"), (WritesOnItsState(0.2), "state")])
 def test_a_broken_compression_is_caught(broken, promise):
     with pytest.raises(AssertionError, match=promise):
         testing.check_compression(broken)

@@ -14,11 +14,11 @@ from turnout.parts.membership.departure import (
     Bounds,
     Fit,
     bounds_from,
-    check_rule,
     fit_curve,
     left_to_learn,
     should_exclude,
 )
+from turnout.parts.membership.policy import Membership
 
 positive = st.floats(0.01, 100.0)
 
@@ -91,7 +91,7 @@ def test_noise_bounds_what_a_restart_costs():
 
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UserError, match="crossing"):
-        check_rule("crosing")
+        Membership(leave="decide", rule="crosing")
 
 
 @given(floor=st.floats(0, 2), V=st.floats(0.5, 50), rounds=st.integers(3, 40))

@@ -22,7 +22,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "another role": (lambda: to.Algorithm(weighting=to.Friends()), r"algorithm\.weighting is an object of class Frie"),
     "the optimizer": (lambda: to.Algorithm(to.SGD(0.1)), r"algorithm\.local is an object of class SGD.*Local\(SGD"),
     "torch's": (lambda: to.Local(torch.optim.SGD), r"algorithm\.local\.optimizer is the class SGD"),
-    "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.Stateless"),
+    "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.LocalTerm"),
     "a pattern": (lambda: to.Algorithm(personal="head.*"), r"personal = 'head\.\*' .*personal\.Named"),
     "data": (lambda: to.World((torch.zeros(2, 3), torch.zeros(2))), r"world\.data is an object of class tuple"),
     "a spelling": (lambda: to.World(participation="dropout"), r"world\.participation is the text"),

@@ -590,7 +590,7 @@ def test_a_million_clients_cost_no_more_than_those_who_move():
 
 def test_wrong_settings_are_refused_with_a_sentence():
     for settings, says in [
-        ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "no rule"),
+        ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "crossing"),
         ({"boost": 0.5}, "boost"), ({"deadline": 0}, "deadline"),
     ]:  # fmt: skip
         with pytest.raises(UserError, match=says):

@@ -132,14 +132,20 @@ def test_one_client_with_very_many_steps(device):
 
 
 def test_what_is_captured_says_so_itself():
-    """A subclass of SGD, or a term of one's own, may depend on more than tensors."""
+    """A subclass whose steps depend on more than tensors declares it; the attribute is inherited as usual."""
+
+    class Same(SGD):
+        """Takes SGD's steps."""
 
     class Mine(SGD):
         """Takes steps of its own."""
 
+        cuda_graph_safe = False
+
     _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE()])
     assert cuda_graph_safe(job)
     assert cuda_graph_safe(dataclasses.replace(job, optimizer=Adam(0.1)))
+    assert cuda_graph_safe(dataclasses.replace(job, optimizer=Same(0.1)))
     assert not cuda_graph_safe(dataclasses.replace(job, optimizer=Mine(0.1)))
     assert not cuda_graph_safe(dataclasses.replace(job, terms=[APFL()]))
     assert not cuda_graph_safe(dataclasses.replace(job, magnitudes=True))

@@ -15,11 +15,12 @@ import pytest
 
 import turnout as to
 from bytes_runtime import BytesOnly, Process
+from turnout.recipes import cook, recipes
 from turnout.runtimes.keeping import KEPT
 from turnout.testing import parity
 from turnout.testing.parity import ONE_PER_PART, Comparison, Elsewhere, acceptable, small_recipes
 
-RUNTIMES = [name for name, runtime in parity.RUNTIMES.items() if runtime.at_once is None] + ["bytes only"]
+RUNTIMES = [*parity.RUNTIMES, "bytes only"]
 
 
 @pytest.fixture
@@ -35,9 +36,13 @@ def elsewhere(request: pytest.FixtureRequest) -> Iterator[Elsewhere]:
         process.close()
 
 
+def cooked() -> dict[str, dict[str, to.Experiment]]:
+    return {name: cook(name) for name in recipes()}
+
+
 @cache
 def comparisons() -> dict[str, Comparison]:
-    return {name: Comparison(experiment) for name, experiment in small_recipes().items()}
+    return {name: Comparison(experiment) for name, experiment in small_recipes(cooked()).items()}
 
 
 def check(names: Iterable[str], elsewhere: Elsewhere) -> None:
@@ -71,6 +76,6 @@ def test_flowers_simulation():
 
 def test_a_difference_is_found():
     """Of another seed, and of other numbers: the comparison can fail."""
-    comparison = Comparison(small_recipes()["participation/C"])
+    comparison = Comparison(small_recipes(cooked())["participation/C"])
     louder = Elsewhere(lambda here: to.InProcess(device="cpu", threads=1, precision="float64"))
     assert not acceptable(comparison.with_(louder), louder)

@@ -6,9 +6,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from turnout.clients.state import ClientState
+from turnout.clients.work import finite_clients
 from turnout.engine.batches import address_batches
 from turnout.engine.dropout import keep_mask
-from turnout.clients.work import finite_clients
 from turnout.types import Samples
 
 

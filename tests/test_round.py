@@ -514,7 +514,7 @@ def test_the_rate_of_the_theorem_needs_numbers_above_0(field: str, value: float)
 
 
 @dataclass(frozen=True)
-class FedDyn(to.terms.LocalTerm):
+class FedDyn(to.terms.LocalTerm, to.terms.ServerShift, to.terms.SelectiveDownload):
     """FedDyn (Acar et al., 2021): local gradient g - h_k + α (w - w_start); the server moves by -h / α."""
 
     alpha: float = 0.5

@@ -19,7 +19,7 @@ from turnout.recipes import cook
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused
-from turnout.testing.parity import shrunk, small_recipes
+from turnout.testing.parity import shrunk
 from turnout.types import Message, Replies
 from worlds import download_for
 
@@ -34,7 +34,7 @@ def processes() -> Iterator[tuple[Process, ...]]:
 
 def test_what_crosses_is_the_download_and_the_replies(processes):
     """A round costs about a model a process down, an update a participant up; kept rows never travel."""
-    experiment = small_recipes()["baselines/SCAFFOLD"]
+    experiment = shrunk(cook("baselines")["SCAFFOLD"])
     track = prepare(experiment.but(runtime=BytesOnly(processes)))
     before = [process.received for process in processes]
     _, record = track.round(track.begin(), 0)

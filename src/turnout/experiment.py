@@ -25,7 +25,7 @@ from turnout.parts.mixing import Mixing, SharedStart
 from turnout.parts.selection import Everyone, Selection
 from turnout.parts.server import ServerSGD, ServerStep
 from turnout.parts.substitution.base import NoSubstitution, Substitution
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import PersonalModel, Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.settings import Evaluate, InProcess, RuntimeSpec
 from turnout.summary import chosen, settings_html
@@ -128,7 +128,8 @@ class Algorithm:
     @property
     def makes_own(self) -> bool:
         """Whether clients have models of their own."""
-        return self.personal is not None or self.mixing.personal or any(term.personal for term in self.terms)
+        by_terms = any(isinstance(term, PersonalModel) for term in self.terms)
+        return by_terms or self.personal is not None or self.mixing.personal
 
     def __post_init__(self) -> None:
         check_parts(self)

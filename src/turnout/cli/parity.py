@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +10,7 @@ import typer
 from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from turnout.experiment import Experiment
     from turnout.testing.parity import Comparison, Difference, Elsewhere
 
 Names = Annotated[
@@ -36,12 +37,14 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     turnout parity --all --markdown
     """
     from turnout.cli.screen import console, say
+    from turnout.recipes import cook, recipes
     from turnout.runtimes.keeping import KEPT
-    from turnout.testing.parity import ONE_PER_PART, RUNTIMES, Comparison, acceptable, small_recipes
+    from turnout.testing.parity import ONE_PER_PART, Comparison, acceptable, small_recipes
 
-    known = small_recipes()
+    known = small_recipes({name: cook(name) for name in recipes()})
+    runtimes = _runtimes()
     wanted = list(known) if everything else list(names or ONE_PER_PART)
-    columns = _here({name: RUNTIMES[_known(name, RUNTIMES, "runtime")] for name in on or RUNTIMES}, named=bool(on))
+    columns = _here({name: runtimes[_known(name, runtimes, "runtime")] for name in on or runtimes}, named=bool(on))
     table = _Table(list(columns), markdown)
     broken = 0
     chosen = {name: known[_known(name, known, "experiment")] for name in wanted}
@@ -62,6 +65,18 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     if broken:
         say(f"{broken} of {len(wanted) * len(columns)} comparisons differ by more than they may", "red")
         raise typer.Exit(1)
+
+
+def _runtimes() -> dict[str, Elsewhere]:
+    """The runtimes to compare, with Flower's simulation, which replays in one process what it observed."""
+    from turnout.testing.parity import RUNTIMES, Elsewhere
+
+    def simulate(experiments: Mapping[str, Experiment]) -> Mapping[str, Difference | str]:
+        from turnout.deploy.parity import simulated
+
+        return simulated(experiments)
+
+    return RUNTIMES | {"Flower's simulation": Elsewhere(lambda here: here, needs="flwr", at_once=simulate)}
 
 
 def _known(name: str, known: Iterable[str], what: str) -> str:

@@ -20,7 +20,7 @@ from turnout.exchange import OWN, Assignment, Download, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import Notifies, Term
 from turnout.types import Samples, Tensors, flatten, storable, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
@@ -175,7 +175,7 @@ def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors
 
 def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
     """What a term makes of rows: a row for each of them, where it gives one for all."""
-    new = term.on_notify(said, rows)
+    new = term.on_notify(said, rows) if isinstance(term, Notifies) else {}
     return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
 
 

@@ -18,7 +18,7 @@ from turnout.exchange import Assignment, Download
 from turnout.experiment import Algorithm
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Sending
-from turnout.parts.terms.base import terms_bytes
+from turnout.parts.terms.base import terms_bytes, unwitnessed
 from turnout.types import Replies, Tensors, Turnout, row_bytes
 from turnout.world.attacks.base import Attackers
 
@@ -87,7 +87,7 @@ def client_work(place: Workplace, download: Download, job: Job, state: ClientSta
     kept = replace(state.after(trained, layout, algorithm.local.optimizer), residuals=residuals, seen=seen)
     states = kept.sent(trained, layout, algorithm)
 
-    finite_R = finite_clients(trained.finite_C, kept.to_rows(), states, *witnesses(algorithm, trained.up))
+    finite_R = finite_clients(trained.finite_C, kept.to_rows(), states, *unwitnessed(algorithm.terms, trained.up))
     message = message.counted()
     beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(upload) for upload in trained.up.values())
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
@@ -104,12 +104,3 @@ def finite_clients(finite_R: Tensor, *groups: Tensors) -> Tensor:
             if value.is_floating_point():
                 finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_R.device)
     return finite_R
-
-
-def witnesses(algorithm: Algorithm, uploads: dict[str, Tensors]) -> list[Tensors]:
-    """The uploads that decide whether all uploads of a term are finite: its `finite_witness`, or all of them.
-
-    A subclass has to name its own witness: it may send more.
-    """
-    witness = {term.name: vars(type(term)).get("finite_witness") for term in algorithm.terms}
-    return [{n: v for n, v in rows.items() if witness[term] in (None, n)} for term, rows in uploads.items()]

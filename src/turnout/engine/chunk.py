@@ -26,6 +26,7 @@ from turnout.engine.term_rows import finish_terms
 from turnout.exchange import Limit
 from turnout.machine.transfer import to_device
 from turnout.parts.optimizers import SGD
+from turnout.parts.terms.base import PostStep
 from turnout.types import Tensors
 
 NATIVE_STEPS = 16  # between two looks at a job's limit
@@ -264,6 +265,8 @@ class Chunk:
         optimizer_step(self.job.optimizer, flat, grad, slots, count_c, lr)
         _write_back(rows, self.slots, slots)
         for term in self.job.terms:
+            if not isinstance(term, PostStep):
+                continue
             mine = {n: v[rows] for n, v in self.mine.get(term.name, {}).items()}
             term.post_step(at, self.down.get(term.name, {}), mine)
             _write_back(rows, self.mine.get(term.name, {}), mine)

@@ -23,12 +23,9 @@ def plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def cuda_graph_safe(job: Job) -> bool:
-    """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone.
-
-    A subclass has to say so itself: it may take steps of its own.
-    """
+    """Whether a GPU may capture the steps of a job: every part declares that its step depends on tensors alone."""
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(vars(type(part)).get("cuda_graph_safe", False) for part in parts)
+    return not job.magnitudes and all(getattr(part, "cuda_graph_safe", False) for part in parts)
 
 
 @dataclass(frozen=True)

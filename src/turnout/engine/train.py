@@ -29,6 +29,7 @@ from turnout.machine.rehearsal import rehearse
 from turnout.machine.transfer import to_device
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
+from turnout.parts.terms.base import as_quadratic
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batches are laid out at once
@@ -123,7 +124,7 @@ class Trainer:
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
-        springs = [term.as_quadratic(start_cP, job.down.get(term.name, {})) for term in job.terms]
+        springs = [as_quadratic(term, start_cP, job.down.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
         small = len(job.client_C) * self._client_work(job) < _SMALL_JOB

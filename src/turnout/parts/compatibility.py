@@ -18,7 +18,7 @@ from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.mixing import Mixing
 from turnout.parts.substitution.base import Substitution
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import PersonalModel, Term, TermTraits, sends
 from turnout.settings import Evaluate
 
 
@@ -92,10 +92,11 @@ def _check_late(algorithm: AlgorithmParts) -> None:
             "those who reply in the same round: leave one of them out"
         )
     for term in algorithm.terms:
-        if term.sends or term.personal:
+        if sends(term) or isinstance(term, PersonalModel):
             raise UserError(
-                f"{name} uses late replies, and the term {term.name!r} merges what clients of the same round send: use "
-                "a term that sends nothing (Proximal), or set late = 'discard'"
+                f"{name} uses late replies, and the term {term.name!r} combines uploads of the same "
+                "round: use a term that sends nothing (Proximal; your own declares TermTraits with sends = 0), or set "
+                "late = 'discard'"
             )
 
 
@@ -147,7 +148,7 @@ def _check_terms(algorithm: AlgorithmParts) -> None:
         raise UserError(f"two terms are called the same ({', '.join(names)}): give one of them another name")
     optimizer = algorithm.local.optimizer
     for term in algorithm.terms:
-        if term.requires_plain_sgd and not optimizer.linear:
+        if isinstance(term, TermTraits) and term.requires_plain_sgd and not optimizer.linear:
             raise UserError(
                 f"the term {term.name!r} takes a client's path for the mean of its gradients, which "
                 f"{type(optimizer).__name__}'s steps are not: use SGD, or Scaffold(option=1), which measures gradients"

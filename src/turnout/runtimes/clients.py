@@ -33,7 +33,7 @@ from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm, Experiment
 from turnout.machine.clock import stage
-from turnout.parts.terms.base import terms_bytes
+from turnout.parts.terms.base import Departures, PersonalModel, remembers, terms_bytes
 from turnout.runtimes.held_rows import read_by_held
 from turnout.runtimes.needs import bytes_needed, described
 from turnout.runtimes.setup import Model, Setup
@@ -213,7 +213,7 @@ class ClientPool:
 
     def own_models(self, asked: Measure) -> Models:
         """Clients' models as they would begin the next round: what is shared, with what is their own."""
-        layout, terms = self.model.layout, [term for term in self.algorithm.terms if term.personal]
+        layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
         new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
@@ -275,8 +275,8 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
     terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).mine
     return Departure(
         client_H,
-        said={term.name: term.on_leave(mine.get(term.name, {})) for term in terms},
-        remembered={term.name: mine.get(term.name, {}) for term in terms if term.remembers},
+        said={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
+        remembered={term.name: mine.get(term.name, {}) for term in terms if remembers(term)},
     )
 
 

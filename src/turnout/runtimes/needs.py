@@ -11,6 +11,7 @@ from turnout.data import Federation
 from turnout.engine.job import plain_sgd
 from turnout.engine.train import order_bytes
 from turnout.parts.compression.base import Dense
+from turnout.parts.terms.base import as_quadratic, sends
 
 if TYPE_CHECKING:
     from turnout.runtimes.clients import ClientPool
@@ -26,7 +27,7 @@ def described(clients: ClientPool) -> dict[str, Any]:
     layout, start_P = clients.model.layout, clients.place.put(clients.model.flat_P[: clients.model.layout.shared])
     rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
     start_cP = start_P.expand(rows, -1)
-    springs = all(term.as_quadratic(start_cP, term.server_state(start_P)) is not None for term in algorithm.terms)
+    springs = all(as_quadratic(term, start_cP, term.server_state(start_P)) is not None for term in algorithm.terms)
     optimizer = algorithm.local.optimizer
     engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
     return clients.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
@@ -37,7 +38,7 @@ def bytes_needed(clients: ClientPool, cohort: int, ever: int) -> dict[str, int]:
     algorithm, layout, trainer = clients.algorithm, clients.model.layout, clients.trainer
     width = 8 if clients.place.dtype == torch.float64 else 4
     matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
-    beside = sum(term.sends for term in algorithm.terms) * layout.shared
+    beside = sum(sends(term) for term in algorithm.terms) * layout.shared
     samples_C, alone = _most_samples(clients.federation, cohort), clients.network.has_batch_statistics()
     return {
         "cohort": (int(matrices * layout.width + beside) * width + clients.store.row_bytes) * cohort,

@@ -22,6 +22,7 @@ from torch import Tensor
 from turnout.clients.state import ClientState, state_from
 from turnout.engine.trainers import place_of
 from turnout.exchange import Assignment, Download, Measure, Measured
+from turnout.parts.terms.base import PersonalModel
 from turnout.runtimes import wire
 from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
@@ -142,7 +143,7 @@ class PartedRuntime(InProcessRuntime):
 
     def _measured_part(self, asked: Measure, client_c: Tensor) -> State:
         tree = {n: v for n, v in wire.measure_tree(asked, client_c).items() if n not in ("shared", "states")}
-        terms = [f"mine/{term.name}/" for term in self.algorithm.terms if term.personal]
+        terms = [f"mine/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
         return {"own": tree, **self._kept(with_rows_c, ("personal", "state/", *terms))}
 

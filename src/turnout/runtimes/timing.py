@@ -37,6 +37,7 @@ from turnout.experiment import Algorithm
 from turnout.parts.closing import IDLE, close
 from turnout.parts.compression.base import Sending
 from turnout.parts.local import full_steps, turnout_of
+from turnout.parts.terms.base import sends
 from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
@@ -85,7 +86,7 @@ class Timing:
         states |= initial_moments(layout, shared_P, algorithm)
         states |= initial_shared(layout, model.flat_P, model.states, algorithm)
         hints = algorithm.substitution.hints(torch.zeros(1, layout.shared), 0, seed)
-        sums = sum(term.sends for term in algorithm.terms) * layout.shared
+        sums = sum(sends(term) for term in algorithm.terms) * layout.shared
         return cls(
             devices=devices,
             algorithm=algorithm,

@@ -14,6 +14,7 @@ from turnout.context import Context
 from turnout.exchange import Download, RoundTiming, states_to_send
 from turnout.machine.clock import stage
 from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.terms.base import broadcast
 from turnout.server.cohort import Cohort
 from turnout.server.state import Server
 from turnout.types import Replies, Tensors, Turnout, wire_bytes
@@ -22,7 +23,7 @@ from turnout.types import Replies, Tensors, Turnout, wire_bytes
 def make_download(server: Server, cohort: Cohort, t: int, ctx: Context) -> Download:
     """What the server sends to the clients it asks."""
     algorithm, client_C = ctx.algorithm, cohort.asked
-    server_state = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
+    server_state = broadcast(algorithm.terms, server.down)
     with stage("mixing"):
         start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states, lr = states_to_send(server.states, algorithm.newcomers), learning_rate(server, t, ctx)

@@ -16,7 +16,7 @@ from turnout.context import Context
 from turnout.exchange import Departure
 from turnout.machine.clock import staged
 from turnout.parts.membership.transition import Outlook, Transition
-from turnout.parts.terms.base import ObjectiveChange
+from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
 from turnout.server.state import Server
 from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
@@ -102,7 +102,7 @@ def _apply(
         return ctx.runtime.farewell(client_I, server.outbox) if len(client_I) else Departure(client_I, {}, {})
 
     leaving = depart(change.out)
-    staying = depart(change.gone if any(term.remembers for term in algorithm.terms) else ())
+    staying = depart(change.gone if any(remembers(term) for term in algorithm.terms) else ())
     left = server.left.plus(staying).among(change.roster.gone_L)
     gone_I = torch.tensor([*change.out, *change.gone], dtype=torch.int64)
     time = replace(server.time, in_flight=server.time.in_flight.without(gone_I))
@@ -129,7 +129,8 @@ def _terms_after(server: Server, objective: Members, leaving: Departure, ctx: Co
     shares, mean_examples = ctx.algorithm.shares, ctx.runtime.mean_examples
     before, mass = (shares.mass(len(o), partial(mean_examples, o)) for o in (server.objective, objective))
     change = ObjectiveChange(_objective_shares(server, leaving.client_H, ctx), before / mass if mass else 0.0)
-    return {
+    return server.down | {
         term.name: term.on_objective_change(server.down[term.name], leaving.said.get(term.name, {}), change)
         for term in ctx.algorithm.terms
+        if isinstance(term, Departures)
     }

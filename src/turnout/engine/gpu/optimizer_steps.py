@@ -18,7 +18,7 @@ from torch import Tensor
 from turnout.engine.gpu.graphs import GraphCache
 from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import FusedStep, Term, as_quadratic
 from turnout.types import Tensors
 
 BLOCK = 1024  # numbers per program
@@ -88,7 +88,8 @@ class Pull:
         found = cls(torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0]))
         for term in terms:
             sent, kept = down.get(term.name, {}), mine.get(term.name, {})
-            spring, drift = term.as_quadratic(start_cP, sent), term.as_constant_shift(sent, kept)
+            spring = as_quadratic(term, start_cP, sent)
+            drift = term.as_constant_shift(sent, kept) if isinstance(term, FusedStep) else None
             if spring is not None:
                 found = cls(found.stiff_P + spring[0], found.pull_P + spring[1], found.own_cP)
             elif drift is not None and found.own_cP is None and drift[0].stride(1) == 1:

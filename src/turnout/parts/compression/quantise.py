@@ -1,4 +1,4 @@
-"""Updates with a byte an entry instead of four."""
+"""Updates with one byte per entry instead of four."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROUNDINGS = ("stochastic", "nearest")
 
 @dataclass(frozen=True)
 class Quantise(ErrorFeedback):
-    """Eight bits an entry: whole multiples of 1/127 of the largest entry of its tensor.
+    """Eight bits per entry: whole multiples of 1/127 of the largest entry of its tensor.
 
-    rounding    "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
-                "nearest"
-    feedback    keep what was rounded away for the next message; stochastic rounding does without, and then clients
-                keep nothing
+    rounding  "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
+              "nearest"
+    feedback  add what was rounded away to the next message; stochastic rounding works without, and then clients keep
+              no state
     and the other settings of `ErrorFeedback`
     """
 

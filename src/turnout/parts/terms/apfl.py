@@ -1,4 +1,4 @@
-"""APFL: every client trains a second model of its own beside the shared one, and predicts with a mixture of the two.
+"""APFL: every client trains a second, personal model and predicts with a mixture of the two.
 
 Shape letters: c clients of a chunk, P shared parameters.
 """
@@ -6,35 +6,34 @@ Shape letters: c clients of a chunk, P shared parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.terms.base import At, LocalTerm
+from turnout.parts.terms.base import At, LocalTerm, PersonalModel
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class APFL(LocalTerm):
-    """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k trains as ever; beside it, on the same mini-batches,
+class APFL(LocalTerm, PersonalModel):
+    """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k is trained as usual; on the same mini-batches,
 
         v̄ = α_k v_k + (1 - α_k) w_k        what the client predicts with
         v_k <- v_k - η ∇_v f(v̄) = v_k - η α_k ∇f(v̄)
         α_k <- clip(α_k - η (<v_k - w_k, α_k ∇f(v̄) + (1 - α_k) ∇f(w_k)> + 0.02 α_k), 0, 1)
 
-    the last at the first local step of a round only, as in its authors' FedTorch, or never (`adaptive = False`). v_k
-    starts from the weights of a client's first download and stays home, as α_k does: the bytes are FedAvg's. v_k is
-    stepped by plain SGD at the round's rate, whatever the local optimizer; parameters that are personal are one copy,
+    v_k starts from the weights of a client's first download and is never sent, like α_k: the bytes are FedAvg's. v_k is
+    stepped by plain SGD at the round's rate, whatever the local optimizer; personal parameters exist once and are
     trained with w_k; BatchNorm statistics are w_k's.
+
+    alpha     initial α_k, the share of a client's own model
+    adaptive  update α_k at the first local step of each round, as in the authors' FedTorch
     """
 
     alpha: float = 0.5
     adaptive: bool = True
     name: str = "apfl"
-
-    personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

@@ -1,12 +1,12 @@
-"""Control variates as terms: SCAFFOLD, FedGATE and VRL-SGD. Each client remembers how its gradient differs from
-everybody's, and takes that off its local gradients.
+"""Control variates as terms: SCAFFOLD, FedGATE and VRL-SGD. Each client remembers how its gradient differs from the
+average, and subtracts that from its local gradients.
 
-What the server holds stays true when somebody is absent, has finished only part of its work, joins late or leaves:
+These invariants hold when clients are absent, finish part of their work, join late or leave:
 
     SCAFFOLD          c = Σ_k p_k c_k over the objective, c_k = 0 before a client's first reply
     FedGATE, VRL-SGD  Σ_k p_k δ_k = 0 (VRL-SGD: where the server applies the sum as it is)
 
-Without that a method would settle where Σ_k p_k ∇F_k is not 0, for what is once missing never comes back.
+Without them a method would converge to a point where Σ_k p_k ∇F_k is not 0.
 
 Shape letters: c clients of a chunk, C replies, I clients who left, P shared parameters.
 """
@@ -21,20 +21,29 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.aggregation import weighted_sum
-from turnout.parts.terms.base import At, Extra, LocalTerm, ObjectiveChange
+from turnout.parts.terms.base import (
+    At,
+    Departures,
+    FusedStep,
+    LocalTerm,
+    Notifies,
+    ObjectiveChange,
+    SelectiveDownload,
+    TermTraits,
+)
 from turnout.parts.updates import Applied
-from turnout.types import Tensors
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
-class Scaffold(LocalTerm):
+class Scaffold(LocalTerm, FusedStep, Departures, TermTraits):
     """SCAFFOLD (Karimireddy et al., 2020): local gradient g - c_k + c; c <- c + Σ_k p_k (c_k⁺ - c_k), where
 
         option 1:  c_k⁺ = ∇F_k(w_start), over all of the client's samples, in evaluation mode
         option 2:  c_k⁺ = c_k - c + (w_start - w_end) / (s η)
 
-    With uniform shares p_k is the paper's 1/N. Sends the change of c_k with the update and downloads c with the
-    weights: twice FedAvg's bytes, both ways. A client that leaves says its c_k in its last message.
+    With uniform shares p_k is the paper's 1/N. Uploads the change of c_k and downloads c: twice FedAvg's bytes, both
+    ways. A client that leaves sends its c_k in its last message.
 
     >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
     >>> Scaffold().finish(at, {"c": torch.tensor([0.5])}, {"c": torch.tensor([[0.25]])})[1]  # 0.25 - 0.5 + 0.4 / 0.2
@@ -48,17 +57,11 @@ class Scaffold(LocalTerm):
 
     def __post_init__(self) -> None:
         if self.option not in (1, 2):
-            raise UserError(
-                f"SCAFFOLD's option is 1 (a gradient over all samples) or 2 (by the path), not {self.option}"
-            )
+            raise UserError(f"SCAFFOLD's option is 1 (gradient over all samples) or 2 (by the path), not {self.option}")
 
     @property
     def requires_plain_sgd(self) -> bool:
         return self.option == 2
-
-    @property
-    def sends(self) -> float:
-        return 1
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"c": torch.zeros_like(start_P)}
@@ -83,41 +86,39 @@ class Scaffold(LocalTerm):
         return {"c": server_state["c"] + arrived.objective_share_R.to(server_state["c"]) @ upload["change"]}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
-        return {"c": client_state["c"]}
+        return client_state
 
     def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
-        return {"c": (server_state["c"] - gone(left, "c", change, server_state["c"])) * change.ratio}
+        return {"c": (server_state["c"] - sum_of_left(left, "c", change, server_state["c"])) * change.ratio}
 
 
 @dataclass(frozen=True)
-class VRLSGD(LocalTerm):
+class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, TermTraits):
     """VRL-SGD (Liang et al., 2019): local gradient g - δ_k; then δ_k <- δ_k + (w_new - w_k_end) / (s η).
 
-    w_new - w_k_end = (w_new - w_start) - D_k: everybody's movement less the client's own. Each is divided by the steps
-    it stands for; where all are there and do the same work, both are s:
+    w_new - w_k_end = (w_new - w_start) - D_k: the server's change less the client's own. Each is divided by its own
+    number of steps; where all clients do the same work, both are s:
 
         δ_k <- δ_k - D_k / (s_k η) + Σ_j p_j D_j / (s_j η) / Σ_j p_j + (w_new - w_start - Σ_j a_j D_j) / (η Σ_j a_j s_j)
 
-    over those who replied, a_j the weights of the sum; the last is what the server's own step or encoding made of it,
-    0 for the plain one. One s for both halves would multiply what all gradients have in common by Σ_j a_j every round
-    (it dies out where somebody is missing) and by E / s (it blows up where work is scaled).
+    over the clients that replied, a_j the weights of the sum; the last term is the effect of the server's own step or
+    encoding, 0 for the plain one. One s for both halves would multiply the common part of all gradients by Σ_j a_j in
+    every round (it decays where clients are missing) and by E / s (it explodes where work is scaled).
 
-    The second half is heard when the round has ended: P numbers more to download than FedAvg, nothing more to upload.
-    A client that waited for its next download would take the movement of all rounds it was away for that of one. When
-    a client leaves, its δ_l goes to those who reply next, so that the δ of all still cancel.
+    The second half is sent to the clients after the round: P more numbers to download than FedAvg, none to upload. It
+    cannot be derived from the next download, which contains the change of all rounds a client was away. When a client
+    leaves, its δ_l goes to the clients that reply next, so that the δ still cancel.
 
     >>> at = At(torch.tensor([[0.6]]), torch.tensor([[1.0]]), 0.1, 0, torch.tensor([2.0]), torch.ones(1), *[None] * 3)
-    >>> VRLSGD().finish(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest when outbox
+    >>> VRLSGD().finish(at, {}, {"delta": torch.tensor([[0.25]])})[1]  # 0.25 + 0.4 / 0.2; the rest by `on_notify`
     {'delta': tensor([[2.2500]])}
     """
 
     cuda_graph_safe: ClassVar[bool] = True
+    sends: ClassVar[float] = 0
+    requires_plain_sgd: ClassVar[bool] = True
 
     name: str = "vrl-sgd"
-
-    @property
-    def requires_plain_sgd(self) -> bool:
-        return True
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"owed": torch.zeros_like(start_P)}
@@ -138,34 +139,41 @@ class VRLSGD(LocalTerm):
         return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
     def beside(self, arrived: Applied) -> Tensor | float:
-        """What the server moves the model by beside the sum of the updates, by local step."""
+        """The server's change besides the sum of the updates, per local step."""
         assert arrived.new_P is not None
         assert arrived.sum_P is not None
-        return (arrived.new_P - arrived.start_P - arrived.sum_P) / (summed_steps(arrived) * arrived.lr)
+        assert arrived.weight_R is not None
+        steps = float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())  # of the whole sum
+        return (arrived.new_P - arrived.start_P - arrived.sum_P) / (steps * arrived.lr)
 
     def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
-        common_P = mean_reply(arrived) + self.beside(arrived)
-        return {"common": common_P + server_state["owed"] / float(arrived.objective_share_R.sum())}
+        """Σ_k p_k D_k / (s_k η) / Σ_k p_k, the mean local step of the clients that replied, whatever their work and
+        weights; and `beside`, and what is owed for clients that left."""
+        per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
+        mean_P = weighted_sum(
+            arrived.update_RP, arrived.objective_share_R / arrived.objective_share_R.sum() / per_step_R
+        )
+        return {"common": mean_P + self.beside(arrived) + server_state["owed"] / float(arrived.objective_share_R.sum())}
 
-    def on_notify(self, outbox: Tensors, client_state: Tensors) -> Tensors:
-        return {"delta": client_state["delta"] + outbox["common"]}
+    def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
+        return {"delta": client_state["delta"] + message["common"]}
 
     def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(server_state["owed"])}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
-        return {"delta": client_state["delta"]}
+        return client_state
 
     def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
-        return {"owed": (server_state["owed"] + gone(left, "delta", change, server_state["owed"])) * change.ratio}
+        return {
+            "owed": (server_state["owed"] + sum_of_left(left, "delta", change, server_state["owed"])) * change.ratio
+        }
 
 
 @dataclass(frozen=True)
 class FedGATE(VRLSGD):
-    """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server
-    makes of their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
-
-    cuda_graph_safe: ClassVar[bool] = True
+    """FedGATE (Haddadpour et al., 2021): as VRL-SGD, but δ_k follows the updates that arrived, whatever the server does
+    with their sum: with server rate 1 and nothing compressed on the way down, the two are the same."""
 
     name: str = "fedgate"
 
@@ -174,25 +182,12 @@ class FedGATE(VRLSGD):
 
 
 def plus_mean_step(to_cP: Tensor, at: At) -> Tensor:
-    """The same and (w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
+    """Add (w_start - w_end) / (s η): the mean of a client's local steps, as a gradient."""
     return torch.addcdiv(to_cP, at.start_cP - at.x_cP, at.steps_c[:, None] * at.lr)
 
 
-def mean_reply(arrived: Applied) -> Tensor:
-    """Σ_k p_k D_k / (s_k η) / Σ_k p_k: the mean local step of those who replied, as a gradient with its sign turned,
-    whatever work they finished and whatever their updates weigh."""
-    per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
-    return weighted_sum(arrived.update_RP, arrived.objective_share_R / arrived.objective_share_R.sum() / per_step_R)
-
-
-def summed_steps(arrived: Applied) -> float:
-    """How many local steps the weighted sum stands for, whoever is missing, in every scheme."""
-    assert arrived.weight_R is not None
-    return float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())
-
-
-def gone(left: Tensors, name: str, change: ObjectiveChange, like_P: Tensor) -> Tensor:
-    """Σ_l p_l of what those who left have said."""
+def sum_of_left(left: Tensors, name: str, change: ObjectiveChange, like_P: Tensor) -> Tensor:
+    """Σ_l p_l of the last messages of clients that left."""
     return change.part_I.to(like_P) @ left[name].to(like_P) if name in left else torch.zeros_like(like_P)
 
 

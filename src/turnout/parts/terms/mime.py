@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.terms.base import At, Extra, LocalTerm
+from turnout.parts.terms.base import At, LocalTerm
 from turnout.parts.updates import Applied
-from turnout.types import Tensors
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
 class MimeLite(LocalTerm):
-    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, with the server's m, which
-    stands still during a round; then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over those who replied, each
-    ∇F_k over all samples of the client, in evaluation mode. β = 0 is FedAvg.
+    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, m constant in a round;
+    then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over the clients that replied, each ∇F_k over all samples of
+    the client, in evaluation mode. `beta` is β; 0 is FedAvg.
 
-    Sends ∇F_k(w_start) with the update and downloads m with the weights: twice FedAvg's bytes, both ways. (Mime itself
-    also corrects by the cohort's gradient at w_start, which takes a second exchange in every round.)
+    Uploads ∇F_k(w_start) and downloads m: twice FedAvg's bytes, both ways. (Mime itself also corrects by the cohort's
+    gradient at w_start, which takes a second exchange in every round.)
 
     >>> MimeLite(beta=0.75).transform_grad(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
     tensor([[7.]])
@@ -35,10 +35,6 @@ class MimeLite(LocalTerm):
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1:
             raise UserError(f"MimeLite's beta must be in [0, 1), not {self.beta}")
-
-    @property
-    def sends(self) -> float:
-        return 1
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.terms.base import At, LocalTerm
+from turnout.parts.terms.base import At, FusedStep, LocalTerm
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class Proximal(LocalTerm):
-    """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
+class Proximal(LocalTerm, FusedStep):
+    """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start); `mu` is μ.
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
     >>> Proximal(mu=0.5).transform_grad(torch.zeros(1, 1), at, {}, {})

@@ -14,6 +14,7 @@ from torch import Tensor
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
 from turnout.parts.local import turn_out
+from turnout.parts.terms.base import sends
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
@@ -44,7 +45,7 @@ def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
     if getattr(algorithm.aggregation, "guards", None) != "updates":
         return []
     optimizer = algorithm.local.optimizer
-    ways = [f"what the term {term.name!r} sends" for term in algorithm.terms if term.sends]
+    ways = [f"what the term {term.name!r} sends" for term in algorithm.terms if sends(term)]
     ways += ["BatchNorm statistics"] if batch_statistics and algorithm.personal is None else []
     ways += ["personal layers that are shared"] if algorithm.share_personal else []
     ways += ["federated moments"] if optimizer.slots and optimizer.moments == "federated" else []
