@@ -32,8 +32,8 @@ from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
 from turnout.engine.batches import address_batches
-from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
-from turnout.machine.clock import Stopwatch
+from turnout.engine.kernels.native import NativeJob, StepRule, StepTensors
+from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare

@@ -25,7 +25,7 @@ import torch
 
 import turnout as to
 from turnout.data.federation import Federation
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.parts.arrived import Arrived
 from turnout.parts.substitution import friends
 from turnout.parts.substitution.base import Lent

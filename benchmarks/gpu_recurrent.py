@@ -17,8 +17,8 @@ from gpu_kernels import Call, show
 from torch import Tensor
 
 from turnout.engine import recurrent
-from turnout.engine.gpu import gru, lstm
-from turnout.engine.gpu.recurrence import Launch, rounded
+from turnout.engine.kernels import gru, lstm
+from turnout.engine.kernels.recurrence import Launch, rounded
 
 B, T, H = 10, 80, 256
 

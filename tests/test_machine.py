@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from turnout.errors import UserError
-from turnout.machine.clock import Stopwatch, stage
 from turnout.machine.files import replacing, write_whole
+from turnout.machine.profiling import Stopwatch, stage
 from turnout.machine.threads import ordered_map
 from turnout.running import folder as folders
 from turnout.running.folder import contents, held, refuse_full

@@ -17,7 +17,7 @@ from test_recurrent import MODELS, Text
 from turnout.engine import recurrent
 from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
-from turnout.engine.gpu import gru, lstm, recurrence
+from turnout.engine.kernels import gru, lstm, recurrence
 from turnout.engine.network import Network
 from turnout.layout import lay_out
 from turnout.machine import triton_tools

@@ -28,7 +28,7 @@ from turnout.exchange import Assignment, Download, Runtime
 from turnout.experiment import Algorithm
 from turnout.layout import Slot
 from turnout.machine import activity
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Sending

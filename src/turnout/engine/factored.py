@@ -22,12 +22,12 @@ from torch import Tensor
 
 from turnout.engine.backprop import Stack
 from turnout.engine.gradient_sinks import GradientSink
-from turnout.engine.layers import Dense, Layer
+from turnout.engine.layers import Dense
 from turnout.types import Tensors
 
 
 class FactoredWeight:
-    """One layer's W0, X and D for a chunk of clients. The first `used` rows of X and D are filled; a client that had
+    """One layer's W0, X and D for a chunk of clients. The first `used` rows of X and D are filled; a client that has
     finished its steps before the others has zeros there.
     """
 
@@ -93,7 +93,12 @@ class FactoredDense:
 
 @dataclass(frozen=True)
 class ChunkWeights:
-    """A chunk's weights outside the cohort's matrix: tensors [c, ...], and factored weights for large dense layers."""
+    """A chunk's weights outside the cohort's matrix.
+
+    stack      the model, with its factored layers
+    weights    the other parameters, tensors [c, ...]
+    factored   the weights of large dense layers
+    """
 
     stack: Stack
     weights: Tensors
@@ -111,7 +116,10 @@ class ChunkWeights:
         rest = {name: value for name, value in start.items() if name not in names}
         plain = torch.contiguous_format
         copies = {n: v.expand(clients, *v.shape[1:]).clone(memory_format=plain) for n, v in rest.items()}
-        return cls(with_factored(stack, names), copies, factored)
+        layers = tuple(
+            FactoredDense(h.weight, h.bias) if isinstance(h, Dense) and h.weight in names else h for h in stack.layers
+        )
+        return cls(replace(stack, layers=layers), copies, factored)
 
     def first(self, clients: int) -> ChunkWeights:
         """The weights of the first clients, which still have steps to do."""
@@ -135,12 +143,3 @@ def factored_bytes(stack: Stack, start: Tensors, samples: int) -> int:
     """Bytes of one client's X and D; 0 if no layer is factored."""
     shapes = [start[name].shape[-2:] for name in factored_names(stack, start, samples)]
     return sum(samples * (i + o) for o, i in shapes) * next(iter(start.values())).element_size()
-
-
-def with_factored(stack: Stack, names: frozenset[str]) -> Stack:
-    """The same model, its dense layers with these weights replaced by `FactoredDense`."""
-
-    def layer(h: Layer) -> Layer:
-        return FactoredDense(h.weight, h.bias) if isinstance(h, Dense) and h.weight in names else h
-
-    return replace(stack, layers=tuple(layer(h) for h in stack.layers))

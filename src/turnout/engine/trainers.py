@@ -14,18 +14,16 @@ from turnout.engine.backprop import stack_of
 from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
-from turnout.engine.gradients import Gradients
+from turnout.engine.gradients import Gradients, WorkerPool
+from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.losses import Loss
-from turnout.engine.native.steps import NativeSteps
-from turnout.engine.network import Network
-from turnout.engine.own_kernels import ForClients
+from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
-from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
-from turnout.engine.workers import WorkerPool
+from turnout.engine.trial import TRIAL_FROM, quickest
 from turnout.errors import UserError
 from turnout.machine.memory import keep_freed_memory
-from turnout.machine.rehearsal import without_kernels
 from turnout.machine.threads import cores
+from turnout.machine.triton_tools import without_kernels
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
 from turnout.runtimes.settings import InProcess
@@ -41,12 +39,7 @@ CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a C
 
 
 def make_trainer(
-    settings: InProcess,
-    network: Network,
-    loss: Loss | None,
-    x: Tensor,
-    y: Tensor,
-    optimizer: Optimizer | None = None,
+    settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor, optimizer: Optimizer | None = None
 ) -> Trainer:
     """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y.
 
@@ -55,7 +48,7 @@ def make_trainer(
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
     gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
-    if not isinstance(gradients, ByHand):  # layers written by hand draw nothing that is not addressed
+    if not isinstance(gradients, ByHand):  # hand-written layers draw only addressed numbers
         gradients = addressed_gradients(gradients, network, x)
     if not isinstance(gradients, Looped):
         gradients = checked_gradients(gradients, network, x, y)
@@ -74,7 +67,7 @@ def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tenso
     network, cost = trainer.network, trainer.cost
     found = {trainer.title(optimizer): trainer}
     others: list[Gradients] = [Looped(network.twin())]
-    if has_convolutions(network):
+    if any(isinstance(module, nn.Conv2d) for module in network.module.modules()):
         others.append(Looped(network.twin(), channels_last=True))
     if isinstance(trainer.gradients, ByHand):
         others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
@@ -94,20 +87,19 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
     else:
         most = min(CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"] // cost, 256)
     chunk = settings.chunk or max(1, most)
-    asked = settings.engine in ("auto", "native")
     native = None
-    if asked and isinstance(gradients, ByHand):
+    if settings.engine in ("auto", "native") and isinstance(gradients, ByHand):
         native = NativeSteps.of(gradients.stack, network.layout, x, network.dropout_keys)
     return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 
-def has_convolutions(network: Network) -> bool:
-    return any(isinstance(module, nn.Conv2d) for module in network.module.modules())
-
-
 @dataclass(frozen=True)
 class Place:
-    """The device and the type of numbers of a run."""
+    """Where a run computes.
+
+    device   CPU or GPU
+    dtype    the type of floating-point numbers
+    """
 
     device: torch.device
     dtype: torch.dtype
@@ -125,7 +117,7 @@ class Place:
         return unflatten(self.put_all(tensors), plain)
 
     def share(self) -> int:
-        """Bytes of a GPU that clients' own rows may take: a third of what is free; none where there is no GPU."""
+        """Bytes of a GPU that clients' own rows may take: a third of its free memory; 0 without a GPU."""
         return torch.cuda.mem_get_info(self.device)[0] // 3 if self.device.type == "cuda" else 0
 
     def describe(self) -> dict[str, str]:
@@ -143,7 +135,7 @@ def place_of(settings: InProcess) -> Place:
             torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
-        # every client has weights of its own, which cannot lie in memory as cuDNN's recurrent kernels like them
+        # every client has weights of its own, which cannot lie in memory as cuDNN's recurrent kernels want them
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     keep_freed_memory()
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
@@ -156,7 +148,7 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
+        raise UserError(f"runtime.device = {name!r} is not a device: use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
     return device
@@ -191,7 +183,7 @@ def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gr
     address."""
     if draws_inside(network.module, x, training=False):
         raise UserError(
-            "the model draws random numbers in evaluation mode too, so its metrics would be other ones every time: in "
+            "the model draws random numbers in evaluation mode too, so its metrics would differ every time: in "
             "its forward pass write F.dropout(x, p, training=self.training), or use a layer, nn.Dropout(p)"
         )
     network.draws = draws_inside(network.module, x, training=True)
@@ -207,12 +199,12 @@ def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gr
 
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
     """The same gradients, or the plain loop (with a warning) if the model cannot be vectorised."""
-    flat_cP = first_weights(network).expand(2, -1).clone()
-    states = {name: value.expand(2, *value.shape).clone() for name, value in buffers(network).items()}
+    flat_cP = network.first_weights().expand(2, -1).clone()
+    states = {name: value.expand(2, *value.shape).clone() for name, value in network.first_states().items()}
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
     try:
-        with without_kernels():  # for two clients other ones would be compiled than for a cohort
+        with without_kernels():  # a cohort needs other kernels than two clients
             gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0][:160]
@@ -224,7 +216,7 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
 
 
 def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
-    """Bytes of one client's local step: its weights, and what the forward pass saves for the backward pass."""
+    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass."""
     total = 0
 
     def count(saved: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from turnout.machine.checksums import Damaged, read_json, write_json
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.running.loop import FinishedRound, rounds_of
 from turnout.running.tracks.track import Track
 

@@ -31,7 +31,7 @@ from turnout.engine.trainers import make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
 from turnout.experiment import Algorithm, Experiment
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.round import client_work
 from turnout.round_log import terms_bytes
 from turnout.runtimes.held_rows import read_by_held

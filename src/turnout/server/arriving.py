@@ -15,7 +15,7 @@ from torch import Tensor
 
 from turnout.exchange import Download, RoundTiming, Runtime
 from turnout.experiment import Algorithm
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnout.exchange import Download, Runtime
 from turnout.experiment import Algorithm
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Dense, Sending
 from turnout.server.state import Server
 from turnout.types import Replies, Tensors, Turnout, wire_bytes

@@ -4,7 +4,7 @@
  *
  * Compiled by native/steps.py for each type of number (which defines REAL, EXP and ROOT).
  */
-#include "../share_out.h"
+#include "share_out.h"
 #include "vectors.h"
 
 enum { DENSE, CONVOLUTION, NORM, RELU, POOL, DROP }; /* up to NORM they have weights */

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, dropout, few_channels, pixels, pooling
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
+from turnout.engine.kernels import convolution, dense, few_channels, pixels, small_layers
 from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
 from turnout.machine import triton_tools
 from turnout.types import Tensors
@@ -100,12 +100,12 @@ class HashedDrop(Drop):
         if not 0 < self.p < 1:
             return super().forward(x, weights)
         key_c = weights[self.key]
-        return dropout.drop(x, key_c, self.p, self.whole_channels), key_c
+        return small_layers.drop(x, key_c, self.p, self.whole_channels), key_c
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not 0 < self.p < 1:
             return super().backward(d, saved, weights, sink, first)
-        return dropout.drop(d, saved, self.p, self.whole_channels)
+        return small_layers.drop(d, saved, self.p, self.whole_channels)
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,16 @@ class TiledMaxPool(MaxPool):
         if not self._tiles():
             return super().forward(x, weights)
         if x.stride(1) == 1 and x.shape[1] > 1:
-            y, which = pooling.pool_pixels(x, self.kernel)
+            y, which = small_layers.pool_pixels(x, self.kernel)
             return y, (which, tuple(x.shape[3:]), True)
-        y, which = pooling.pool(x, self.kernel)
+        y, which = small_layers.pool(x, self.kernel)
         return y, (which, tuple(x.shape[3:]), False)
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not self._tiles():
             return super().backward(d, saved, weights, sink, first)
         which, size, by_pixel = saved
-        return (pooling.unpool_pixels if by_pixel else pooling.unpool)(d, which, self.kernel, size)
+        return (small_layers.unpool_pixels if by_pixel else small_layers.unpool)(d, which, self.kernel, size)
 
 
 def _order(W: Tensor) -> str:

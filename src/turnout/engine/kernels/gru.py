@@ -1,4 +1,4 @@
-"""Triton kernels for the GRU of many clients: all positions of a client in one kernel (gpu/recurrence.py says how).
+"""Triton kernels for the GRU of many clients: all positions of a client in one kernel (recurrence.py explains how).
 
 Shape letters: c clients, T positions, B batch, H hidden size, G = 3 H gates, A = H or more: a power of two.
 """
@@ -11,7 +11,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import GATES, SAMPLES, UNITS, Launch, near, product, rounded, tanh, unit_of, whose
+from turnout.engine.kernels.recurrence import (
+    GATES,
+    SAMPLES,
+    UNITS,
+    Launch,
+    near,
+    product,
+    rounded,
+    tanh,
+    unit_of,
+    whose,
+)
 from turnout.machine.triton_tools import jit, pieces, rows_contiguous, tl
 
 FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)

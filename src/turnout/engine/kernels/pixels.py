@@ -2,7 +2,7 @@
 
 Tensors are [c, i, B, h, w] as everywhere, in the order [c, B, h, w, i] in memory ("channels-last"). So a tile of some
 positions and some channels is read in rows of neighbours, for one entry of the kernel after another, and nothing is
-divided on the way. Step 1, channels in multiples of 16; gpu/convolution.py has the kernels for everything else. The
+divided on the way. Step 1, channels in multiples of 16; convolution.py has the kernels for everything else. The
 functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.

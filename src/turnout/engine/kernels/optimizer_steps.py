@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.graphs import GraphCache
+from turnout.engine.kernels.graphs import GraphCache
 from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.parts.terms.base import Term

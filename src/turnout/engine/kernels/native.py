@@ -19,18 +19,17 @@ import torch
 from torch import Tensor
 
 from turnout.engine.backprop import Stack
-from turnout.engine.batch_norm import BatchNorm
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
-from turnout.engine.layers import Convolution, Dense, Drop, Flatten, MaxPool, ReLU
+from turnout.engine.layers import BatchNorm, Convolution, Dense, Drop, Flatten, MaxPool, ReLU
 from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.types import Samples, Tensors
 
-SOURCE = Path(__file__).with_name("local_steps.c")
+SOURCE = Path(__file__).parent / "c" / "local_steps.c"
 NUMBERS = {
     torch.float32: ("REAL=float", "EXP=expf", "ROOT=sqrtf", "SINGLE"),
     torch.float64: ("REAL=double", "EXP=exp", "ROOT=sqrt"),

@@ -1,4 +1,4 @@
-"""Triton kernels for the LSTM of many clients: all positions of a client in one kernel (gpu/recurrence.py says how).
+"""Triton kernels for the LSTM of many clients: all positions of a client in one kernel (recurrence.py explains how).
 
 Shape letters: c clients, T positions, B batch, H hidden size, G = 4 H gates, A = H or more: a power of two.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import (
+from turnout.engine.kernels.recurrence import (
     GATES,
     HIDDEN_TO,
     ROWS,
