@@ -1,6 +1,6 @@
 """Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
 
-The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py, and where Triton
+The plain layers always; on a machine with a GPU and Triton also the kernels of kernels/layers.py, and where Triton
 interprets its kernels (TRITON_INTERPRET=1) on a CPU as well.
 """
 

@@ -17,7 +17,6 @@ from torch.func import grad, vmap
 
 from turnout.engine.batches import Batch
 from turnout.engine.dropout import seeded
-from turnout.engine.factored import ChunkWeights
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.losses import shares
 from turnout.engine.network import ForClients, Network
@@ -34,7 +33,8 @@ class Vmapped:
     sees_padding = True
 
     def __init__(self, network: Network):
-        self.network, self.graphs = network, GraphCache()
+        self.network = network
+        self.graphs: GraphCache | None = GraphCache()
         self._grad = vmap(grad(self._losses, has_aux=True))
         for module in network.module.modules():
             if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights, which vmap does not have
@@ -44,8 +44,7 @@ class Vmapped:
         self._rehearsed = False
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
-        output = self.network.scores(x, {**weights, **states})
-        return (self.network.loss(output, y) * share_B).sum()
+        return (self.network.loss(self.network.scores(x, {**weights, **states}), y) * share_B).sum()
 
     def _losses(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor, gain: Tensor) -> Any:
         """The loss times a gain, which only its gradient sees, and the loss."""
@@ -69,10 +68,7 @@ class Vmapped:
         return loss_c
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        keep = 1 - lr * decay
-        if flat_cP.is_cuda:
-            return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, keep)
-        return self._fused(flat_cP, states, batch, lr, keep)
+        return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, 1 - lr * decay)
 
     def _fused(self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
         grads, loss_c = self._all(flat_cP, states, batch, gain)
@@ -98,12 +94,6 @@ class Vmapped:
                 grads = self._sample_grads(weights, states, x, y, real)
             for name, value in into.items():
                 value.add_(grads[name].square_().sum(1), alpha=scale)
-
-    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
-        return None
-
-    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
-        return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         if x.is_cuda and not self._rehearsed:
@@ -225,12 +215,6 @@ class Looped:
             self.gradient(flat_cP, states, sample, grad_cP)
             real = 1.0 if batch.mask_cB is None else batch.mask_cB[:, s, None]
             into_cP.add_(grad_cP.square_().mul_(real), alpha=scale)
-
-    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
-        return None
-
-    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
-        return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         self.network.module.eval()

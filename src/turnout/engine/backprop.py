@@ -37,19 +37,15 @@ class Stack:
         """One forward and backward pass, gradients into the sink; returns the mean loss of each client."""
         layers = for_gpu(self.layers) if supports(x) else self.layers
         output, saved = _forward(layers, x, weights)
-        loss_c, d = self.loss(output, y, mask_cB, sink.gain)
-        _backward(layers, d, saved, weights, sink)
+        if isinstance(sink, SquaredGradientSink):  # each sample's own gradient, not its share of the mean
+            loss_c, d = self.loss(output, y, None, x.shape[1])
+            d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
+        else:
+            loss_c, d = self.loss(output, y, mask_cB, sink.gain)
+        first = next(i for i, layer in enumerate(layers) if not isinstance(layer, Flatten | ReLU | MaxPool | Drop))
+        for i in reversed(range(first, len(layers))):  # down to the first layer that has parameters
+            d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
         return loss_c
-
-    def add_squares(
-        self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: SquaredGradientSink
-    ) -> None:
-        """Add the squares of each (real) sample's own gradient to the sink."""
-        layers = for_gpu(self.layers) if supports(x) else self.layers
-        output, saved = _forward(layers, x, weights)
-        _, d = self.loss(output, y, None, x.shape[1])
-        d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
-        _backward(layers, d, saved, weights, sink)
 
     def in_evaluation(self) -> Stack:
         """The same model in evaluation mode: no dropout, BatchNorm uses its running statistics."""
@@ -71,13 +67,6 @@ def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tens
         h, kept = layer.forward(h.clone() if i == 0 and isinstance(layer, ReLU) else h, weights)
         saved.append(kept)
     return h, saved
-
-
-def _backward(layers: Sequence[Layer], d: Tensor, saved: list[Any], weights: Tensors, sink: GradientSink) -> None:
-    """From the gradient of the outputs down to the first layer that has parameters."""
-    first = next(i for i, layer in enumerate(layers) if not isinstance(layer, Flatten | ReLU | MaxPool | Drop))
-    for i in reversed(range(first, len(layers))):
-        d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
 
 
 def stack_of(module: nn.Module, loss: Loss) -> Stack | None:

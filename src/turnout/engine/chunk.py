@@ -37,7 +37,7 @@ class Chunk(ChunkRows):
         super().__init__(job, network, gradients, rows, batches, result)
         self.native = native
         self.weights: ChunkWeights | None = None  # outside the cohort's matrix, if plain SGD is faster there
-        if job.fused and native is None:
+        if job.fused and native is None and isinstance(gradients, ByHand):
             samples = min(job.factored_samples, sum(self.loader.width_J))
             self.weights = gradients.chunk_weights(self.start_cP, len(self.client_c), samples)
         if self.weights is None and native is None:
@@ -57,7 +57,7 @@ class Chunk(ChunkRows):
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
 
     def _spring(self) -> Spring | None:
-        """What terms do beside the gradient, if a GPU can do both in one plain SGD step."""
+        """The terms' part of a plain SGD step, if a GPU can do it together with the gradient."""
         job, graphs, flat_cP = self.job, self.graphs, self.flat_cP
         hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
         if graphs is None or not hand or not job.terms or not cuda_graph_safe(job):

@@ -1,4 +1,4 @@
-"""The rows of a chunk of clients: their weights, states and batches, and what terms see and return.
+"""The rows of a chunk of clients: their weights, states and batches, and the terms' view of them.
 
 Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), J steps, k dropout keys.
 """
@@ -14,7 +14,7 @@ from turnout.engine.batches import Batch, Batches, BatchLoader
 from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained
-from turnout.engine.kernels.graphs import GraphCache
+from turnout.engine.kernels.graphs import GraphCache, storage
 from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.machine.memory import to_device
@@ -64,7 +64,7 @@ class ChunkRows:
     def standing(
         self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None
     ) -> At:
-        """What terms may see of some clients at a step."""
+        """The terms' view of some clients at a step."""
         job, shared = self.job, self.network.layout.shared
         start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
 
@@ -133,9 +133,9 @@ class ChunkRows:
                 self.result.mine[term][name][self.rows] = value
 
     def finish_terms(self) -> None:
-        """What each term sends and keeps when training has ended, as rows of the cohort's result.
+        """Write the tensors that terms send and keep when training has ended into the cohort's result.
 
-        Rows are copied only if necessary: where the chunk is the whole cohort, a new tensor becomes the cohort's own.
+        Rows are copied only if necessary: if the chunk is the whole cohort, a new tensor becomes the cohort's own.
         """
         result, clients, everyone = self.result, len(self.job.client_C), slice(0, len(self.client_c))
         for term in self.job.terms:
@@ -160,14 +160,10 @@ class ChunkRows:
         shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
         for rows in (*self.mine.values(), *self.down.values(), *self.result.up.values()):
             shown += rows.values()
-        return _storage(value) not in map(_storage, shown)
+        return storage(value) not in map(storage, shown)
 
 
 def _apart(new: Tensors, old: Tensors) -> Tensors:
     """New rows, copied where they are old ones of another name, which are about to change."""
-    moved = {n for n, v in new.items() if any(_storage(v) == _storage(o) for name, o in old.items() if name != n)}
+    moved = {n for n, v in new.items() if any(storage(v) == storage(o) for name, o in old.items() if name != n)}
     return {name: value.clone() if name in moved else value for name, value in new.items()}
-
-
-def _storage(value: Tensor) -> int:
-    return value.untyped_storage().data_ptr()

@@ -137,9 +137,3 @@ def factored_names(stack: Stack, start: Tensors, samples: int) -> frozenset[str]
     """The weights of dense layers for which X and D of so many samples are smaller than W."""
     sizes = {h.weight: start[h.weight].shape[-2:] for h in stack.layers if isinstance(h, Dense)}
     return frozenset(name for name, (o, i) in sizes.items() if samples * (i + o) <= i * o)
-
-
-def factored_bytes(stack: Stack, start: Tensors, samples: int) -> int:
-    """Bytes of one client's X and D; 0 if no layer is factored."""
-    shapes = [start[name].shape[-2:] for name in factored_names(stack, start, samples)]
-    return sum(samples * (i + o) for o, i in shapes) * next(iter(start.values())).element_size()

@@ -39,11 +39,6 @@ class GradientSink:
     scale: float
     gain: float | Tensor
 
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """The factor of a parameter's entries, the shift of all clients and each client's own; None if the factor is
-        `keep` for all entries."""
-        return None
-
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
         target = self.targets[name]
@@ -80,6 +75,7 @@ class SpringSink(GradientSink):
     own: Tensors = field(default_factory=dict)
 
     def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """`kept`, `shift` and `own` of a parameter, if terms act on it."""
         return (self.kept[name], self.shift[name], self.own.get(name)) if name in self.kept else None
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:

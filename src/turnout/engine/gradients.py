@@ -21,7 +21,6 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from turnout.engine.batches import Batch
-from turnout.engine.factored import ChunkWeights
 from turnout.engine.kernels.graphs import GraphCache
 from turnout.engine.network import Network
 from turnout.machine.threads import map_in, thread_pool
@@ -32,16 +31,18 @@ Result = TypeVar("Result")
 
 
 class Gradients(Protocol):
-    """Gradients and plain SGD steps of a chunk. States (BatchNorm statistics) are updated in place, as by a module."""
+    """Gradients and plain SGD steps of a chunk. States (BatchNorm statistics) are updated in place, as by a module.
+
+    network        the model
+    title          the engine's name in records
+    sees_padding   whether the samples that pad a short batch would enter BatchNorm's statistics
+    graphs         the captured steps; None if steps cannot be captured
+    """
 
     network: Network
     title: str
-    sees_padding: bool  # whether the samples that pad a short batch would enter BatchNorm's statistics
-
-    @property
-    def graphs(self) -> GraphCache | None:
-        """The captured steps; None if steps cannot be captured."""
-        ...
+    sees_padding: bool
+    graphs: GraphCache | None
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         """Write the gradients into `out_cP`; returns the mean loss of each client."""
@@ -57,17 +58,6 @@ class Gradients(Protocol):
         """Add the square of each sample's own gradient times `scale`, in evaluation mode; samples with mask 0 do not
         count. `fresh`: `into_cP` holds no values yet.
         """
-        ...
-
-    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
-        """A copy of a chunk's first weights outside the cohort's matrix; None if steps on the matrix are faster.
-
-        `samples`: the most samples a client will see, or 0 if factored weights cannot be used (`Job.factored_samples`).
-        """
-        ...
-
-    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
-        """Bytes of one client's factored weights in such a copy (engine/factored.py); 0 if there are none."""
         ...
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:

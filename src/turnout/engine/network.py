@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -60,7 +60,7 @@ class Network:
     module: nn.Module
     layout: Layout
     loss: PerSample
-    dropout_keys: tuple[str, ...] = field(default=())
+    dropout_keys: tuple[str, ...] = ()
     draws: bool = False
 
     @classmethod
@@ -75,8 +75,7 @@ class Network:
     def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
         """The module's scores of samples with these parameters and states.
 
-        On a GPU with our own operations, which take weights wherever they lie: torch's want recurrent weights in one
-        piece.
+        On a GPU with our own operations: torch's recurrent ones need all weights of a layer in one piece.
         """
         with ForClients() if x.is_cuda else nullcontext():
             return self.scores(x, {**self.layout.unpack(flat_P), **states})

@@ -40,8 +40,7 @@ class Stacked(torch.autograd.Function):
         given = list(args)
         for place, (value, dim) in enumerate(zip(args, in_dims, strict=True)):
             if isinstance(value, Tensor):
-                repeated = dim is None
-                given[place] = value.expand(info.batch_size, *value.shape) if repeated else value.movedim(dim, 0)
+                given[place] = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
         if lead:  # clients outside, samples inside: one flat dimension of both
             clients = next(a.shape[1] for a in given if isinstance(a, Tensor))
             given = [a.flatten(0, 1) if isinstance(a, Tensor) else a for a in given]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.batches import Batches, address_batches
+from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.engine.job import Job, Trained, cuda_graph_safe
@@ -57,17 +58,9 @@ class Trainer:
         native: NativeSteps | None = None,
     ):  # fmt: skip
         self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
-        self.native = native
+        self.gradients, self.threads, self.native = workers.first, workers.threads, native
         self._matrix: Tensor | None = None
         self._rehearsed = False
-
-    @property
-    def gradients(self) -> Gradients:
-        return self.workers.first
-
-    @property
-    def threads(self) -> int:
-        return self.workers.threads
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
@@ -165,7 +158,8 @@ class Trainer:
         if fixed or clients * self.cost < _SMALL_STEP:
             return self.chunk
         samples = job.factored_samples
-        factored = self.gradients.factored_bytes(job.start_P[None], samples) if samples else 0
+        hand = self.gradients if isinstance(self.gradients, ByHand) else None
+        factored = hand.factored_bytes(job.start_P[None], samples) if hand and samples else 0
         most = max(self.chunk, _FACTORED_ROOM // factored) if factored else self.chunk
         turns = -(-clients // (most * self.threads))  # every thread gets as many chunks, of equal size
         return -(-clients // (turns * self.threads))

@@ -1,10 +1,18 @@
-"""Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch."""
+"""Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch.
+
+Small models are bound by the interpreter, so training clients together always pays. From a few megabytes a step on it
+depends on the layers: stacked products gain from shared work, torch's own kernels from being made for their size and
+from one client a core. So for large models a short trial finds the fastest engine on this machine.
+"""
 
 from __future__ import annotations
 
 import platform
+import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +23,11 @@ from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
 from turnout.engine.gradients import Gradients, WorkerPool
+from turnout.engine.job import Job
 from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.losses import Loss
 from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
-from turnout.engine.trial import TRIAL_FROM, quickest
 from turnout.errors import UserError
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
@@ -27,13 +35,20 @@ from turnout.machine.triton_tools import without_kernels
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
 from turnout.runtimes.settings import InProcess
-from turnout.types import State, Tensors, flatten, unflatten
+from turnout.types import Samples, State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
     "nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Dropout and Flatten layers under the classification "
     "task; use 'auto'"
 )
+
+TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
+TRIAL_STEPS = 2  # local steps of a client
+TRIAL_CLIENTS = 3  # of each thread
+TURNS = 5  # timed runs of each engine, in turns, after one that is not timed
+HOPELESS = 6.0  # an engine whose first run takes so many times the fastest's is not tried again
+BEHIND = 1.25  # nor is one that has taken so many times the best's in the turns so far
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
@@ -43,7 +58,7 @@ def make_trainer(
 ) -> Trainer:
     """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y.
 
-    With an `optimizer`, the engines that can train a large model are compared in a short trial (engine/trial.py).
+    With an `optimizer`, the engines that can train a large model are compared in a short trial.
     """
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
@@ -91,6 +106,59 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
     if settings.engine in ("auto", "native") and isinstance(gradients, ByHand):
         native = NativeSteps.of(gradients.stack, network.layout, x, network.dropout_keys)
     return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
+
+
+def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Optimizer) -> str:
+    """The name of the trainer that takes least time a client, for steps on batches like x, y."""
+    jobs = {name: trial_job(trainer, x, y, optimizer) for name, trainer in trainers.items()}
+    first = {name: seconds_a_client(trainer, jobs[name]) for name, trainer in trainers.items()}
+    hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
+    turns: list[dict[str, float]] = []
+    while len(turns) < TURNS and len(hopeful) > 1:
+        hopeful.reverse()  # so that a machine that slows down does not always slow the same one
+        turns.append({name: seconds_a_client(trainers[name], jobs[name]) for name in hopeful})
+        behind = times_the_best(turns)
+        hopeful = [name for name in hopeful if behind[name] <= BEHIND * min(behind[n] for n in hopeful)]
+    return min(hopeful, key=times_the_best(turns).__getitem__) if turns else hopeful[0]
+
+
+def times_the_best(turns: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Each engine's time as a multiple of the fastest in the same turn: the median over its turns.
+
+    Within a turn, because a shared machine is faster or slower from turn to turn; and the median, because a burst of
+    other work can hit any single run.
+
+    >>> times_the_best([{"loop": 1.0, "vmap": 2.0}, {"loop": 9.0, "vmap": 3.0}, {"loop": 2.0, "vmap": 4.0}])
+    {'loop': 1.0, 'vmap': 2.0}
+    """
+    names = dict.fromkeys(name for turn in turns for name in turn)
+    return {n: median(turn[n] / min(turn.values()) for turn in turns if n in turn) for n in names}
+
+
+def seconds_a_client(trainer: Trainer, job: Job) -> float:
+    """How long a job takes, by client."""
+    start = time.perf_counter()
+    trainer.train(job)
+    return (time.perf_counter() - start) / len(job.client_C)
+
+
+def trial_job(trainer: Trainer, x: Tensor, y: Tensor, optimizer: Optimizer) -> Job:
+    """A few clients that all hold the samples x, y and take steps of length 0."""
+    network, clients = trainer.network, TRIAL_CLIENTS * trainer.threads
+    rows = torch.arange(len(x)).repeat(clients)
+    return Job(
+        client_C=torch.arange(clients),
+        steps_C=torch.full((clients,), TRIAL_STEPS),
+        samples=Samples(x, y, rows, torch.full((clients,), len(x))),
+        start_P=network.first_weights(),
+        states={name: value.clone() for name, value in network.first_states().items()},
+        lr=1e-30,  # no step, but a number that an optimizer may divide by
+        batch_size=len(x),
+        drop_single=False,
+        seed=0,
+        t=0,
+        optimizer=optimizer,
+    )
 
 
 @dataclass(frozen=True)

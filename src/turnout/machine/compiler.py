@@ -35,9 +35,9 @@ pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _trouble: dict[str, str] = {}
 
 
-def at(value: Tensor) -> int:
-    """The address of a tensor's first element."""
-    return value.data_ptr()
+def at(value: Tensor | None) -> int | None:
+    """The address of a tensor's first element, as an argument of a C function."""
+    return None if value is None else value.data_ptr()
 
 
 def trouble() -> str | None:
@@ -109,12 +109,12 @@ def _compile(command: list[str], path: Path) -> None:
             raise Unavailable(f"{before['why']}{again}")
     try:
         with replacing(path, shared=True) as made:
-            run = partial(subprocess.run, capture_output=True, timeout=COMPILE_SECONDS)
+            run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
             done = run([*command, "-o", str(made)])
-            if done.returncode and b"-march" in done.stderr:  # Clang on some processors
+            if done.returncode and "-march" in done.stderr:  # Clang on some processors
                 done = run([*(word for word in command if word != "-march=native"), "-o", str(made)])
             if done.returncode:
-                words = done.stderr.decode(errors="replace").strip().splitlines()
+                words = done.stderr.strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
             seal(made)
             made.chmod(0o755)

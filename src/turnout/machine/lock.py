@@ -2,7 +2,7 @@
 
 The lock is `filelock`'s: the system's lock on a file that stays, which the system releases when its process is killed.
 On a file system without locks (some network folders) it is a marker file that only one process can create. The record
-of the holder is a third file, because `filelock` does not say who waits for whom.
+of the holder (`filelock` keeps none of its command or start) is a file beside it.
 """
 
 from __future__ import annotations

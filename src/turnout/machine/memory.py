@@ -57,6 +57,7 @@ def free_bytes(device: torch.device) -> int | None:
     """Free memory of a device within its container's limits; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    available: int | None
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

@@ -1,7 +1,7 @@
 """Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
 
-The stages are named where their work is done (`with stage("local training")`, machine/clock.py); a profiled run is the
-same run with a stopwatch running.
+The stages are named where their work is done (`with stage("local training")`, machine/profiling.py); a profiled run
+is the same run with a stopwatch running.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _convolve(
 
 
 def bias_is_free(W: Tensor) -> bool:
-    """Whether one more column of the weights' gradient, for the bias, takes no time: tiles have room for it."""
+    """Whether tiles have space for one more column of the weights' gradient, for the bias, at no cost."""
     K = W[0, 0].numel()
     if few_channels.few(W.shape[1]):
         return True

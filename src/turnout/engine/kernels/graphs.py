@@ -25,7 +25,7 @@ EAGER_RUNS = 2  # before a shape is captured: warms up, and avoids capturing sha
 MOST_GRAPHS = 32  # they share the memory of one step
 
 Step = Callable[..., Tensor]  # (*inputs) -> loss of each client
-Fused = Callable[[Tensor, Tensors, Batch, Tensor, float], Tensor]  # (weights, states, batch, gain, keep) -> loss
+Fused = Callable[[Tensor, Tensors, Batch, Any, float], Tensor]  # (weights, states, batch, gain, keep) -> loss
 
 
 @dataclass
@@ -84,8 +84,8 @@ class GraphCache:
         Captured only if everything in `fixed` was held or kept. `also`: everything else the step depends on, apart from
         the values of its inputs.
         """
-        lasting = {_storage(value) for value in (*self._held.values(), *self._kept.values())}
-        if not lasting.issuperset(_storage(value) for value in fixed if value.numel()):
+        lasting = {storage(value) for value in (*self._held.values(), *self._kept.values())}
+        if not lasting.issuperset(storage(value) for value in fixed if value.numel()):
             return step(*inputs)
         places = tuple((value.data_ptr(), tuple(value.shape), value.stride()) for value in fixed)
         key = (places, tuple((tuple(value.shape), value.dtype) for value in inputs), also)
@@ -115,18 +115,22 @@ class GraphCache:
         return CapturedStep(graph, own, loss_c, list(fixed))
 
 
-def _storage(value: Tensor) -> int:
+def storage(value: Tensor) -> int:
+    """The address of a tensor's memory, the same for all its views."""
     return value.untyped_storage().data_ptr()
 
 
 def descend_captured(
-    graphs: GraphCache, fused: Fused, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, keep: float,
+    graphs: GraphCache | None, fused: Fused, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, keep: float,
     beside: Sequence[Tensor] = (),
 ) -> Tensor:  # fmt: skip
-    """A plain SGD step of any engine as a captured graph: x <- keep x - lr g in place; returns the loss of each client.
+    """A plain SGD step of any engine: x <- keep x - lr g in place; returns the loss of each client.
 
-    The learning rate may differ each time. `beside`: other tensors that `fused` reads, at the same address each time.
+    On a GPU as a captured graph; the learning rate may differ each time. `beside`: other tensors that `fused` reads, at
+    the same address each time.
     """
+    if graphs is None or not flat_cP.is_cuda:
+        return fused(flat_cP, states, batch, lr, keep)
 
     def step(gain: Tensor, *tensors: Tensor) -> Tensor:
         return fused(flat_cP, states, batch.with_tensors(tensors), gain, keep)

@@ -25,7 +25,7 @@ class PixelTile:
     """The tile of one program, and its launch settings."""
 
     positions: int
-    channels: int  # of the input, at most: those that are multiplied in one go
+    channels: int  # of the input that are multiplied at once, at most
     warps: int
     stages: int
 
@@ -117,7 +117,7 @@ def pays(W: Tensor) -> bool:
 
 
 def by_pixel(x: Tensor) -> Tensor:
-    """The same [c, i, B, h, w] with all channels of a pixel side by side; itself where it lies so already."""
+    """The same [c, i, B, h, w] with all channels of a pixel side by side; a copy only if they are not."""
     flat = x.permute(0, 2, 3, 4, 1)
     return flat.contiguous().permute(0, 4, 1, 2, 3)
 
