@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from turnout.engine.dropout import AddressedDropout
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.kernels.layers import for_gpu, supports
-from turnout.engine.layers import BatchNorm, Convolution, Dense, Drop, Flatten, Layer, MaxPool, ReLU, Softmax
+from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, Layer, MaxPool, ReLU, Softmax
 from turnout.engine.losses import Loss
 from turnout.types import Tensors
 
@@ -78,7 +78,7 @@ def stack_of(module: nn.Module, loss: Loss) -> Stack | None:
         return None
     layers = [_layer_of(name, layer) for name, layer in _flatten(module)]
     known = [layer for layer in layers if layer is not None]
-    if not known or len(known) != len(layers) or not isinstance(known[-1], Dense):
+    if not known or len(known) != len(layers) or not isinstance(known[-1], DenseLayer):
         return None
     for i in range(len(known) - 1):
         # A max-pool before the ReLU has the same outputs and gradients, computed on fewer entries: max(relu(a),
@@ -104,7 +104,7 @@ def _layer_of(name: str, module: nn.Module) -> Layer | None:
     prefix = f"{name}." if name else ""  # a model that is a single layer has no name
     weight, bias = f"{prefix}weight", f"{prefix}bias" if getattr(module, "bias", None) is not None else None
     if isinstance(module, nn.Linear):
-        return Dense(weight, bias)
+        return DenseLayer(weight, bias)
     if isinstance(module, nn.Conv2d):
         plain = module.groups == 1 and _pair(module.stride) == (1, 1) and _pair(module.dilation) == (1, 1)
         if not plain or isinstance(module.padding, str) or module.padding_mode != "zeros":

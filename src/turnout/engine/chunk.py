@@ -185,7 +185,7 @@ class Chunk(ChunkRows):
         assert self.grad_cP is not None
         job, grad = self.job, self.grad_cP[rows]
         loss = self.gradients.gradient(flat, states, batch, grad)
-        shared, at = self.network.layout.shared, replace(self.standing(step, rows, flat, states, batch), lr=lr)
+        shared, at = self.network.layout.shared, replace(self.term_view(step, rows, flat, states, batch), lr=lr)
         for slot in self.network.layout.slots if job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c

@@ -61,7 +61,7 @@ class ChunkRows:
         keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
         return Batch(x, y, mask_cB, keys_ck)
 
-    def standing(
+    def term_view(
         self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None
     ) -> At:
         """The terms' view of some clients at a step."""
@@ -139,7 +139,7 @@ class ChunkRows:
         """
         result, clients, everyone = self.result, len(self.job.client_C), slice(0, len(self.client_c))
         for term in self.job.terms:
-            at, before = self.standing(0, everyone, self.flat_cP, self.states), self.mine.get(term.name, {})
+            at, before = self.term_view(0, everyone, self.flat_cP, self.states), self.mine.get(term.name, {})
             up, mine = term.after(at, self.down.get(term.name, {}), before)
             for name, value in up.items():  # first, since they may be rows that are about to change
                 sent = result.up.setdefault(term.name, {})

@@ -25,7 +25,7 @@ def plain_sgd(optimizer: Optimizer) -> bool:
 def cuda_graph_safe(job: Job) -> bool:
     """Whether a GPU may capture the steps of a job: every part declares that its step depends on tensors alone."""
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(getattr(type(part), "cuda_graph_safe", False) for part in parts)
+    return not job.magnitudes and all(getattr(part, "cuda_graph_safe", False) for part in parts)
 
 
 @dataclass(frozen=True)

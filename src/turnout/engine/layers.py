@@ -40,7 +40,7 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseLayer:
     """y = x Wᵀ + b for [c, B, i]."""
 
     weight: str

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels import convolution, dense, few_channels, pixels, small_layers
-from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
 from turnout.machine import triton_tools
 from turnout.types import Tensors
 
@@ -66,7 +66,7 @@ class GatheredConvolution(Convolution):
 
 
 @dataclass(frozen=True)
-class StreamedDense(Dense):
+class StreamedDense(DenseLayer):
     """A dense layer that reads its weights once in forward, and reads and writes them once in backward."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
@@ -139,7 +139,7 @@ def _order(W: Tensor) -> str:
 # Plain layer -> layer with kernels; remove an entry to use the plain layer.
 SWAPPED: dict[type, type] = {
     Convolution: GatheredConvolution,
-    Dense: StreamedDense,
+    DenseLayer: StreamedDense,
     Drop: HashedDrop,
     MaxPool: TiledMaxPool,
 }

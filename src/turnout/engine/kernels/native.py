@@ -22,7 +22,7 @@ from turnout.engine.backprop import Stack
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
-from turnout.engine.layers import BatchNorm, Convolution, Dense, Drop, Flatten, MaxPool, ReLU
+from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, MaxPool, ReLU
 from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
@@ -75,7 +75,7 @@ def native_layers(
     slots = {slot.name: slot for slot in layout.slots}
     layers, shape, fitting, statistics = [], tuple(shape), set(), 0
 
-    def weights(layer: Dense | Convolution, *inputs: int) -> tuple[int, int, int]:
+    def weights(layer: DenseLayer | Convolution, *inputs: int) -> tuple[int, int, int]:
         """The number of outputs, and the columns where weight and bias begin (-1: no bias)."""
         weight = slots[layer.weight]
         if weight.shape[1:] == inputs:  # else C would read and write outside of them
@@ -100,7 +100,7 @@ def native_layers(
             numbers = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": statistics, "kw": statistics + shape[0]}
             layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **numbers))
             statistics += 2 * shape[0]
-        elif isinstance(layer, Dense) and len(shape) == 1:
+        elif isinstance(layer, DenseLayer) and len(shape) == 1:
             o, weight, bias = weights(layer, size)
             layers.append(NativeLayer(DENSE, size, o, weight, bias))
             shape = (o,)
