@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import turnout as to
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.running.tracks.prepare import prepare
 
 COMPRESSION = ("encode", "decode", "broadcast", "client state")  # stages of the round (turnout run --profile)

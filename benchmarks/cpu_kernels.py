@@ -3,7 +3,7 @@
     python benchmarks/cpu_kernels.py [--cases a b c h] [--repeats 30]
 
 First torch's own products of such sizes, then a case's clients taking all local steps of a round in one call of
-engine/native/, both on one thread. The best of the repeats counts: other programs only ever add time. Work is counted
+kernels/native.py, both on one thread. The best of the repeats counts: others only add time. Work is counted
 as multiplications with an addition, two operations each, of the layers' products forward, for the weights' gradient,
 and for the input's where it is needed; padding of vectors, pooling, loss and copies are not counted, but timed.
 
@@ -33,8 +33,8 @@ from turnout_side import NextInLine, held_by_clients
 import turnout as to
 from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
-from turnout.machine.clock import Stopwatch
+from turnout.engine.kernels.native import NativeJob, StepRule, StepTensors
+from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare

@@ -25,7 +25,7 @@ import torch
 
 import turnout as to
 from turnout.data.federation import Federation
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.parts.substitution import friends
 from turnout.parts.substitution.base import Substitutes
 from turnout.parts.updates import Updates

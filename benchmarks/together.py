@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 import turnout as to
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.rng import rng
 from turnout.running.profile import Profile, profile_table
 from turnout.running.tracks.prepare import prepare

@@ -12,13 +12,13 @@ from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
 from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gradients import WorkerPool
 from turnout.engine.job import Job, Trained
 from turnout.engine.layers import MaxPool
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import fastest
-from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from turnout.cli import main
-from turnout.engine.native import steps as native
+from turnout.engine.kernels import native
 from turnout.machine import compiler
 from turnout.machine.checksums import is_whole
 from turnout.machine.compiler import Unavailable, compiled, function, trouble
@@ -86,7 +86,7 @@ def test_a_compiler_that_hangs_is_asked_once(cache: Path, monkeypatch: pytest.Mo
     start = time.monotonic()
     assert twice() is None
     assert time.monotonic() - start < 0.15
-    assert "slow-cc did not answer in 0 s; it is asked again in an hour, or now if you delete" in str(trouble())
+    assert "slow-cc did not answer in 0 s; it is called again in an hour, or now if you delete" in str(trouble())
     (failed,) = (cache / "turnout" / "kernels").glob("*.failed")
     failed.unlink()
     with pytest.raises(Unavailable, match="did not answer"):

@@ -1,6 +1,6 @@
 """Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
 
-The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py, and where Triton
+The plain layers always; on a machine with a GPU and Triton also the kernels of kernels/layers.py, and where Triton
 interprets its kernels (TRITON_INTERPRET=1) on a CPU as well.
 """
 
@@ -18,11 +18,11 @@ from torch._subclasses import FakeTensorMode
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gpu import dense, few_channels, pixels
-from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
-from turnout.engine.gpu.optimizer_steps import Pull, momentum_step, pulled_descent
 from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
-from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.engine.kernels import dense, few_channels, pixels
+from turnout.engine.kernels.layers import SWAPPED, for_gpu, supports
+from turnout.engine.kernels.optimizer_steps import Pull, momentum_step, pulled_descent
+from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import ternary_kernel
@@ -137,7 +137,7 @@ def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
     d = drawn(c, B, o, seed=3)
     assert dense.pays(x, W) == (i > 5)
     weights, grads = {"w": W, "b": b}, {"w": d.transpose(1, 2) @ x, "b": d.sum(1)}
-    y, dx, targets = both_ways(place, Dense("w", "b"), x, d, weights, keep, scale, first)
+    y, dx, targets = both_ways(place, DenseLayer("w", "b"), x, d, weights, keep, scale, first)
     close(y, x @ W.transpose(1, 2) + b.unsqueeze(1), rtol=1e-4, atol=1e-3)
     close(targets, expected(weights, grads, keep, scale))
     if not first:
@@ -157,7 +157,7 @@ def test_a_step_with_springs_is_one_with_the_gradient(place, shape, drift):
     kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
     own = drift * drawn(c, o, i, seed=6)
     owns = {"w": lr * own.to(place.device)} if drift else {}
-    layer, sink = place.layer(Dense("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
+    layer, sink = place.layer(DenseLayer("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
     saved = layer.forward(x.to(place.device), views)[1]
     dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
     close(dx.cpu(), lr * d @ W)
@@ -202,7 +202,12 @@ def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, s
 
 def test_the_kernels_are_for_float32_on_a_gpu():
     assert not supports(torch.zeros(1))
-    layers = [Convolution("w", None, (3, 3), (1, 1)), Dense("v", "b"), Drop("k", 0.5, False), MaxPool((2, 2), (2, 2))]
+    layers = [
+        Convolution("w", None, (3, 3), (1, 1)),
+        DenseLayer("v", "b"),
+        Drop("k", 0.5, False),
+        MaxPool((2, 2), (2, 2)),
+    ]
     for plain, swapped in zip(layers, for_gpu(layers), strict=True):
         assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)
@@ -255,7 +260,7 @@ def test_squares_of_each_sample_s_gradient(place, padding):
 @everywhere
 def test_squares_of_a_large_dense_layer(place):
     x, W, d = drawn(2, 4, 300), drawn(2, 260, 300, seed=1), drawn(2, 4, 260, seed=2)
-    found = squares(place, Dense("W", None), x, d, {"W": W})
+    found = squares(place, DenseLayer("W", None), x, d, {"W": W})
     close(found["W"], torch.einsum("cso,csi->coi", d**2, x**2))
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from turnout.errors import UserError
-from turnout.machine.clock import Stopwatch, stage
 from turnout.machine.files import replacing, write_whole
+from turnout.machine.profiling import Stopwatch, stage, staged
 from turnout.machine.threads import ordered_map
 from turnout.running import folder as folders
 from turnout.running.folder import contents, held, refuse_full
@@ -154,6 +154,20 @@ def test_a_stage_within_another_stops_the_others_time() -> None:
     assert watch.seconds["rest"] >= 0.02
     assert watch.seconds["inner"] >= 0.06
     assert sum(watch.seconds.values()) <= wall
+
+
+def test_a_function_can_be_a_stage() -> None:
+    @staged("work")
+    def double(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    watch = Stopwatch()
+    assert double(1) == 2
+    with watch.running("rest"):
+        assert double(number=3) == 6
+    assert sorted(watch.seconds) == ["rest", "work"]
+    assert double.__doc__ == "Twice the number."
 
 
 def test_stages_count_only_in_the_thread_and_the_block_of_a_running_stopwatch() -> None:

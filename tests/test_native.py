@@ -31,13 +31,13 @@ from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches, order_with_torch
 from turnout.engine.by_hand import ByHand
+from turnout.engine.gradients import WorkerPool
 from turnout.engine.job import Job
+from turnout.engine.kernels import native
+from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
-from turnout.engine.native import steps as native
-from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
-from turnout.engine.workers import WorkerPool
 from turnout.errors import UserError
 from turnout.layout import Predicate, lay_out
 from turnout.machine.checksums import seal

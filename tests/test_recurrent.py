@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from test_engine import COUNTS, DEVICES, agree, prepared, samples, trained
 from turnout.engine.autograd import Looped, Vmapped
-from turnout.engine.own_kernels import ForClients
+from turnout.engine.network import ForClients
 from turnout.engine.trainers import pick_gradients
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Adam

@@ -240,7 +240,7 @@ def test_png_and_pdf_or_what_to_install(suffix: str, begins: bytes, tmp_path: Pa
     done = turnout("plot", "runs/good", "--out", out)
     if importlib.util.find_spec("cairosvg") is None:
         assert done == 2
-        said = "a PNG or PDF needs cairosvg, which is not here: pip install 'turnout[pictures]'"
+        said = "a PNG or PDF needs cairosvg, which is not installed: pip install 'turnout[pictures]'"
         assert said in capsys.readouterr().err
         return
     assert done == 0

@@ -209,7 +209,7 @@ def test_a_library_that_is_not_here_is_named(kind: str) -> None:
     if there(*LIBRARIES[kind]):
         assert hasattr(make_tracker(f"{kind}:http://localhost:9"), "log")
         return
-    with pytest.raises(to.UserError, match=rf"needs {kind}, which is not here: pip install 'turnout\[{kind}\]'"):
+    with pytest.raises(to.UserError, match=rf"needs {kind}, which is not installed: pip install 'turnout\[{kind}\]'"):
         make_tracker(kind)
 
 

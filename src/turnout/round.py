@@ -22,7 +22,7 @@ from torch import Tensor
 from turnout.context import Context
 from turnout.exchange import Download
 from turnout.machine import activity
-from turnout.machine.clock import stage, staged
+from turnout.machine.profiling import stage, staged
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.compression.base import Sending
 from turnout.parts.membership.roster import Roster

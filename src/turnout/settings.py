@@ -94,7 +94,7 @@ class InProcess:
         """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then.
 
         A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
-        The engine may have been chosen by a trial (engine/trial.py), which need not end the same way twice.
+        The engine may have been chosen by a trial (engine/trainers.py), which need not end the same way twice.
         """
         begun = self.on_threads(threads)
         if self.engine == "auto" and not (engine == "native" and _no_compiler()):

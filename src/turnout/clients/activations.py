@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from turnout.clients.metrics import Models, chunks, gathered
-from turnout.engine.gradients import Gradients
+from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.engine.network import Network
-from turnout.engine.workers import WorkerPool
 from turnout.types import Samples, Tensors
 
 _ROUNDING = 1e-6  # BatchNorm's outputs are of order 1, in float32

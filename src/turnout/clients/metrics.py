@@ -11,8 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from turnout.engine.gradients import Gradients
-from turnout.engine.workers import WorkerPool
+from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.task import TaskSpec
 from turnout.types import Samples, Tensors
 

@@ -16,7 +16,7 @@ from turnout.engine.job import Job, Trained
 from turnout.engine.train import Trainer
 from turnout.exchange import Assignment, Download
 from turnout.experiment import Algorithm
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Sending
 from turnout.parts.terms.base import terms_bytes, unwitnessed
 from turnout.types import Replies, Tensors, Turnout, row_bytes

@@ -15,8 +15,7 @@ from typing import IO
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from turnout.errors import UserError
-from turnout.machine.cache import cache_dir
-from turnout.machine.files import replacing
+from turnout.machine.files import cache_dir, replacing
 from turnout.machine.terminal import Terminal
 
 TIMEOUT = 30.0  # seconds without a byte

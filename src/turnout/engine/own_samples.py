@@ -17,14 +17,19 @@ from torch import Tensor
 
 from turnout.engine.batches import Batch
 from turnout.engine.gradients import Gradients
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
 from turnout.rng import keys
 from turnout.types import Samples, Tensors
 
 
 @dataclass(frozen=True)
 class OwnSamples:
-    """Some samples of some clients as rows of the pool [c, m]; `real_cm` is False where a client has fewer than m."""
+    """Some samples of some clients.
+
+    pool      all samples
+    row_cm    rows of the pool
+    real_cm   False where a client has fewer than m samples
+    """
 
     pool: Samples
     row_cm: Tensor
@@ -34,7 +39,7 @@ class OwnSamples:
     def of(cls, pool: Samples, place_c: Tensor, client_c: Tensor, address: int, most: int | None = None) -> OwnSamples:
         """Up to `most` samples (None: all) of the clients at these positions of `pool`.
 
-        An addressed order without repeats: it begins at an addressed sample and goes on in steps that are coprime to
+        An addressed order without repeats: it begins at an addressed sample and continues in steps that are coprime to
         the number of samples and near 0.618 of it, so that a few samples are well spread.
         """
         count_c, start_c = pool.count_C[place_c], pool.start_C[place_c]

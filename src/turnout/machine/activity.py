@@ -1,6 +1,6 @@
-"""Who is at work now, for whoever looks on: a round says whom it has asked before it waits for them.
+"""Which clients a round is waiting for: a round announces its cohort before it waits for replies.
 
-The round does not know whether anybody listens; the loop that keeps the records does (`with publisher.heard()`).
+The round does not know whether anything listens; the loop that writes the records does (`with publisher.active()`).
 """
 
 from __future__ import annotations
@@ -10,46 +10,44 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-OFTEN = 0.5  # seconds at least between two announcements: of rounds faster than that, a look is enough
-
-Listener = Callable[[int, Sequence[int]], None]
+OFTEN = 0.5  # least seconds between two announcements
 
 
 class Publisher:
-    """Passes on at most one announcement every OFTEN seconds."""
+    """Calls a listener with (round, clients), at most once every OFTEN seconds."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Callable[[int, Sequence[int]], None]) -> None:
         self._listener, self._last = listener, float("-inf")
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """While this lasts, the listener hears who is asked in which round."""
+    def active(self) -> Iterator[None]:
+        """Pass announcements that this thread makes inside the block to the listener."""
         token = _current.set(self)
         try:
             yield
         finally:
             _current.reset(token)
 
-    def ring(self, t: int, clients: Callable[[], Sequence[int]]) -> None:
+    def publish(self, t: int, clients: Callable[[], Sequence[int]]) -> None:
         now = time.monotonic()
         if now - self._last >= OFTEN:
             self._last = now
             self._listener(t, clients())
 
 
-_current: ContextVar[Publisher | None] = ContextVar("bell", default=None)
+_current: ContextVar[Publisher | None] = ContextVar("publisher", default=None)
 
 
 def asked(t: int, clients: Callable[[], Sequence[int]]) -> None:
-    """Say whom a round has asked; the list is made only if somebody listens.
+    """Announce the clients that a round has asked; the list is made only if a publisher is active.
 
-    >>> heard = []
-    >>> with Publisher(lambda t, clients: heard.append((t, clients))).heard():
+    >>> seen = []
+    >>> with Publisher(lambda t, clients: seen.append((t, clients))).active():
     ...     asked(3, lambda: [1, 2])
-    ...     asked(4, lambda: [1, 2])  # too soon after the other
-    >>> heard
+    ...     asked(4, lambda: [1, 2])  # too soon after the first
+    >>> seen
     [(3, [1, 2])]
     """
     publisher = _current.get()
     if publisher is not None:
-        publisher.ring(t, clients)
+        publisher.publish(t, clients)

@@ -1,9 +1,8 @@
-"""Files that say whether they are whole: what this library writes for itself carries a checksum of what it says.
+"""Files that carry a checksum of their content.
 
-JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, a program behind its end.
-So each stays a file of its form, which other programs read. A file without a checksum (an older version's, or one that
-a person wrote) is taken as it is; one whose content is not what was written is damaged: a sentence that names the file,
-and what can be saved.
+JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, a program after its end,
+so other programs can still read each file. A file without a checksum (of an older version, or written by a person) is
+accepted; one whose content differs from its checksum is damaged, and the error names the file and what to do.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ KEY = "checksum"
 LAST_LINE = "# checksum "
 MARK = b"turnout-checksum"
 NOT_AS_WRITTEN = "its content is not what was written"
-# What reading a damaged file may raise, beside our own: none of it says which file it was.
+# Errors that reading a damaged file may raise, beside our own: none of them names the file.
 UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError)
 
 
 class Damaged(UserError):
-    """A file that is not as it was written, and what can be done about it."""
+    """A file that differs from what was written; `then` says what to do about it."""
 
     def __init__(self, path: Path | str, why: object, then: str):
         super().__init__(f"{path} is damaged ({why}): {then}")
@@ -43,9 +42,6 @@ def digest(*pieces: bytes | memoryview) -> str:
         made.update(len(piece).to_bytes(8, "little"))
         made.update(piece)
     return made.hexdigest()
-
-
-# -- JSON
 
 
 def json_text(value: Mapping[str, Any], allow_nan: bool = True) -> str:
@@ -65,7 +61,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, then: str) -> dict[str, Any]:
-    """The table of a JSON file; a damaged one is a mistake that says what to do `then`."""
+    """The table of a JSON file; a damaged file raises an error that says what to do `then`."""
     try:
         return table_of(path.read_bytes())
     except FileNotFoundError:
@@ -75,22 +71,19 @@ def read_json(path: Path, then: str) -> dict[str, Any]:
 
 
 def table_of(text: str | bytes) -> dict[str, Any]:
-    """The table of a JSON text; ValueError where it is none, or not what was written."""
+    """The table of a JSON text; ValueError if it is not one, or does not match its checksum."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(f"a {type(found).__name__}, not a table")
-    said = found.pop(KEY, None)
-    if said is not None and said != _of_table(found):
+    expected = found.pop(KEY, None)
+    if expected is not None and expected != _of_table(found):
         raise ValueError(NOT_AS_WRITTEN)
     return found
 
 
 def _of_table(value: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(dict(value)))  # as it will be read: lists for tuples, texts for keys
+    plain = json.loads(json.dumps(dict(value)))  # as it will be read: tuples become lists, keys become texts
     return digest(json.dumps(plain, sort_keys=True).encode())
-
-
-# -- text
 
 
 def text_with_checksum(text: str) -> str:
@@ -99,37 +92,34 @@ def text_with_checksum(text: str) -> str:
 
 
 def check_text(path: Path, text: str, then: str) -> None:
-    """Refuse a text that was changed after it was written; one without a checksum is taken as it is."""
-    body, mark, said = text.rpartition(LAST_LINE)
-    if mark and said.strip() != digest(body.encode()):
+    """Refuse a text that was changed after it was written; one without a checksum is accepted."""
+    body, mark, expected = text.rpartition(LAST_LINE)
+    if mark and expected.strip() != digest(body.encode()):
         raise Damaged(path, "it was changed after it was written", then)
-
-
-# -- tensors
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write tensors, and a table about them, as one safetensors file, in one step."""
-    said = json.dumps(dict(about))
+    described = json.dumps(dict(about))
     with replacing(path) as temporary:
         try:
-            save_file(dict(tensors), temporary, {"turnout": said, KEY: _of_tensors(tensors, said)})
+            save_file(dict(tensors), temporary, {"turnout": described, KEY: _of_tensors(tensors, described)})
         except SafetensorError as error:
             raise OSError(None, str(error), str(path)) from error
 
 
 def load_tensors(path: Path, then: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file, and the table about them; a damaged file is a mistake that says what to do `then`."""
+    """The tensors of a file, and the table about them; a damaged file raises an error that says what to do `then`."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        said = metadata.get("turnout", "{}")
-        if KEY in metadata and metadata[KEY] != _of_tensors(tensors, said):
+        described = metadata.get("turnout", "{}")
+        if KEY in metadata and metadata[KEY] != _of_tensors(tensors, described):
             raise ValueError(NOT_AS_WRITTEN)
-        about = json.loads(said)
+        about = json.loads(described)
         if not isinstance(about, dict):
-            raise ValueError("it does not say what it holds")
+            raise ValueError("the description of its content is missing")
     except UNREADABLE as error:
         raise Damaged(path, error, then) from error
     return tensors, about
@@ -153,16 +143,13 @@ def _of_tensors(tensors: Mapping[str, Tensor], about: str) -> str:
     return made.hexdigest()
 
 
-# -- programs
-
-
 def seal(path: Path) -> None:
-    """Add a checksum behind a file's end, where loaders of programs do not look."""
+    """Append a checksum to a program; its loader ignores bytes after the end."""
     content = path.read_bytes()
     path.write_bytes(content + MARK + digest(content).encode())
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a sealed file is as it was written."""
-    body, mark, said = path.read_bytes().rpartition(MARK)
-    return bool(mark) and said.decode("ascii", "replace") == digest(body)
+    """Whether a sealed file matches its checksum."""
+    body, mark, expected = path.read_bytes().rpartition(MARK)
+    return bool(mark) and expected.decode("ascii", "replace") == digest(body)

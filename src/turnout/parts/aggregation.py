@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
 from turnout.parts.updates import Updates
 from turnout.types import Extra
 

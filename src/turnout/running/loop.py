@@ -24,10 +24,10 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.activity import Publisher
 from turnout.machine.checksums import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
-from turnout.machine.clock import stage
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
+from turnout.machine.profiling import stage
 from turnout.round_record import CUT, Evaluation, RoundRecord
 from turnout.running.config.read import check_same, to_toml
 from turnout.running.config.read_back import check_reads_back
@@ -145,7 +145,7 @@ def pause_after(seconds: float) -> float:
 
 def _one_round(track: Track, state: Any, t: int, publisher: Publisher) -> tuple[Any, FinishedRound]:
     start = time.perf_counter()
-    with stage("weights"), publisher.heard():
+    with stage("weights"), publisher.active():
         state, record = track.round(state, t)
     step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
     due = (t + 1) % track.experiment.evaluate.every == 0

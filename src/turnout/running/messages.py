@@ -112,7 +112,7 @@ def _on_threads(experiment: Experiment, place: Place) -> Experiment:
 def _one_torch_thread() -> Iterator[None]:
     """Give torch one thread for its own operations, on any machine: how a sum is split decides how it is rounded.
 
-    Clients are trained by threads of their own (engine/workers.py). On a busy machine, two threads that wait for each
+    Clients are trained by threads of their own (engine/gradients.py). On a busy machine, two threads that wait for each
     other are slower than one.
     """
     before = torch.get_num_threads()

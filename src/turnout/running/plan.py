@@ -14,8 +14,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.checksums import text_with_checksum
 from turnout.machine.files import write_whole
-from turnout.machine.script import script_left_alone
-from turnout.machine.threads import cores
+from turnout.machine.threads import cores, script_left_alone
 from turnout.running.config.read import check_same, to_toml
 from turnout.running.folder import file_name
 from turnout.running.records.run_list import ListedRun, read_run_list, write_run_list

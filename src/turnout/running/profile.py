@@ -1,7 +1,7 @@
 """Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
 
-The stages are named where their work is done (`with stage("local training")`, machine/clock.py); a profiled run is the
-same run with a stopwatch running.
+The stages are named where their work is done (`with stage("local training")`, machine/profiling.py); a profiled run
+is the same run with a stopwatch running.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from turnout.machine.checksums import Damaged, read_json, write_json
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.running.loop import FinishedRound, rounds_of
 from turnout.running.tracks.track import Track
 

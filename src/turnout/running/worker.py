@@ -22,8 +22,7 @@ from typing import Any
 
 from turnout.experiment import Experiment
 from turnout.machine.memory import give_back_freed_memory
-from turnout.machine.parent import end_with_parent
-from turnout.machine.script import script_left_alone
+from turnout.machine.threads import end_with_parent, script_left_alone
 from turnout.running.display import Failed, Message
 from turnout.running.memory import Need, Room
 from turnout.running.messages import Place, guarded

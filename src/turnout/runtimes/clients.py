@@ -32,7 +32,7 @@ from turnout.engine.trainers import make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm, Experiment
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.terms.base import Departures, PersonalModel, remembers, terms_bytes
 from turnout.runtimes.held_rows import read_by_held
 from turnout.runtimes.needs import bytes_needed, described

@@ -22,7 +22,7 @@ from turnout.data import Federation
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
 from turnout.runtimes.clients import ClientPool, world_attackers

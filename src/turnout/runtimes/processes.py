@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.script import script_left_alone
-from turnout.machine.threads import cores
+from turnout.machine.threads import cores, script_left_alone
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.ranks import Ranks, Torn, join_ranks, start_ranks, started_ranks, under_torchrun
 from turnout.settings import InProcess, Processes

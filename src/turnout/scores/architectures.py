@@ -23,7 +23,7 @@ from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import Place, make_trainer
 from turnout.layout import lay_out
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key

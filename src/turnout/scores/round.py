@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from turnout.machine import activity
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.selection import chosen
 from turnout.round_record import RoundRecord
 from turnout.scores.averaging import averaged

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.context import Context
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.selection import chosen
 from turnout.rng import rng_seed
 from turnout.server.state import Server

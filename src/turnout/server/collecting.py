@@ -17,7 +17,7 @@ from torch import Tensor
 from turnout.context import Context
 from turnout.errors import UserError
 from turnout.exchange import Download
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.closing import ROUNDING, Closing
 from turnout.parts.compression.base import Sending
 from turnout.server.cohort import Cohort, cohort_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnout.context import Context
 from turnout.exchange import Download, RoundTiming, states_to_send
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.terms.base import broadcast
 from turnout.server.cohort import Cohort

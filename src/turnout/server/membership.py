@@ -14,7 +14,7 @@ from torch import Tensor
 
 from turnout.context import Context
 from turnout.exchange import Departure
-from turnout.machine.clock import staged
+from turnout.machine.profiling import staged
 from turnout.parts.membership.transition import Outlook, Transition
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.clock import stage
+from turnout.machine.profiling import stage
 from turnout.rng import uniform
 from turnout.world.enrolment import Enrolment, tied
 from turnout.world.fleet_log import FleetLog

@@ -18,7 +18,7 @@ import torch
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.script import script_left_alone
+from turnout.machine.threads import script_left_alone
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
 from turnout.running.worker import worker_context

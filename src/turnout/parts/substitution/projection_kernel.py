@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
 from turnout.machine.triton_tools import jit, mixed, pieces, splits, takes, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from turnout.machine.memory import to_device
 from turnout.machine.threads import ordered_map
-from turnout.machine.transfer import to_device
 from turnout.parts.substitution import projection_kernel
 from turnout.rng import key, keys, uniform
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.clock import staged
+from turnout.machine.profiling import staged
 from turnout.parts.updates import Aggregate, Applied
 from turnout.types import Extra, Tensors, wire_bytes
 

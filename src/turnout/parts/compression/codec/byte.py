@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
 from turnout.parts.compression.codec import byte_kernel
 from turnout.parts.compression.codec.bits import Coded, bytes_of, floats_of, refuse
 from turnout.rng import keys, unit

@@ -1,5 +1,5 @@
 /* Vectors of numbers, an extension of GCC and Clang that the compiler maps to the machine's registers: `vec`, and `wide`,
- * which is two of them on AVX-512 and one elsewhere. REAL is the type of a number (see native/steps.py). */
+ * which is two of them on AVX-512 and one elsewhere. REAL is the type of a number (see kernels/native.py). */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

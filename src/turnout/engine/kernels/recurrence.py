@@ -1,13 +1,13 @@
-"""What the Triton kernels of recurrent layers have in common: gpu/lstm.py and gpu/gru.py go through all positions of a
-client in one kernel, with TF32's rounding.
+"""Helpers of the Triton kernels of recurrent layers: lstm.py and gru.py go through all positions of a client in one
+kernel, with TF32's rounding.
 
 A client's recurrent weights are read again at every position, and with many clients they do not stay in the cache:
 the time is that of reading them. So they are read as float16, half as many bytes. A product in TF32 rounds both factors
 to ten bits behind the point, which is what float16 keeps too, between 2^-14 and 2^16. Each row is scaled by a power of
 two such that its largest entry is between 2^13 and 2^14, and so is what it is multiplied with (an LSTM's state, which
 is never above 1, by 2^14): entries down to 2^-27 of the largest are rounded as in TF32, smaller ones to 2^-38 of it.
-What is no number stays none. Sums are in float32. engine/recurrent.py asks `fits`, makes the first position and has the
-plain form.
+Infinities and NaN stay what they are. Sums are in float32. engine/recurrent.py decides by `fits`, computes the first
+position and has the plain form.
 
 Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), A = H or more: a power of two.
 """
@@ -25,9 +25,9 @@ from turnout.machine.triton_tools import FAST, jit, power_of_two, precision, row
 
 @dataclass(frozen=True)
 class Launch:
-    """The launch settings of a kernel."""
+    """The launch settings of a kernel: warps for the largest hidden size, and stages."""
 
-    warps: int  # for the largest hidden size
+    warps: int
     stages: int
 
     def warps_for(self, A: int) -> int:
@@ -77,7 +77,7 @@ def whose(B, BLOCK_B: tl.constexpr):
 def product(
     x_at, w_at, K: tl.constexpr, N: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
-    """What rows [B, K] give when they are multiplied with a client's weights [K, N]."""
+    """The product of rows [B, K] with a client's weights [K, N]."""
     n = tl.arange(0, N)
     total = tl.zeros((BLOCK_B, N), tl.float32)
     for start in tl.range(0, K, BLOCK, num_stages=STAGES):
@@ -98,13 +98,13 @@ def _round(u_ptr, w_ptr, unit_ptr, us_c, us_g, G: tl.constexpr, H: tl.constexpr,
 
 
 def near(x: Tensor) -> Tensor:
-    """The tensor itself where a client's numbers lie near each other and rows are contiguous, else a copy."""
+    """The tensor itself if short addresses reach all numbers of a client and rows are contiguous, else a copy."""
     reach = sum((size - 1) * stride for size, stride in zip(x.shape[1:], x.stride()[1:], strict=True))
     return rows_contiguous(x) if reach < NEAR else x.contiguous()
 
 
 def rounded(U: Tensor) -> tuple[Tensor, Tensor]:
-    """U [c, G, H] as float16, each gate [A, A] and zero beyond H, and what each row has to be multiplied with."""
+    """U [c, G, H] as float16, each gate [A, A] and zero beyond H, and the factor of each row."""
     (c, G, H), U = U.shape, rows_contiguous(U)
     A = power_of_two(H, UNITS, HIDDEN_TO)
     w = torch.empty(c, G // H * A, A, dtype=torch.float16, device=U.device)

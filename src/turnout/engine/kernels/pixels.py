@@ -2,7 +2,7 @@
 
 Tensors are [c, i, B, h, w] as everywhere, in the order [c, B, h, w, i] in memory ("channels-last"). So a tile of some
 positions and some channels is read in rows of neighbours, for one entry of the kernel after another, and nothing is
-divided on the way. Step 1, channels in multiples of 16; gpu/convolution.py has the kernels for everything else. The
+divided on the way. Step 1, channels in multiples of 16; convolution.py has the kernels for everything else. The
 functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.
@@ -25,7 +25,7 @@ class PixelTile:
     """The tile of one program, and its launch settings."""
 
     positions: int
-    channels: int  # of the input, at most: those that are multiplied in one go
+    channels: int  # of the input that are multiplied at once, at most
     warps: int
     stages: int
 
@@ -117,7 +117,7 @@ def pays(W: Tensor) -> bool:
 
 
 def by_pixel(x: Tensor) -> Tensor:
-    """The same [c, i, B, h, w] with all channels of a pixel side by side; itself where it lies so already."""
+    """The same [c, i, B, h, w] with all channels of a pixel side by side; a copy only if they are not."""
     flat = x.permute(0, 2, 3, 4, 1)
     return flat.contiguous().permute(0, 4, 1, 2, 3)
 

@@ -1,8 +1,8 @@
 """Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout
-under a cross-entropy. Anything else, and any machine without a compiler, uses engine/backprop.py. A client's result
-does not depend on which other clients are trained, to the bit.
+`c/local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout
+under a cross-entropy. Other models, and machines without a compiler, use engine/backprop.py. A client's result does not
+depend on which other clients are trained, to the bit.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from turnout.engine.backprop import Stack
-from turnout.engine.batch_norm import BatchNorm
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
-from turnout.engine.layers import Convolution, Dense, Drop, Flatten, MaxPool, ReLU
+from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, MaxPool, ReLU
 from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.types import Samples, Tensors
 
-SOURCE = Path(__file__).with_name("local_steps.c")
+SOURCE = Path(__file__).parent / "c" / "local_steps.c"
 NUMBERS = {
     torch.float32: ("REAL=float", "EXP=expf", "ROOT=sqrtf", "SINGLE"),
     torch.float64: ("REAL=double", "EXP=exp", "ROOT=sqrt"),
@@ -42,13 +41,12 @@ ARGUMENTS = (
     *(pointer, whole),  # first weights
     *(whole, real, real, real, real, real, pointer, pointer),  # `StepRule`
     *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # `StepTensors`
-    *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are numbers; threads
+    *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are finite; threads
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
 
 
-@dataclass(frozen=True)
-class NativeLayer:
+class NativeLayer(NamedTuple):
     """One layer as C sees it: the fields of the struct `Layer`, in order."""
 
     kind: int
@@ -65,9 +63,6 @@ class NativeLayer:
     ph: int = 0
     pw: int = 0
 
-    def numbers(self) -> list[int]:
-        return [getattr(self, field.name) for field in fields(self)]
-
 
 DENSE, CONVOLUTION, NORM, RELU, POOL, DROP = range(6)
 PLAIN, MOMENTUM, ADAM = range(3)
@@ -76,15 +71,15 @@ PLAIN, MOMENTUM, ADAM = range(3)
 def native_layers(
     stack: Stack, layout: Layout, shape: Sequence[int], keys: Sequence[str] = ()
 ) -> list[NativeLayer] | None:
-    """A model's layers for samples of a shape; None if one of them is not written in C. `keys`: those of dropout."""
+    """A model's layers for samples of a shape; None if C does not support one of them. `keys`: those of dropout."""
     slots = {slot.name: slot for slot in layout.slots}
-    layers, shape, written, said = [], tuple(shape), set(), 0
+    layers, shape, fitting, statistics = [], tuple(shape), set(), 0
 
-    def weights(layer: Dense | Convolution, *inputs: int) -> tuple[int, int, int]:
+    def weights(layer: DenseLayer | Convolution, *inputs: int) -> tuple[int, int, int]:
         """The number of outputs, and the columns where weight and bias begin (-1: no bias)."""
         weight = slots[layer.weight]
         if weight.shape[1:] == inputs:  # else C would read and write outside of them
-            written.update({layer.weight, layer.bias} - {None})
+            fitting.update({layer.weight, layer.bias} - {None})
         return weight.shape[0], weight.start, -1 if layer.bias is None else slots[layer.bias].start
 
     for layer in stack.layers:
@@ -100,12 +95,12 @@ def native_layers(
             layers.append(NativeLayer(DROP, size, size, i=place, o=least, h=_bits(gain), w=each))
         elif isinstance(layer, BatchNorm):
             names, each = (f"{layer.name}.weight", f"{layer.name}.bias"), prod(shape[1:])
-            written.update(name for name in names if slots[name].shape == shape[:1])
+            fitting.update(name for name in names if slots[name].shape == shape[:1])
             weight, bias = (slots[name].start for name in names)
-            outbox = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": said, "kw": said + shape[0]}
-            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **outbox))
-            said += 2 * shape[0]
-        elif isinstance(layer, Dense) and len(shape) == 1:
+            numbers = {"o": _bits(layer.momentum), "h": _bits(layer.eps), "kh": statistics, "kw": statistics + shape[0]}
+            layers.append(NativeLayer(NORM, size, size, weight, bias, i=shape[0], w=each, **numbers))
+            statistics += 2 * shape[0]
+        elif isinstance(layer, DenseLayer) and len(shape) == 1:
             o, weight, bias = weights(layer, size)
             layers.append(NativeLayer(DENSE, size, o, weight, bias))
             shape = (o,)
@@ -122,18 +117,24 @@ def native_layers(
             return None
         if min(shape) < 1:  # a kernel larger than its image
             return None
-    return layers if written == slots.keys() else None  # every parameter must belong to a layer, and fit it
+    return layers if fitting == slots.keys() else None  # every parameter must belong to a layer, and fit it
 
 
 def _bits(number: float) -> int:
-    """A float64 as the whole number that has the same bits."""
+    """The integer that has the same bits as a float64."""
     return int.from_bytes(struct.pack("<d", number), "little", signed=True)
 
 
 @dataclass(frozen=True)
 class StepRule:
-    """What a step does to a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g; or SGD
-    with momentum, or Adam."""
+    """How a step changes a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g; or SGD
+    with momentum, or Adam.
+
+    optimizer   SGD or Adam
+    lr          learning rate
+    keep        1 - lr * weight decay
+    springs     K and F, a number for each parameter
+    """
 
     optimizer: Optimizer
     lr: float
@@ -146,7 +147,7 @@ class StepRule:
     ) -> StepRule | None:
         """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient.
 
-        None for what is not written in C: other optimizers, and springs with anything but plain SGD.
+        None for steps that C does not support: other optimizers, and springs with anything but plain SGD.
         """
         if not in_c(optimizer) or (springs and not plain_sgd(optimizer)):
             return None
@@ -176,41 +177,23 @@ def in_c(optimizer: Optimizer) -> bool:
 
 @dataclass(frozen=True)
 class StepTensors:
-    """What a chunk's steps need beside weights and samples: optimizer state (overwritten), steps made before, keys of
-    dropout [c, J, k], and BatchNorm's statistics (overwritten)."""
+    """Tensors of a chunk's steps beside weights and samples.
+
+    slots      optimizer state, overwritten
+    count_c    optimizer steps made before
+    keys_cJk   dropout keys
+    states     BatchNorm's statistics, overwritten
+    """
 
     slots: Tensors
     count_c: Tensor
     keys_cJk: Tensor | None
     states: Tensors = field(default_factory=dict)
 
-    def statistics(self, norms: Sequence[str], dtype: torch.dtype) -> Tensor | None:
-        """Running means and variances, one layer after another [c, S]."""
-        rows = [self.states[f"{norm}.running_{s}"] for norm in norms for s in ("mean", "var")]
-        return torch.cat(rows, 1).to(dtype) if rows else None
-
-    def keep(self, norms: Sequence[str], statistics_cS: Tensor, batches_c: Tensor) -> None:
-        """Write the statistics back after so many batches."""
-        first = 0
-        for norm in norms:
-            for name in (f"{norm}.running_{s}" for s in ("mean", "var")):
-                value = self.states[name]
-                value.copy_(statistics_cS[:, first : first + value.shape[1]])
-                first += value.shape[1]
-            self.states[f"{norm}.num_batches_tracked"].add_(batches_c)
-
-    def factors(self, rule: StepRule, steps: int) -> Tensor | None:
-        """Adam's two factors for every client and step [c, J, 2]."""
-        if not isinstance(rule.optimizer, Adam):
-            return None
-        count_cJ = self.count_c[:, None] + torch.arange(1, steps + 1)
-        found = rule.optimizer.factors(count_cJ.flatten(), rule.lr)
-        return torch.stack(found, 1).to(torch.float64).contiguous()
-
 
 @contextmanager
 def kept_in_c(slots: Tensors, lr: float) -> Iterator[None]:
-    """Within it, momentum is as C keeps it: -lr times itself. Once around all of a round's steps, so that rounding does
+    """Inside, momentum is as C keeps it: -lr times itself. Once around all of a round's steps, so that rounding does
     not depend on how many calls they take."""
     if "momentum" in slots:
         slots["momentum"].mul_(-lr)
@@ -221,12 +204,18 @@ def kept_in_c(slots: Tensors, lr: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class NativeSteps:
-    """A model's local steps in C."""
+    """A model's local steps in C.
+
+    layout   the model's parameters
+    shape    of a sample
+    layers   [layers, fields of a NativeLayer]
+    norms    names of its BatchNorm layers
+    """
 
     layout: Layout
-    shape: tuple[int, ...]  # of a sample
-    layers: Tensor  # [layers, fields of a NativeLayer]
-    norms: tuple[str, ...] = ()  # its BatchNorm layers
+    shape: tuple[int, ...]
+    layers: Tensor
+    norms: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, stack: Stack, layout: Layout, x: Tensor, keys: Sequence[str] = ()) -> NativeSteps | None:
@@ -238,7 +227,7 @@ class NativeSteps:
         if layers is None or train_function(x.dtype) is None:
             return None
         norms = tuple(layer.name for layer in stack.layers if isinstance(layer, BatchNorm))
-        return cls(layout, tuple(x.shape[1:]), torch.tensor([layer.numbers() for layer in layers]), norms)
+        return cls(layout, tuple(x.shape[1:]), torch.tensor(layers), norms)
 
     def takes(self, samples: Samples, start: Tensor) -> bool:
         """Whether samples and first weights have the types and memory layout that C expects."""
@@ -249,46 +238,40 @@ class NativeSteps:
 
 @dataclass(frozen=True)
 class NativeJob:
-    """A model's local steps in C by one rule, on some threads: a client is trained by whichever thread is free."""
+    """A model's local steps in C by one rule; each client is trained by the next free one of `threads`."""
 
     steps: NativeSteps
     rule: StepRule
     threads: int = 1
 
     def train(
-        self,
-        samples: Samples,
-        batches: Batches,
-        steps_c: Tensor,
-        start_cP: Tensor,
-        beside: StepTensors,
-        out_cP: Tensor,
-        loss_c: Tensor,
-        shared: int = 0,
-    ) -> Tensor:
-        """Train some clients; writes their weights to `out_cP`, but the update (trained - start) in the first `shared`
-        columns, of which it returns whether they are numbers. Adds the losses of each client's steps to `loss_c`.
+        self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, beside: StepTensors,
+        out_cP: Tensor, loss_c: Tensor, shared: int = 0,
+    ) -> Tensor:  # fmt: skip
+        """Train some clients. Writes their weights to `out_cP`, but in its first `shared` columns the update (trained -
+        start); returns whether these columns are finite. Adds the losses of each client's steps to `loss_c`.
         """
-        model, rule = self.steps, self.rule
-        run = train_function(start_cP.dtype)
+        model, rule, run = self.steps, self.rule, train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c = batches.row_cJB.contiguous(), steps_c.contiguous()
-        springs = (None, None) if rule.springs is None else tuple(at(value) for value in rule.springs)
-        factors, keys_cJk = beside.factors(rule, rows_cJB.shape[1]), beside.keys_cJk
-        keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
-        moments = [*beside.slots.values(), *[None] * 2][:2]
+        keys_cJk = None if beside.keys_cJk is None else beside.keys_cJk.contiguous()
+        factors = None  # Adam's two for every client and step [c, J, 2]
+        if isinstance(rule.optimizer, Adam):
+            count_cJ = beside.count_c[:, None] + torch.arange(1, rows_cJB.shape[1] + 1)
+            factors = torch.stack(rule.optimizer.factors(count_cJ.flatten(), rule.lr), 1).to(torch.float64).contiguous()
+        moments = [*beside.slots.values(), None, None][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
-        statistics_cS, finite_c = (
-            beside.statistics(model.norms, start_cP.dtype),
-            torch.empty_like(steps_c, dtype=torch.bool),
-        )
+        running = [beside.states[f"{norm}.running_{s}"] for norm in model.norms for s in ("mean", "var")]
+        statistics_cS = torch.cat(running, 1).to(start_cP.dtype) if running else None  # one layer after another
+        finite_c = torch.empty_like(steps_c, dtype=torch.bool)
         wrong = run(
             *(at(model.layers), len(model.layers)),
             *(at(samples.x), prod(model.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
-            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0), *rule.numbers(), *springs),
-            *(_at(factors), *map(_at, moments), stride, _at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
-            *(_at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
+            *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0)),
+            *(*rule.numbers(), *map(at, rule.springs or (None, None))),
+            *(at(factors), *map(at, moments), stride, at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
+            *(at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
             *(at(out_cP), out_cP.stride(0), shared, at(loss_c), at(finite_c), self.threads),
         )
         if wrong == 1:
@@ -296,12 +279,11 @@ class NativeJob:
         if wrong:
             raise IndexError("a label is outside the model's scores")
         if statistics_cS is not None:
-            beside.keep(model.norms, statistics_cS, (batches.size_cJ > 0).sum(1))
+            for value, trained in zip(running, statistics_cS.split([v.shape[1] for v in running], 1), strict=True):
+                value.copy_(trained)
+            for norm in model.norms:
+                beside.states[f"{norm}.num_batches_tracked"].add_((batches.size_cJ > 0).sum(1))
         return finite_c
-
-
-def _at(value: Tensor | None) -> int | None:
-    return None if value is None else at(value)
 
 
 def train_function(dtype: torch.dtype) -> Any:

@@ -3,7 +3,7 @@
 Each is a matrix product that gathers one factor from the image as it runs: y[o, n] = Σ_k w[o, k] x[k, n] with
 k = (channel, row and column of the kernel) and n = (sample, row and column of the output). The gradient of the input
 is the same product with the kernel rotated by 180° and input and output channels exchanged; the gradient of the weights
-sums d[o, n] x[k, n] over n. Few outputs are for gpu/few_channels.py. The functions to call are at the end.
+sums d[o, n] x[k, n] over n. Few outputs are for few_channels.py. The functions to call are at the end.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, N positions of all images.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turnout.engine.gpu import few_channels
-from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
+from turnout.engine.kernels import few_channels
+from turnout.engine.kernels.few_channels import own_outputs, patch_corners, store_outputs
 from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, precision, splits, tl
 
 
@@ -162,7 +162,7 @@ def _convolve(
 
 
 def bias_is_free(W: Tensor) -> bool:
-    """Whether one more column of the weights' gradient, for the bias, takes no time: tiles have room for it."""
+    """Whether tiles have space for one more column of the weights' gradient, for the bias, at no cost."""
     K = W[0, 0].numel()
     if few_channels.few(W.shape[1]):
         return True

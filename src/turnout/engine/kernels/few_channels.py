@@ -4,8 +4,8 @@ A matrix product pads so few channels to 16 and copies every gathered entry thro
 are no tensor cores that would make up for it. Here each thread has some positions and all outputs of them: for one
 entry of the kernel after another it reads the picture once and the weights of all outputs at once, and nothing is
 shared. In the gradient of the weights it has some positions and sums over them, for a row of the kernel at a time.
-gpu/convolution.py asks `few` and `pays` and calls the functions at the end. Which tile a product gets changes none of
-its sums.
+convolution.py decides by `few` and `pays`, calls the functions at the end, and shares the first three kernels. The tile
+of a product changes none of its sums.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.
 """
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turnout.engine.gpu.positions import own_outputs, patch_corners, store_outputs
 from turnout.machine.triton_tools import EXACT, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
@@ -47,6 +46,33 @@ def pays(y: Tensor) -> bool:
     """Whether `product` is faster for a result y [c, o, B, oh, ow] (`python benchmarks/gpu_kernels.py`)."""
     most = 32 if y.numel() >= MANY * y.shape[1] else 8
     return y.shape[1] <= most and y.stride(4) == 1 and precision() == EXACT
+
+
+@jit
+def patch_corners(
+    n, OH: tl.constexpr, OW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr
+):  # fmt: skip
+    """Of positions: image, place in it, and the row and column of the input at which the patch begins."""
+    place = n % (OH * OW)
+    return n // (OH * OW), place, place // OW * SH - PH, place % OW * SW - PW
+
+
+@jit
+def own_outputs(BLOCK_N: tl.constexpr, BLOCK_O: tl.constexpr):
+    """A program's positions, outputs and client."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    return n, tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O), tl.program_id(2).to(tl.int64)
+
+
+@jit
+def store_outputs(
+    total, b_ptr, y_ptr, c, o, n, image, place, N, bs_c, ys_c, ys_o, ys_b, ys_p, O: tl.constexpr, BIAS: tl.constexpr  # noqa: E741
+):  # fmt: skip
+    """Write a tile [o, n] of results, with the bias added."""
+    if BIAS:
+        total += tl.load(b_ptr + c * bs_c + o, mask=o < O, other=0.0)[:, None]
+    y_at = y_ptr + c * ys_c + o[:, None] * ys_o + (image * ys_b + place * ys_p)[None, :]
+    tl.store(y_at, total, mask=(o < O)[:, None] & (n < N)[None, :])
 
 
 @jit

@@ -1,5 +1,5 @@
-/* Clients are shared out among threads: each takes the next one that nobody has taken. A thread that comes too late, on a
- * busy machine, is not waited for: it finds nothing to do and lets go of what they share. */
+/* Clients are shared out among threads: each takes the next client that is left. A thread that comes too late, on a busy
+ * machine, is not waited for: it finds no client left and releases the shared memory. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static void *take_part(void *given) {
 }
 
 /* Do all clients, on so many threads with this one among them, each with `size` bytes of room, zero at first, that begin
- * at a multiple of 64; on fewer where there is no memory for so many. Returns whether there is none for one. */
+ * at a multiple of 64; on fewer if there is not enough memory for so many. Returns whether there is not enough for one. */
 static int share_out(void *job, int64_t clients, int64_t threads, size_t size, void (*begin)(void *, void *),
                      void (*client)(void *, void *, int64_t)) {
     if (clients < 1) return 0;
@@ -56,7 +56,7 @@ static int share_out(void *job, int64_t clients, int64_t threads, size_t size, v
         else pthread_detach(other);
     take_part(crew);
     for (int k = 0; k < 4096 && __atomic_load_n(&crew->done, __ATOMIC_ACQUIRE) < clients; k++) __asm__ volatile("" ::: "memory");
-    pthread_mutex_lock(&crew->lock); /* the last thread signals within it, so it has let go when this one goes on */
+    pthread_mutex_lock(&crew->lock); /* the last thread signals inside it, so it is out when this one continues */
     while (__atomic_load_n(&crew->done, __ATOMIC_ACQUIRE) < clients) pthread_cond_wait(&crew->over, &crew->lock);
     pthread_mutex_unlock(&crew->lock);
     if (!__atomic_sub_fetch(&crew->holders, 1, __ATOMIC_ACQ_REL)) {

@@ -116,8 +116,8 @@ static void pool_any(const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
             }
 }
 
-/* The same for windows of 2 x 2. What is written past a line's end is overwritten by the next line; past a sample's end
- * nothing is written, for the next layer multiplies what is there by 0, and it might be no number. */
+/* The same for windows of 2 x 2. Values written past a line's end are overwritten by the next line; past a sample's end
+ * nothing is written, because the next layer multiplies the memory there by 0, which must not give NaN. */
 static void pool_fours(const Layer *h, const REAL *x, REAL *y, int32_t *largest) {
     const long ow = h->w / 2, lines = h->i * (h->h / 2);
     wide_mask number = {0};

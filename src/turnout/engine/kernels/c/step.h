@@ -1,4 +1,4 @@
-/* One step of a client: forward, loss, backward, and what the optimizer makes of the gradients. */
+/* One step of a client: forward, loss, backward, and the optimizer. */
 
 INLINE void forward(const Layer *h, State *s, long B, const int64_t *keys, REAL *statistics) {
     REAL *out = s[1].given;
@@ -29,7 +29,7 @@ INLINE void backward(const Layer *h, const State *s, long B, REAL *d, const int6
     }
 }
 
-/* What is left of a step when the backward pass has ended: T is -lr times the momentum, or minus the gradient. */
+/* The rest of a step after the backward pass: T is -lr times the momentum, or minus the gradient. */
 static void apply(const Rule *rule, long n, REAL *restrict W, REAL *restrict T, REAL *restrict m, REAL *restrict v) {
     const REAL decay = rule->decay, one = 1 - rule->beta1, beta2 = rule->beta2, two = 1 - rule->beta2;
     const REAL scale = rule->scale, small = rule->small;

@@ -1,9 +1,9 @@
 """A local step captured as one CUDA graph, so that hundreds of small kernels are launched at once.
 
 A graph only works for the shapes and memory addresses it was captured with. So a step is captured once it has run a few
-times with the same ones, its inputs are copied into the graph's own tensors, and what it reads and writes beside them
-(weights, statistics, optimizer state, what terms keep) lies in tensors that are held between rounds. What cannot be
-captured, because it waits for the GPU, runs as it is.
+times with the same ones, its inputs are copied into the graph's own tensors, and everything else it reads and writes
+(weights, statistics, optimizer state, terms' state) lies in tensors that are held between rounds. A step that cannot be
+captured, because it waits for the GPU, runs eagerly.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -18,20 +18,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.engine.batches import Batch
+from turnout.types import Tensors
+
 EAGER_RUNS = 2  # before a shape is captured: warms up, and avoids capturing shapes that do not come back
 MOST_GRAPHS = 32  # they share the memory of one step
 
 Step = Callable[..., Tensor]  # (*inputs) -> loss of each client
+Fused = Callable[[Tensor, Tensors, Batch, Any, float], Tensor]  # (weights, states, batch, gain, keep) -> loss
 
 
 @dataclass
 class CapturedStep:
-    """A captured graph, the tensors it reads and the loss that it writes."""
+    """A captured graph.
+
+    graph    CUDA's own
+    inputs   the tensors it reads, overwritten before each replay
+    loss_c   the loss it writes
+    fixed    the other tensors it uses, held here so that their memory is not freed
+    """
 
     graph: Any
     inputs: Sequence[Tensor]
     loss_c: Tensor
-    fixed: Sequence[Tensor]  # held so that the memory the graph writes to is not freed
+    fixed: Sequence[Tensor]
 
     def replay(self, inputs: Sequence[Tensor]) -> Tensor:
         """Run the step on other inputs; returns the loss of each client."""
@@ -52,7 +62,7 @@ class GraphCache:
         self._pool: Any = None
 
     def hold(self, name: str, value: Tensor, copy: bool = True) -> Tensor:
-        """A copy of the rows `value` (or only room for them) that has the same address in every round."""
+        """A copy of the rows `value` (or only memory for them) that has the same address in every round."""
         key = (name, value.shape[1:], value.dtype, value.device)
         if key not in self._held or len(self._held[key]) < len(value):
             self._held[key] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
@@ -60,22 +70,22 @@ class GraphCache:
         return held.copy_(value) if copy else held
 
     def keep(self, name: str, value: Tensor) -> None:
-        """Say that `value` has the same address in every round already."""
+        """Register `value` as a tensor that has the same address in every round already."""
         self._kept[name] = value
 
     def forget(self) -> None:
-        """Let go of everything that is held and was captured."""
+        """Free everything that is held or was captured."""
         for kept in (self._seen, self._graphs, self._held, self._kept):
             kept.clear()
 
     def run(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor], also: Hashable = ()) -> Tensor:
         """One step, which reads and changes `fixed`; returns the loss of each client.
 
-        Captured only if everything in `fixed` was held or kept. `also`: whatever else the step depends on, apart from
-        the numbers in its inputs.
+        Captured only if everything in `fixed` was held or kept. `also`: everything else the step depends on, apart from
+        the values of its inputs.
         """
-        lasting = {_storage(value) for value in (*self._held.values(), *self._kept.values())}
-        if not lasting.issuperset(_storage(value) for value in fixed if value.numel()):
+        lasting = {storage(value) for value in (*self._held.values(), *self._kept.values())}
+        if not lasting.issuperset(storage(value) for value in fixed if value.numel()):
             return step(*inputs)
         places = tuple((value.data_ptr(), tuple(value.shape), value.stride()) for value in fixed)
         key = (places, tuple((tuple(value.shape), value.dtype) for value in inputs), also)
@@ -99,11 +109,32 @@ class GraphCache:
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 loss_c = step(*own)
-        except RuntimeError:  # something in it waits for the GPU, or asks for a number
+        except RuntimeError:  # something in it waits for the GPU, or reads a value from it
             torch.cuda.synchronize(own[0].device)
             return None
         return CapturedStep(graph, own, loss_c, list(fixed))
 
 
-def _storage(value: Tensor) -> int:
+def storage(value: Tensor) -> int:
+    """The address of a tensor's memory, the same for all its views."""
     return value.untyped_storage().data_ptr()
+
+
+def descend_captured(
+    graphs: GraphCache | None, fused: Fused, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, keep: float,
+    beside: Sequence[Tensor] = (),
+) -> Tensor:  # fmt: skip
+    """A plain SGD step of any engine: x <- keep x - lr g in place; returns the loss of each client.
+
+    On a GPU as a captured graph; the learning rate may differ each time. `beside`: other tensors that `fused` reads, at
+    the same address each time.
+    """
+    if graphs is None or not flat_cP.is_cuda:
+        return fused(flat_cP, states, batch, lr, keep)
+
+    def step(gain: Tensor, *tensors: Tensor) -> Tensor:
+        return fused(flat_cP, states, batch.with_tensors(tensors), gain, keep)
+
+    gain = torch.full((), lr, device=flat_cP.device, dtype=flat_cP.dtype)
+    also = (keep, batch.mask_cB is None, batch.keys_ck is None, batch.training, len(beside), "descend")
+    return graphs.run(step, [flat_cP, *states.values(), *beside], [gain, *batch.tensors()], also)

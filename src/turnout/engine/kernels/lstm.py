@@ -1,4 +1,4 @@
-"""Triton kernels for the LSTM of many clients: all positions of a client in one kernel (gpu/recurrence.py says how).
+"""Triton kernels for the LSTM of many clients: all positions of a client in one kernel (recurrence.py explains how).
 
 Shape letters: c clients, T positions, B batch, H hidden size, G = 4 H gates, A = H or more: a power of two.
 """
@@ -11,19 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import (
-    GATES,
-    HIDDEN_TO,
-    ROWS,
-    SAMPLES,
-    Launch,
-    near,
-    product,
-    rounded,
-    tanh,
-    unit_of,
-    whose,
-)  # fmt: skip
+from turnout.engine.kernels import recurrence as shared
+from turnout.engine.kernels.recurrence import Launch, product, tanh, unit_of, whose
 from turnout.machine.triton_tools import jit, pieces, power_of_two, rows_contiguous, tl
 
 FORWARD, BACKWARD = Launch(warps=16, stages=5), Launch(warps=16, stages=6)
@@ -155,30 +144,30 @@ def _backward(
 
 
 def turned(U: Tensor) -> tuple[Tensor, Tensor]:
-    """U [c, G, H] as float16 [c, A, 4 A], transposed, and what each gate has to be multiplied with [c, 4 A]."""
+    """U [c, G, H] as float16 [c, A, 4 A], transposed, and the factor of each gate [c, 4 A]."""
     (c, _, H), U = U.shape, rows_contiguous(U)
-    A = power_of_two(H, 32, HIDDEN_TO)
+    A = power_of_two(H, 32, shared.HIDDEN_TO)
     w = torch.empty(c, A, 4 * A, dtype=torch.float16, device=U.device)
     unit = torch.empty(c, 4 * A, dtype=torch.float32, device=U.device)
-    _turn[c, 4 * A // ROWS](U, w, unit, U.stride(0), U.stride(1), H, A, ROWS, num_warps=4)
+    _turn[c, 4 * A // shared.ROWS](U, w, unit, U.stride(0), U.stride(1), H, A, shared.ROWS, num_warps=4)
     return w, unit
 
 
 def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """h and c [c, B, T, H] after every position, and the four gates [c, B, T, G].
 
-    From a [c, B, T, G], U [c, G, H], b [c, G] and what is wanted of the first position.
+    From a [c, B, T, G], U [c, G, H], b [c, G] and the results of the first position.
     """
-    (clients, B, T, G), H, a, b = a.shape, U.shape[2], near(a), rows_contiguous(b)
+    (clients, B, T, G), H, a, b = a.shape, U.shape[2], shared.near(a), rows_contiguous(b)
     w, unit = turned(U)
     hs, cs, kept = (a.new_empty(clients, B, T, width) for width in (H, H, G))
     for every, one in zip((hs, cs, kept), first, strict=True):
         every[:, :, 0] = one
     A = w.shape[1]
-    state = a.new_empty(clients * pieces(B, SAMPLES), SAMPLES, A)
+    state = a.new_empty(clients * pieces(B, shared.SAMPLES), shared.SAMPLES, A)
     _forward[(len(state),)](
         a, w, unit, b, hs, cs, kept, state, T, B, *a.stride()[:3], b.stride(0),
-        H, A, SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(A),
+        H, A, shared.SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(A),
     )  # fmt: skip
     return hs, cs, kept
 
@@ -186,14 +175,14 @@ def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[T
 def backward(dhs: Tensor, dcs: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
     """The gradients of a and of U h + b, which are the same [c, B, T, G], and of the first h and c [c, B, H]."""
     clients, B, T, H = dhs.shape
-    w, unit = rounded(U)
-    dhs, c, cs, kept = near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
-    cell = dhs if dcs is None else near(dcs)
+    w, unit = shared.rounded(U)
+    dhs, c, cs, kept = shared.near(dhs), c.contiguous(), cs.contiguous(), kept.contiguous()
+    cell = dhs if dcs is None else shared.near(dcs)
     da, dh, dc = torch.empty_like(kept), torch.empty_like(c), torch.empty_like(c)
-    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
+    half = w.new_empty(clients * pieces(B, shared.SAMPLES), shared.SAMPLES, unit.shape[1])
     _backward[(len(half),)](
         dhs, cell, w, unit, c, cs, kept, da, half, dh, dc, T, B, *dhs.stride()[:3], *cell.stride()[:3],
-        dcs is not None, H, w.shape[2], SAMPLES, min(GATES, w.shape[2]), BACKWARD.stages,
+        dcs is not None, H, w.shape[2], shared.SAMPLES, min(shared.GATES, w.shape[2]), BACKWARD.stages,
         num_warps=BACKWARD.warps_for(w.shape[2]),
     )  # fmt: skip
     return da, da.view_as(da), dh, dc

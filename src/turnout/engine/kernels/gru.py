@@ -1,4 +1,4 @@
-"""Triton kernels for the GRU of many clients: all positions of a client in one kernel (gpu/recurrence.py says how).
+"""Triton kernels for the GRU of many clients: all positions of a client in one kernel (recurrence.py explains how).
 
 Shape letters: c clients, T positions, B batch, H hidden size, G = 3 H gates, A = H or more: a power of two.
 """
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.recurrence import GATES, SAMPLES, UNITS, Launch, near, product, rounded, tanh, unit_of, whose
+from turnout.engine.kernels import recurrence as shared
+from turnout.engine.kernels.recurrence import Launch, product, tanh, unit_of, whose
 from turnout.machine.triton_tools import jit, pieces, rows_contiguous, tl
 
 FORWARD, BACKWARD = Launch(warps=4, stages=3), Launch(warps=16, stages=4)
@@ -109,30 +110,31 @@ def _backward(
 
 
 def forward(a: Tensor, U: Tensor, b: Tensor, first: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """h [c, B, T, H] after every position, nothing for the cells that there are none of, and what backward needs.
+    """h [c, B, T, H] after every position, an empty tensor in place of an LSTM's cells, and backward's numbers.
 
-    From a [c, B, T, G], U [c, G, H], b [c, G] and what is wanted of the first position.
+    From a [c, B, T, G], U [c, G, H], b [c, G] and the results of the first position.
     """
-    (clients, B, T, _), H, a, b = a.shape, U.shape[2], near(a), rows_contiguous(b)
-    w, unit = rounded(U)
+    (clients, B, T, _), H, a, b = a.shape, U.shape[2], shared.near(a), rows_contiguous(b)
+    w, unit = shared.rounded(U)
     hs, cs, kept = (a.new_empty(clients, B, T, width) for width in (H, 0, 5 * H))
     hs[:, :, 0], kept[:, :, 0] = first[0], first[2]
-    _forward[(clients * pieces(B, SAMPLES),)](
+    _forward[(clients * pieces(B, shared.SAMPLES),)](
         a, w, unit, b, hs, kept, T, B, *a.stride()[:3], b.stride(0),
-        H, w.shape[2], SAMPLES, UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(w.shape[2]),
+        H, w.shape[2], shared.SAMPLES, shared.UNITS, FORWARD.stages, num_warps=FORWARD.warps_for(w.shape[2]),
     )  # fmt: skip
     return hs, cs, kept
 
 
 def backward(dhs: Tensor, _: Tensor | None, U: Tensor, c: Tensor, cs: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a and of U h + b [c, B, T, G], of the first h [c, B, H] and of no cells."""
+    """The gradients of a and of U h + b [c, B, T, G], of the first h [c, B, H], and zeros for the cells."""
     clients, B, T, H = dhs.shape
-    w, unit = rounded(U)
-    dhs, kept = near(dhs), kept.contiguous()
+    w, unit = shared.rounded(U)
+    dhs, kept = shared.near(dhs), kept.contiguous()
     da, du, dh = (dhs.new_empty(clients, B, *shape) for shape in ((T, 3 * H), (T, 3 * H), (H,)))
-    half = w.new_empty(clients * pieces(B, SAMPLES), SAMPLES, unit.shape[1])
-    _backward[(clients * pieces(B, SAMPLES),)](
+    half = w.new_empty(clients * pieces(B, shared.SAMPLES), shared.SAMPLES, unit.shape[1])
+    _backward[(clients * pieces(B, shared.SAMPLES),)](
         dhs, w, unit, kept, da, du, half, dh, T, B, *dhs.stride()[:3],
-        H, w.shape[2], SAMPLES, min(GATES, w.shape[2]), BACKWARD.stages, num_warps=BACKWARD.warps_for(w.shape[2]),
+        H, w.shape[2], shared.SAMPLES, min(shared.GATES, w.shape[2]), BACKWARD.stages,
+        num_warps=BACKWARD.warps_for(w.shape[2]),
     )  # fmt: skip
     return da, du, dh, torch.zeros_like(c)

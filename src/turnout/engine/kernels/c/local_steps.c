@@ -2,9 +2,9 @@
  * max-pools and dropout under a cross-entropy. One client after another does all of its steps, so that its weights stay in
  * the cache and its result does not depend on the other clients, not even in the last bit.
  *
- * Compiled by native/steps.py for each type of number (which defines REAL, EXP and ROOT).
+ * Compiled by kernels/native.py for each type of number (which defines REAL, EXP and ROOT).
  */
-#include "../share_out.h"
+#include "share_out.h"
 #include "vectors.h"
 
 enum { DENSE, CONVOLUTION, NORM, RELU, POOL, DROP }; /* up to NORM they have weights */
@@ -20,7 +20,7 @@ typedef struct {
             BatchNorm: i features of w positions each, h the bits of epsilon, o of the momentum, kh where its means begin
             among a client's statistics, kw where its variances do */
 
-/* What a step does. The backward pass makes keep T - gain dL/dW of a target T, which is W itself for plain SGD. */
+/* The rule of a step. The backward pass makes keep T - gain dL/dW of a target T, which is W itself for plain SGD. */
 typedef struct {
     int64_t kind;
     double keep, gain, decay, beta1, beta2;
@@ -40,7 +40,7 @@ typedef struct {
     REAL *d;        /* gradient of a convolution's output with lines padded to whole vectors; scratch memory for the loss;
                        BatchNorm's x less its mean, in units of its spread */
     REAL *inverse;  /* BatchNorm: 1 / sqrt(variance + epsilon) of each feature */
-    REAL *spread;   /* what a convolution's kernel adds to one channel of its input, entry by entry */
+    REAL *spread;   /* contributions of a convolution's kernel to one channel of its input, entry by entry */
     REAL *W0, *b0;  /* weights that every client begins with, as they lie in W and b */
     int32_t *largest; /* where the largest entry of each pooling window is in x */
 } Room;
@@ -51,7 +51,7 @@ typedef struct {
 #include "memory.h"
 #include "step.h"
 
-/* What is asked for (see `train`). */
+/* The arguments of `train`. */
 typedef struct {
     const Layer *layers;
     int64_t n;
@@ -80,7 +80,7 @@ typedef struct {
     int64_t wrong;  /* 2: a label is outside the model's scores */
 } Job;
 
-/* What a thread has of its own, at the beginning of its room. */
+/* A thread's own variables, at the beginning of its room. */
 typedef struct {
     State *states;
     int64_t *y;
@@ -137,7 +137,7 @@ static void train_client(void *given, void *room, int64_t c) {
     job->finite[c] = all - all == 0;
 }
 
-/* A thread's room: `Own`, its states and labels, and the layers' memory, with what everybody begins with. */
+/* A thread's room: `Own`, its states and labels, and the layers' memory, with the first weights of all clients. */
 static void lay_out_room(void *given, void *room) {
     const Job *job = given;
     Own *own = room;

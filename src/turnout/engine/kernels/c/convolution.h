@@ -81,7 +81,7 @@ static void conv_forward(const Layer *h, const Room *r, long B, const Place *pla
         }
 }
 
-/* What K entries of a line of the kernel, with P vectors of positions, add to the input: one spread line for each entry. */
+/* Contributions of K entries of a kernel's line, with P vectors of positions, to the input: one spread line for each. */
 INLINE void spread_block(const int K, const int P, long channels, const Shape *g, const REAL *W, const REAL *d,
                          const Place *place, REAL *to) {
     wide a[ENTRIES][SPREAD];

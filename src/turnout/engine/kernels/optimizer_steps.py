@@ -1,6 +1,6 @@
 """Adam's step, SGD's with momentum, and SGD's with terms that are springs or drifts, each as one Triton kernel: every
-number is read and written once, instead of in several passes over all clients' weights. What is computed is `step` of
-`parts.optimizers`, and the terms' `transform_grad` before it, which also do every other case.
+number is read and written once, instead of in several passes over all clients' weights. The arithmetic is that of
+`step` of `parts.optimizers`, and of the terms' `transform_grad` before it, which also do every other case.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu.graphs import GraphCache
+from turnout.engine.kernels.graphs import GraphCache
 from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.parts.terms.base import FusedStep, Term, as_quadratic
@@ -74,7 +74,12 @@ def _pulled_descent(
 
 @dataclass(frozen=True)
 class Pull:
-    """What terms add to a gradient, on the first columns (the shared ones): k x - f - d, d a row for each client."""
+    """The sum that terms add to a gradient, on the shared columns: k x - f - d.
+
+    stiff_P   k
+    pull_P    f
+    own_cP    d, a row for each client
+    """
 
     stiff_P: Tensor
     pull_P: Tensor
@@ -84,7 +89,7 @@ class Pull:
     def of(
         cls, terms: Sequence[Term], start_cP: Tensor, down: dict[str, Tensors], mine: dict[str, Tensors]
     ) -> Pull | None:
-        """All terms at once; None if one is neither a spring nor a drift, or two have rows of their own."""
+        """All terms together; None if one is neither a spring nor a drift, or two have rows of their own."""
         found = cls(torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0]))
         for term in terms:
             sent, kept = down.get(term.name, {}), mine.get(term.name, {})
@@ -102,7 +107,12 @@ class Pull:
 
 @dataclass(frozen=True)
 class Spring:
-    """Plain SGD with such terms, on the shared columns: x <- kept x + shift + own - lr g."""
+    """Plain SGD with such terms, on the shared columns: x <- kept x + shift + own - lr g.
+
+    kept_1P    1 - lr k
+    shift_1P   lr f
+    own_cP     lr d, a row for each client
+    """
 
     kept_1P: Tensor
     shift_1P: Tensor
@@ -118,7 +128,7 @@ class Spring:
         return cls(kept_1P, shift_1P, own_cP)
 
     def first(self, clients: int) -> Spring:
-        """Those of the first clients, who still have steps to do."""
+        """The same for the first clients, which still have steps to do."""
         return self if self.own_cP is None else replace(self, own_cP=self.own_cP[:clients])
 
     def tensors(self) -> list[Tensor]:
@@ -137,7 +147,7 @@ def pulled_descent(x_cP: Tensor, grad_cP: Tensor, pull: Pull, lr: Any) -> None:
 
 
 def pull_fits(optimizer: Optimizer, x_cP: Tensor, grad_cP: Tensor) -> bool:
-    """Whether SGD's step with what terms add can be one kernel here."""
+    """Whether `pulled_descent` works here: plain SGD without weight decay, on a GPU."""
     plain = type(optimizer) is SGD and not optimizer.momentum and not optimizer.weight_decay
     return plain and takes(x_cP, grad_cP)
 
@@ -174,5 +184,5 @@ def _adam_step(optimizer: Adam, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, c
 
 
 def _rate(lr: Any, like: Tensor) -> Tensor:
-    """A learning rate as a tensor, which it is where a step is captured."""
+    """A learning rate as a tensor, which it already is in a captured step."""
     return lr if isinstance(lr, Tensor) else torch.full((), lr, device=like.device, dtype=like.dtype)

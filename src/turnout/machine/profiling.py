@@ -1,7 +1,6 @@
-"""Seconds by stage of the work: `with stage("encode"): ...`, which costs next to nothing unless a stopwatch is running.
+"""Seconds by stage of the work: `with stage("encode"): ...`, or `@staged("encode")` on a function.
 
-A profile starts a stopwatch (`with watch.running("the rest"): ...`), which times the stages that the same thread enters
-within that block. Code that has stages does not know whether anybody measures them.
+A stage costs next to nothing unless this thread has a running stopwatch (`with watch.running("rest"): ...`).
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 _NOT_TIMED = nullcontext()
 
 
 class Stopwatch:
-    """Seconds by stage; a stage that begins within another stops the other's time until it ends.
+    """Seconds by stage. A stage inside another one interrupts the outer stage's time until it ends.
 
     On a GPU each change of stage waits for the work that was launched before it.
     """
@@ -33,7 +32,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, rest: str) -> Iterator[None]:
-        """Time this thread's stages within the block; time that belongs to no stage is that of `rest`."""
+        """Time this thread's stages inside the block; time outside any stage counts for the stage `rest`."""
         token = _current.set(self)
         try:
             with self.stage(rest):
@@ -52,7 +51,7 @@ class Stopwatch:
             self._stages.pop()
 
     def _count(self) -> None:
-        """Add the time since the last change of stage to the stage that is ending or interrupted."""
+        """Add the time since the last change of stage to the stage that ends or is interrupted."""
         if self._device is not None and self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
@@ -78,12 +77,12 @@ def stage(name: str) -> AbstractContextManager[None]:
     return _NOT_TIMED if watch is None else watch.stage(name)
 
 
-def staged(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function as a stage."""
+def staged(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Decorator: each call of the function is a stage of the work."""
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
         @functools.wraps(function)
-        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        def timed(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             with stage(name):
                 return function(*args, **kwargs)
 

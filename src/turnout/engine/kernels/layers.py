@@ -1,7 +1,7 @@
 """The layers of engine/layers.py that have Triton kernels on a GPU (float32 only).
 
-`for_gpu` swaps them in. They compute what the plain layers compute, up to rounding; for a shape without a kernel they
-call the plain layer.
+`for_gpu` swaps them in. Their results equal the plain layers' up to rounding; for a shape without a kernel they call
+the plain layer.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch.
 """
@@ -9,22 +9,22 @@ Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, dropout, few_channels, pixels, pooling
-from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
-from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
+from turnout.engine.kernels import convolution, dense, few_channels, pixels, small_layers
+from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
 from turnout.machine import triton_tools
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
 class GatheredConvolution(Convolution):
-    """A convolution without unfolding: backward needs only the input. Its result lies in memory pixel by pixel."""
+    """A convolution without unfolding: backward needs only the input. Its result is stored pixel by pixel."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         bias = None if self.bias is None else weights[self.bias]
@@ -66,7 +66,7 @@ class GatheredConvolution(Convolution):
 
 
 @dataclass(frozen=True)
-class StreamedDense(Dense):
+class StreamedDense(DenseLayer):
     """A dense layer that reads its weights once in forward, and reads and writes them once in backward."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
@@ -85,7 +85,7 @@ class StreamedDense(Dense):
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return lower
-        spring = sink.spring_of(self.weight)
+        spring = sink.spring_of(self.weight) if isinstance(sink, SpringSink) else None
         dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, not first, spring)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))
@@ -100,12 +100,12 @@ class HashedDrop(Drop):
         if not 0 < self.p < 1:
             return super().forward(x, weights)
         key_c = weights[self.key]
-        return dropout.drop(x, key_c, self.p, self.whole_channels), key_c
+        return small_layers.drop(x, key_c, self.p, self.whole_channels), key_c
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not 0 < self.p < 1:
             return super().backward(d, saved, weights, sink, first)
-        return dropout.drop(d, saved, self.p, self.whole_channels)
+        return small_layers.drop(d, saved, self.p, self.whole_channels)
 
 
 @dataclass(frozen=True)
@@ -118,21 +118,19 @@ class TiledMaxPool(MaxPool):
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         if not self._tiles():
             return super().forward(x, weights)
-        if x.stride(1) == 1 and x.shape[1] > 1:
-            y, which = pooling.pool_pixels(x, self.kernel)
-            return y, (which, tuple(x.shape[3:]), True)
-        y, which = pooling.pool(x, self.kernel)
-        return y, (which, tuple(x.shape[3:]), False)
+        by_pixel = x.stride(1) == 1 and x.shape[1] > 1
+        y, which = (small_layers.pool_pixels if by_pixel else small_layers.pool)(x, self.kernel)
+        return y, (which, tuple(x.shape[3:]), by_pixel)
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         if not self._tiles():
             return super().backward(d, saved, weights, sink, first)
         which, size, by_pixel = saved
-        return (pooling.unpool_pixels if by_pixel else pooling.unpool)(d, which, self.kernel, size)
+        return (small_layers.unpool_pixels if by_pixel else small_layers.unpool)(d, which, self.kernel, size)
 
 
 def _order(W: Tensor) -> str:
-    """How a convolution's result lies in memory: as whoever reads it next does best."""
+    """The order of a convolution's result in memory that suits the next layer."""
     if few_channels.few(W.shape[1]):
         return convolution.SAMPLES
     return convolution.PIXELS if pixels.fits(W.shape[1]) else convolution.CHANNELS
@@ -141,23 +139,18 @@ def _order(W: Tensor) -> str:
 # Plain layer -> layer with kernels; remove an entry to use the plain layer.
 SWAPPED: dict[type, type] = {
     Convolution: GatheredConvolution,
-    Dense: StreamedDense,
+    DenseLayer: StreamedDense,
     Drop: HashedDrop,
     MaxPool: TiledMaxPool,
 }
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the kernels work for activations like x."""
+    """Whether the Triton kernels work for activations like x: float32 on this thread's GPU."""
     here = x.is_cuda and x.device.index == torch.cuda.current_device()
     return here and x.dtype == torch.float32 and triton_tools.installed()
 
 
 def for_gpu(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """The same layers, replaced by those with kernels where there are any."""
-    return tuple(_swapped(layer) for layer in layers)
-
-
-def _swapped(layer: Any) -> Layer:
-    other = SWAPPED.get(type(layer))
-    return layer if other is None else other(**{f.name: getattr(layer, f.name) for f in fields(layer)})
+    return tuple(SWAPPED[type(h)](**vars(h)) if type(h) in SWAPPED else h for h in layers)

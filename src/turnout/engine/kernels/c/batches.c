@@ -27,7 +27,7 @@ static void sort(const Key *given, Key *keys, int64_t *next, int64_t n) {
     }
 }
 
-/* What is asked for (see `order`). */
+/* The arguments of `order`. */
 typedef struct {
     const int64_t *row, *count, *client, *steps;
     int64_t key, least, J, B, *out, *size, *from, most;

@@ -1,0 +1,169 @@
+"""The rows of a chunk of clients: their weights, states and batches, and the terms' view of them.
+
+Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), J steps, k dropout keys.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from turnout.engine.batches import Batch, Batches, BatchLoader
+from turnout.engine.dropout import dropout_keys
+from turnout.engine.gradients import Gradients
+from turnout.engine.job import Job, Trained
+from turnout.engine.kernels.graphs import GraphCache, storage
+from turnout.engine.network import Network
+from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
+from turnout.machine.memory import to_device
+from turnout.parts.terms.base import At
+from turnout.rng import key
+from turnout.types import Tensors
+
+
+class ChunkRows:
+    """Some clients of a job, as views of their rows in `result`."""
+
+    def __init__(
+        self, job: Job, network: Network, gradients: Gradients, rows: slice, batches: Batches, result: Trained
+    ):
+        self.job, self.network, self.gradients = job, network, gradients
+        self.rows, self.batches, self.result = rows, batches, result
+        self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
+        self.flat_cP = result.flat_CP[rows]
+        self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
+        self.states = {name: value[rows] for name, value in result.states.items()}
+        self.slots = {name: value[rows] for name, value in result.slots.items()}
+        self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
+        self.down = job.down
+        self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)  # now, so that no step has to wait for it
+        self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
+        self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
+        self.keys_cJk: Tensor | None = None
+        if network.keys:
+            keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
+            self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
+
+    def there(self, value_c: Tensor) -> Tensor:
+        """Numbers of clients in the weights' type, on their device."""
+        return to_device(value_c, self.flat_cP.device, self.flat_cP.dtype)
+
+    @cached_property
+    def loader(self) -> BatchLoader:
+        """Samples step by step; made when first used, because the steps in C need none."""
+        return BatchLoader(self.job.samples, self.batches, self.job.start_P.dtype)
+
+    def batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
+        idle = active is not None and isinstance(rows, slice) and rows.stop > active
+        x, y, mask_cB = self.loader.at(step, rows, idle)
+        keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
+        return Batch(x, y, mask_cB, keys_ck)
+
+    def term_view(
+        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None
+    ) -> At:
+        """The terms' view of some clients at a step."""
+        job, shared = self.job, self.network.layout.shared
+        start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
+
+        def weights_at(x_cP: Tensor) -> Tensor:
+            full = flat.clone()
+            full[:, :shared] = x_cP
+            return full
+
+        def samples(address: int, most: int | None = None) -> OwnSamples:
+            place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
+            return OwnSamples.of(job.samples, place_c, self.client_c[rows], address, most)
+
+        def gradient(x_cP: Tensor) -> Tensor:
+            out, given = torch.empty_like(flat), batch or self.batch(step, rows)
+            self.gradients.gradient(weights_at(x_cP), {n: v.clone() for n, v in states.items()}, given, out)
+            return out[:, :shared]
+
+        def squared_gradients(most: int) -> Tensor:
+            own = samples(key(job.seed, "samples", job.t), most)
+            size = max(job.batch_size, 32) if flat.is_cuda else job.batch_size
+            found = fisher(self.gradients, flat, states, own, size)
+            return found if found.shape[1] == shared else found[:, :shared]
+
+        def full_gradient(x_cP: Tensor) -> Tensor:
+            own = samples(address=0)
+            return mean_gradient(self.gradients, weights_at(x_cP), states, own, job.batch_size)[:, :shared]
+
+        return At(
+            x_cP=flat[:, :shared],
+            start_cP=start[:, :shared],
+            lr=job.lr,
+            step=step,
+            steps_c=self.progress_c[rows],
+            examples_c=self.examples_c[rows],
+            gradient=gradient,
+            squared_gradients=squared_gradients,
+            full_gradient=full_gradient,
+            t=job.t,
+        )
+
+    def hold_rows(self, graphs: GraphCache, states_only: bool) -> None:
+        """Work on copies whose addresses are the same in every round, as captured steps need."""
+        hold = graphs.hold
+        self.states = {name: hold(f"state {name}", value) for name, value in self.states.items()}
+        if states_only:
+            return
+        self.start_cP = hold("start", self.start_cP)
+        self.progress_c, self.examples_c = hold("steps", self.progress_c), hold("examples", self.examples_c)
+        self.slots = {name: hold(f"slot {name}", value) for name, value in self.slots.items()}
+        for term in self.job.terms:
+            own, sent = self.mine.get(term.name, {}), self.job.down.get(term.name, {})
+            self.mine[term.name] = {n: hold(f"mine {term.name} {n}", v) for n, v in own.items()}
+            held = {n: hold(f"down {term.name} {n}", v[None])[0] for n, v in sent.items()}
+            self.down = {**self.down, term.name: held}
+
+    def put_rows_back(self, states_only: bool) -> None:
+        """Write held rows into the cohort's result."""
+        for name, value in self.states.items():
+            self.result.states[name][self.rows] = value
+        if states_only:
+            return
+        for name, value in self.slots.items():
+            self.result.slots[name][self.rows] = value
+        for term, own in self.mine.items():
+            for name, value in own.items():
+                self.result.mine[term][name][self.rows] = value
+
+    def finish_terms(self) -> None:
+        """Write the tensors that terms send and keep when training has ended into the cohort's result.
+
+        Rows are copied only if necessary: if the chunk is the whole cohort, a new tensor becomes the cohort's own.
+        """
+        result, clients, everyone = self.result, len(self.job.client_C), slice(0, len(self.client_c))
+        for term in self.job.terms:
+            at, before = self.term_view(0, everyone, self.flat_cP, self.states), self.mine.get(term.name, {})
+            up, mine = term.finish(at, self.down.get(term.name, {}), before)
+            for name, value in up.items():  # first, since they may be rows that are about to change
+                sent = result.up.setdefault(term.name, {})
+                if len(value) == clients and self._is_new(value):
+                    sent[name] = value
+                else:
+                    sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
+            for name, value in _apart(mine, before).items():
+                kept = self.mine[term.name][name]
+                alike = value.shape == kept.shape and value.dtype == kept.dtype
+                if alike and len(value) == clients and self._is_new(value):
+                    self.mine[term.name][name] = result.mine[term.name][name] = value
+                else:
+                    kept.copy_(value)
+
+    def _is_new(self, value: Tensor) -> bool:
+        """Whether a tensor shares no memory with tensors that terms were shown or have already sent."""
+        shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
+        for rows in (*self.mine.values(), *self.down.values(), *self.result.up.values()):
+            shown += rows.values()
+        return storage(value) not in map(storage, shown)
+
+
+def _apart(new: Tensors, old: Tensors) -> Tensors:
+    """New rows, copied where they are old ones of another name, which are about to change."""
+    moved = {n for n, v in new.items() if any(storage(v) == storage(o) for name, o in old.items() if name != n)}
+    return {name: value.clone() if name in moved else value for name, value in new.items()}
