@@ -17,7 +17,7 @@ from turnout.data.partition import IID
 from turnout.errors import UserError
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
-from turnout.task import InOwnUnit
+from turnout.tasks import InOwnUnit
 
 PEOPLE = """name,town,age,job,income
 ann,Ulm,30,cook,20.5

@@ -25,7 +25,7 @@ from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 
 JOBS = {
     "forge": ["cook,yes", "smith,no"] * 12,

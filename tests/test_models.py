@@ -31,7 +31,7 @@ from turnout.models import (
 )
 from turnout.models.recurrent import LSTMLayer
 from turnout.rng import rng
-from turnout.task import Classification
+from turnout.tasks import Classification
 
 
 def normal(*shape: int) -> Tensor:

@@ -54,7 +54,7 @@ def test_files_that_are_not_tables_are_refused(tmp_path, content, words):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(UserError, match=rf"t\.csv.*{words}"):
         open_table(tmp_path / "t.csv").read()
-    with pytest.raises(UserError, match="none.csv"):
+    with pytest.raises(UserError, match=r"none\.csv"):
         open_table(tmp_path / "none.csv")
 
 

@@ -30,7 +30,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.runtimes.settings import InProcess, RuntimeSpec
 from turnout.summary import chosen, settings_html
-from turnout.task import Classification, TaskSpec
+from turnout.tasks import Classification, TaskSpec
 from turnout.world.attacks.base import Attack, Share, check_attackers
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turnout.engine.gradients import Gradients
 from turnout.engine.workers import WorkerPool
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.types import Samples, Tensors
 
 BATCH = 512

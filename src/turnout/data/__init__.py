@@ -42,7 +42,6 @@ arriving.py       new samples in every round, beside a public set
 May import the root's values, machine, world.members, world.client_names and world.attacks.
 """
 
-from turnout import kinds_in
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
@@ -66,6 +65,7 @@ from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table
 from turnout.data.text import Characters, Sentences
 from turnout.data.with_public import WithPublic
+from turnout.suggestions import kinds_in
 
 __all__ = [
     "CIFAR10",

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from turnout.data.columns import Encoding
-from turnout.data.federation import CentralSet, Device
+from turnout.data.federation import CentralSet, Device, Federation
 from turnout.data.labels import Public
 from turnout.errors import UserError
 from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
 FILE = "data.json"
@@ -104,6 +105,53 @@ def read_text(text: str | bytes, where: str) -> Description:
         )
     except UNREADABLE as error:
         raise Damaged(where, repr(error), THEN) from error
+
+
+def enrolment_of(federation: Federation) -> Enrolment:
+    """What is known of simulated clients before the first round."""
+    return Enrolment(
+        clients=federation.clients,
+        names=federation.names,
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        labels=tuple(map(str, federation.labels)),
+        sample=_a_few_samples(federation),
+        groups=federation.groups(),
+        fingerprint=federation.fingerprint(),
+        standardised=getattr(federation, "standardised", None),  # tables have it
+        encoding=getattr(federation, "encoding", None),
+        words=getattr(federation, "words", ""),  # sentences have it
+        note=getattr(federation, "note", ""),
+        examples=lambda client_C: federation.examples(client_C).cpu(),
+    )
+
+
+def described(enrolment: Enrolment, mark: str) -> Description:
+    """What a run keeps of its data, and a device says of its own."""
+    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    return Description(
+        clients=enrolment.clients,
+        input_shape=tuple(enrolment.input_shape),
+        input_type=input_type,
+        target_shape=tuple(enrolment.sample[1].shape[1:]),
+        target_type=target_type,
+        classes=enrolment.classes,
+        labels=enrolment.labels,
+        names=enrolment.names,
+        mark=mark,
+        standardised=enrolment.standardised,
+        encoding=enrolment.encoding,
+        words=enrolment.words,
+    )
+
+
+def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Samples to try the model on."""
+    ids = torch.arange(min(federation.clients, 64))
+    with_data = ids[federation.examples(ids).cpu() > 0]
+    if len(with_data) == 0:
+        raise UserError("the first clients hold no training samples: look at world.data and its sizes")
+    return federation.train(with_data[:1], 0).of(0, most=8)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class Federation(Protocol):
 
     `input_shape` is the shape of one sample, `classes` the number of outputs a model needs, `labels` their names (none
     for regression), `names` the clients' names if the data has owners. A federation may also have `standardised`
-    (turnout.task: how its targets were, so that metrics go back to their own unit) and `note` (a sentence about how
+    (turnout.tasks: how its targets were, so that metrics go back to their own unit) and `note` (a sentence about how
     files became samples, shown when a run begins).
     """
 

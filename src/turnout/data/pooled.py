@@ -16,7 +16,7 @@ from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device, digest
 from turnout.data.labels import Public
 from turnout.data.lru_cache import LRUCache
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 from turnout.types import Samples
 from turnout.world.members import Members
 

@@ -18,7 +18,7 @@ from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool, federate
 from turnout.data.pooled import Pooled, pool_tests
 from turnout.errors import UserError
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 
 
 @dataclass(frozen=True)

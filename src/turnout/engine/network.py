@@ -16,7 +16,7 @@ from torch.func import functional_call
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.own_kernels import ForClients
 from turnout.layout import Layout
-from turnout.task import PerSample, scores_of
+from turnout.tasks import PerSample, scores_of
 from turnout.types import Tensors
 
 

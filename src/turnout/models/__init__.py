@@ -10,7 +10,6 @@ recurrent.py       LSTMs for text
 May import the root's values only.
 """
 
-from turnout import kinds_in
 from turnout.models.convolutional import CNN
 from turnout.models.layers import Model, ModelSpec
 from turnout.models.plain import MLP, Logistic
@@ -27,6 +26,7 @@ from turnout.models.published import (
 )
 from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
 from turnout.models.residual import ResNet, resnet50
+from turnout.suggestions import kinds_in
 
 __all__ = [
     "CNN",

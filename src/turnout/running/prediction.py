@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from turnout.data.csv_files import Csv, as_number, find_tables
 from turnout.data.description import Description
 from turnout.errors import UserError
-from turnout.task import scores_of
+from turnout.tasks import scores_of
 
 AT_ONCE = 4096  # rows
 

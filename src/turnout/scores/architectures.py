@@ -32,7 +32,7 @@ from turnout.runtimes.settings import InProcess
 from turnout.scores.client_models import COUNT, MODEL, ROUND, SLOT, STATE, ClientModels
 from turnout.scores.model_plan import ModelPlan
 from turnout.scores.settings import Scores
-from turnout.task import Classification, check_model
+from turnout.tasks import Classification, check_model
 from turnout.types import Tensors
 
 

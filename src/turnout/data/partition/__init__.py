@@ -15,9 +15,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from turnout import kinds_in
 from turnout.data.partition.by_label import IID, Classes, Clustered, Dirichlet, OneLabel
 from turnout.data.partition.by_rows import Natural, Shards
+from turnout.suggestions import kinds_in
 
 __all__ = ["IID", "Classes", "Clustered", "Dirichlet", "Natural", "OneLabel", "Partition", "Shards", "WithClusters"]
 
