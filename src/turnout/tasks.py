@@ -1,8 +1,8 @@
 """Tasks: the loss and the metrics, each one number per sample, and the check that a model's output fits the targets.
 
-`TaskSpec` is the promise of a task and `Metric` a metric with its direction and unit; `Classification`, `NextCharacter`,
-`Regression` and `Task` (a user's own functions) are the tasks; `Standardised`, `InOwnUnit` and `Predictor` convert
-standardised targets back to their own unit; `scores_of` reads the output of every forward pass.
+`TaskSpec` is the promise of a task, and a `Metric` has its direction and unit. The tasks are `Classification`,
+`NextCharacter`, `Regression`, and `Task` for a user's own functions. `Standardised`, `InOwnUnit` and `Predictor` convert
+standardised targets back to their own unit. `scores_of` reads the output of every forward pass.
 
 Losses and metrics take the model's output and the targets of a batch and return a tensor [B], without averaging: the
 round decides which samples count, and clients' numbers must add up over samples.

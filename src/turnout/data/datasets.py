@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from turnout.data.check import as_samples, check_samples, classes_of
-from turnout.data.csv_files import number_values
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.text_table import number_values
 from turnout.errors import UserError, nearest
 
 Part = int | str  # where in a sample something is: its place in a tuple, or its name in a dictionary

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from turnout.data.columns import some
-from turnout.data.csv_files import number_values
 from turnout.data.files import find_path
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
 from turnout.data.pooled import Pooled
+from turnout.data.text_table import number_values
 from turnout.errors import UserError, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

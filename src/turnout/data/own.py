@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from turnout.data.check import Array, as_samples, check_paired, check_samples, classes_of
-from turnout.data.csv_files import number_values
 from turnout.data.partition import Partition
 from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.text_table import number_values
 from turnout.errors import UserError
 
 

@@ -29,7 +29,7 @@ BINARY_FORMATS = {b"PAR1": "parquet", b"ARROW1": "feather", b"ORC": "orc"}  # by
 class TableBlock:
     """Some rows of a table.
 
-    cells    for each column its cells as text, without blanks around them; "" where a binary file has no value
+    cells    for each column its cells as text; "" where a binary file has no value
     line_B   where each row begins in the file: the line of a CSV, the row of a binary file, counted from 1
     """
 
@@ -62,34 +62,38 @@ class TableFile:
         return f"{self.path}, {self.counted_in} {line}" + (f", column {column!r}" if column is not None else "")
 
     def blocks(
-        self, columns: Sequence[str] | None = None, bad_row: Callable[[int, str], None] | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        bad_row: Callable[[int, str], None] | None = None,
+        strip: bool = True,
     ) -> Iterator[TableBlock]:
-        """The rows in blocks; None reads all columns.
+        """The rows in blocks; None reads all columns, `strip` removes blanks around cells.
 
         A row with too many or too few cells is a UserError, or is given to `bad_row` as its line and what is wrong with
         it, and left out. A row without content is left out.
         """
         names = self.header if columns is None else columns
-        yield from self._csv_blocks(names, bad_row) if self.separator else self._binary_blocks(names)
+        for block in self._csv_blocks(names, bad_row) if self.separator else self._binary_blocks(names):
+            if strip:
+                stripped = {name: list(map(str.strip, cells)) for name, cells in block.cells.items()}
+            yield TableBlock(stripped, block.line_B) if strip else block
 
-    def read(self, columns: Sequence[str] | None = None) -> TableBlock:
+    def read(self, columns: Sequence[str] | None = None, strip: bool = True) -> TableBlock:
         """All rows at once."""
-        whole = TableBlock({name: [] for name in self.header if columns is None or name in columns}, [])
+        cells: dict[str, list[str]] = {name: [] for name in self.header if columns is None or name in columns}
         lines: list[int] = []
-        for block in self.blocks(columns):
+        for block in self.blocks(columns, strip=strip):
             lines.extend(block.line_B)
-            for name, cells in block.cells.items():
-                whole.cells[name].extend(cells)
-        return TableBlock(whole.cells, lines)
+            for name in cells:
+                cells[name].extend(block.cells[name])
+        return TableBlock(cells, lines)
 
     def _csv_blocks(self, columns: Sequence[str], bad_row: Callable[[int, str], None] | None) -> Iterator[TableBlock]:
         rows: list[list[str]] = []
         lines: list[int] = []
 
         def block() -> TableBlock:
-            return TableBlock(
-                {name: [row[i].strip() for row in rows] for i, name in enumerate(self.header) if name in columns}, lines
-            )
+            return TableBlock({n: [row[i] for row in rows] for i, n in enumerate(self.header) if n in columns}, lines)
 
         with _csv_rows(self.path, self.separator) as (reader, _):
             next(reader)
@@ -118,10 +122,8 @@ class TableFile:
                     raise UserError(f"{self.path}: column {name!r} has a {kind} in each row, not one value")
             for batch in data.to_batches(columns=list(columns), batch_size=BLOCK_ROWS, use_threads=False):
                 cells = {name: batch.column(i).cast(arrow.string()).to_pylist() for i, name in enumerate(columns)}
-                yield TableBlock(
-                    {name: ["" if text is None else text.strip() for text in texts] for name, texts in cells.items()},
-                    range(first, first + batch.num_rows),
-                )
+                texts = {name: ["" if cell is None else cell for cell in column] for name, column in cells.items()}
+                yield TableBlock(texts, range(first, first + batch.num_rows))
                 first += batch.num_rows
 
 
