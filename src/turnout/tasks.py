@@ -1,7 +1,7 @@
 """Tasks: the loss and the metrics, each one number per sample, and the check that a model's output fits the targets.
 
 `TaskSpec` is the promise of a task, and a `Metric` has its direction and unit. The tasks are `Classification`,
-`NextCharacter`, `Regression`, and `Task` for a user's own functions. `Standardised`, `InOwnUnit` and `Predictor` convert
+`NextCharacter`, `Regression`, and `Task` for own functions. `Standardised`, `InOwnUnit` and `Predictor` convert
 standardised targets back to their own unit. `scores_of` reads the output of every forward pass.
 
 Losses and metrics take the model's output and the targets of a batch and return a tensor [B], without averaging: the
