@@ -55,16 +55,14 @@ from turnout.data.images import ImageFolder
 from turnout.data.labels import Means, Public
 from turnout.data.loaders import Loader, Stream
 from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
-from turnout.data.noise import Noisy
 from turnout.data.own import Own
 from turnout.data.partitioned import Partitioned, Pool
-from turnout.data.poison import Backdoor, LabelFlip
 from turnout.data.pooled import Pooled, Rows
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table
 from turnout.data.text import Characters, Sentences
-from turnout.data.with_public import WithPublic
+from turnout.data.wrappers import Backdoor, LabelFlip, Noisy, WithPublic
 from turnout.suggestions import kinds_in
 
 __all__ = [

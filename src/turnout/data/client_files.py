@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file
 
-from turnout.data.check import as_samples
 from turnout.data.files import find_path
 from turnout.data.generated import Generated
 from turnout.data.loaders import Arrays, Loader, check_labels
+from turnout.data.own import as_samples
 from turnout.data.pooled import Pooled
 from turnout.data.tables import Table
 from turnout.errors import UserError
