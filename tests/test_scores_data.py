@@ -63,7 +63,7 @@ def test_a_mapping_may_be_for_one_client():
         (("bee", 2), "client 1 has the number 2 for a label"),
         (("bee", 2), "numbers mean something else to every client, so labels are names"),
         (("bee", "bee"), "client 1 names a label twice"),
-        (("bee",), "client 1 has 1 label: .* at least two"),
+        (("bee",), "client 1 has 1 label"),
     ],
 )  # fmt: skip
 def test_other_names_and_numbers_are_refused(said, wanted):
