@@ -6,7 +6,7 @@ Shape letters: S samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from turnout.data.own import as_samples, check_samples, classes_of
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError, nearest
 
@@ -27,7 +26,7 @@ Owner = Callable[[int], Any] | Part | Sequence[Any] | Tensor | np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
-class FromDataset(Partitioned):
+class FromDataset(MayHaveOwners):
     """A torch `Dataset` (or a list) of samples, or a function that makes one; each sample is read once and kept.
 
     dataset     the samples, or the function
@@ -35,8 +34,6 @@ class FromDataset(Partitioned):
     x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
     test        a data set of the same kind as a central test set
     labels      the names of the classes; None for the data set's own `classes`, if it has them
-    clients     how many; None for one per owner
-    partition   who gets which samples; None for `Natural` where there are owners, `IID` where not
 
     Pictures (of Pillow; arrays of bytes, channels last; tensors of bytes, channels first) become numbers from 0 to 1,
     [channels, height, width]; all must be of one size. A target is a whole number or a text, which is a class, or a
@@ -53,8 +50,6 @@ class FromDataset(Partitioned):
     y: Part = 1
     test: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any] | None = None
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

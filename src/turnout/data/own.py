@@ -6,15 +6,14 @@ Shape letters: S samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError
 
@@ -22,7 +21,7 @@ Array = Tensor | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Own(Partitioned):
+class Own(MayHaveOwners):
     """Tensors in memory; every owner is a client unless a partition is given.
 
     x           samples
@@ -31,8 +30,6 @@ class Own(Partitioned):
     test        a central test set (x, y)
     classes     how many; None for one per label, or the largest target plus one
     labels      the names of the classes
-    clients     how many; None for one per owner
-    partition   who gets which samples; None for `Natural` where there are owners, `IID` where not
 
     >>> import torch
     >>> data = Own(torch.zeros(3, 2), torch.tensor([0, 1, 1]), owner=["ann", "bob", "ann"]).load(seed=0)
@@ -46,8 +43,6 @@ class Own(Partitioned):
     test: tuple[Array, Array] | None = None
     classes: int | None = None
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -84,6 +84,14 @@ class Partitioned(ABC):
         return federate(self.read(data_dir), self, seed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MayHaveOwners(Partitioned):
+    """A data set whose samples may have owners: by default each owner is a client."""
+
+    clients: int | None = None
+    partition: Partition | None = None
+
+
 def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     """Divide a pool among clients."""
     partition = spec.partition or (IID() if pool.owner_S is None else Natural())

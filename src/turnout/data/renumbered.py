@@ -26,7 +26,7 @@ from turnout.world.members import Members
 
 @dataclass(frozen=True, eq=False)
 class Renumbered:
-    """A federation whose clients have other numbers.
+    """A federation whose clients have other numbers; shapes, labels and notes are those of the federation.
 
     federation   the data under its own numbers
     inside       client numbers -> their numbers in `federation`

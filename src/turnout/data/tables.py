@@ -5,7 +5,7 @@ Shape letters: S rows of the table, R training rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, number_labels
 from turnout.data.description import Description
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool, federate
+from turnout.data.partitioned import MayHaveOwners, Pool, federate
 from turnout.data.pooled import Pooled, pool_tests
 from turnout.data.text_table import Columns, TextTable, as_number, read_tables
 from turnout.errors import UserError
@@ -22,7 +21,7 @@ from turnout.tasks import Standardised
 
 
 @dataclass(frozen=True)
-class Table(Partitioned):
+class Table(MayHaveOwners):
     """Rows of a CSV file; or of several with the same columns ("towns/*.csv", or a folder), each of which is a client.
 
     Parquet, Feather and ORC files are read too where pyarrow is installed.
@@ -43,8 +42,6 @@ class Table(Partitioned):
     labels          the classes of the target in their order; None for those that occur
     columns         the encoding of each input column, in their order; None to learn it from the training rows
     target          the mean and deviation that a number to predict is standardised by; None for the training rows' own
-    clients         how many; None for one per owner
-    partition       who gets which rows; None for `Natural` where there are owners, `IID` where not
 
     Devices that hold a table each need `labels`, `columns` and `target` in the experiment, or each would learn others
     from its own rows: `table.fixed()` gives them as learnt from this table, and `turnout deploy init` writes them.
@@ -68,8 +65,6 @@ class Table(Partitioned):
     labels: tuple[str, ...] | None = None
     columns: tuple[Column, ...] | None = None
     target: Standardised | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,7 @@ import torch
 from turnout.data.columns import number_labels
 from turnout.data.description import Description
 from turnout.data.federation import digest
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
+from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import Columns, read_tables
 from turnout.errors import UserError
 
@@ -26,7 +25,7 @@ PADDING, UNKNOWN = 0, 1
 
 
 @dataclass(frozen=True)
-class Characters(Partitioned):
+class Characters(MayHaveOwners):
     """Next-character prediction: x is `length` characters, y the character that follows each of them.
 
     An owner's texts are joined by line breaks and cut into windows without overlap; an incomplete window at the end is
@@ -39,8 +38,6 @@ class Characters(Partitioned):
     length          the characters of a window
     min_characters  owners with less text are left out
     labels          the classes: characters in their order; None for those that occur, in code order
-    clients         how many; None for one per owner
-    partition       who gets which windows; None for `Natural` where there are owners, `IID` where not
     """
 
     path: Path | str
@@ -49,8 +46,6 @@ class Characters(Partitioned):
     length: int = 80
     min_characters: int = 0
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +105,7 @@ class Characters(Partitioned):
 
 
 @dataclass(frozen=True)
-class Sentences(Partitioned):
+class Sentences(MayHaveOwners):
     """Text classification: x is the last `length` words as numbers, y the class in the label column.
 
     The `vocabulary - 2` most frequent words (ties in alphabetical order) have the numbers from 2 on; 0 is padding and
@@ -125,8 +120,6 @@ class Sentences(Partitioned):
     vocabulary    how many numbers there are for words, with padding and unknown
     labels        the classes in their order; None for those that occur
     words         the words that have the numbers from 2 on, in that order; None for the most frequent ones
-    clients       how many; None for one per owner
-    partition     who gets which texts; None for `Natural` where there are owners, `IID` where not
 
     Devices that hold texts each need both in the experiment, or each would number by its own texts: `fixed()` gives
     them as learnt from these texts, and `turnout deploy init` writes them.
@@ -140,8 +133,6 @@ class Sentences(Partitioned):
     vocabulary: int = 10_000
     labels: tuple[str, ...] | None = None
     words: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
