@@ -133,7 +133,7 @@ def test_devices_with_label_sets_of_their_own_train_where_the_experiment_lists_a
     ("rows", "header", "words"),
     [
         ({"a": ["1,x", "3,y"], "b": ["1,x", "5,y"]}, "n,k", "column 'n' has numbers with mean 3, shift 3, scale 2"),
-        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "column 'n' has texts 'u', 'v', and the server's has numbers"),
+        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "'n' has texts 'u', 'v', and the server's has numbers"),
         ({"a": ["1,1.5", "2,2.5"], "b": ["1,1.5", "2,3.5"]}, "n,k", "its target is standardised by"),
         ({"a": ["1,x", "3,y"], "b": ["1,x", ",y"]}, "n,k", "gaps marked"),
     ],
