@@ -42,7 +42,7 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD, LABELS, owner=["a", "b"]), "4 samples and 2 owners"),
         (lambda: Own(GOOD, LABELS[:3], clients=2), "one row of each per sample"),
         (lambda: Own(GOOD[:0], LABELS[:0], clients=2), "no samples"),
-        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "row 2 of the test set"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "test row 2"),
         (lambda: Own(GOOD, LABELS, clients=2, test=(torch.zeros(4, 3), LABELS)), "shape"),
         (lambda: Own(GOOD[:0], LABELS[:0], owner=[]), "no samples"),
         (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from turnout.data.own import as_samples, check_samples, classes_of
+from turnout.data.own import as_samples, checked_pool
 from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError, nearest
@@ -63,7 +63,7 @@ class FromDataset(MayHaveOwners):
     @cached_property
     def _pool(self) -> Pool:
         """All samples in tensors; kept, since a data set may draw other samples the next time."""
-        made, test = _made(self.dataset), None if self.test is None else _made(self.test)
+        made = _made(self.dataset)
         samples = list(_samples(made))
         if not samples:
             raise UserError("FromDataset: the data set has no samples; every client needs at least one")
@@ -74,22 +74,18 @@ class FromDataset(MayHaveOwners):
         elif not labels and own and isinstance(own, Iterable) and not isinstance(own, str):
             labels = tuple(map(str, own))
         x, y = _tensors(inputs, targets, labels, "sample")
-        names = labels or (() if y.is_floating_point() else tuple(str(i) for i in range(classes_of(y, None, None))))
-        classes = classes_of(y, None, names)
-        check_samples(x, y, classes, lambda row: f"FromDataset, sample {row}")
-        central = None
-        if test is not None:
-            central = _tensors(*self._parts(list(_samples(test))), labels, "test sample")
-            check_samples(*central, classes, lambda row: f"FromDataset, test sample {row}", x.shape[1:])
-        return Pool(x, y, classes, names, central, *self._owners(samples))
+        test = None
+        if self.test is not None:
+            test = _tensors(*self._parts(list(_samples(_made(self.test)))), labels, "test sample")
+        return checked_pool("FromDataset", "sample", x, y, self._owners(samples), test, None, labels)
 
     def _parts(self, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         inputs, targets = ([_part(s, where, i) for i, s in enumerate(samples)] for where in (self.x, self.y))
         return inputs, targets
 
-    def _owners(self, samples: Sequence[Any]) -> tuple[Tensor | None, tuple[str, ...]]:
+    def _owners(self, samples: Sequence[Any]) -> list[Any] | None:
         if self.owner is None:
-            return None, ()
+            return None
         if callable(self.owner):
             listed = []
             for i in range(len(samples)):
@@ -104,12 +100,10 @@ class FromDataset(MayHaveOwners):
             listed = [_part(sample, self.owner, i) for i, sample in enumerate(samples)]
         else:
             listed = list(self.owner)
-        if len(listed) != len(samples):
-            raise UserError(f"FromDataset: {len(samples)} samples and {len(listed)} owners; give one owner per sample")
         plain = [owner.item() if isinstance(owner, Tensor | np.generic) else owner for owner in listed]
         if None in plain:
             raise UserError(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
-        return number_values([str(owner) for owner in plain])
+        return plain
 
 
 class _Listed(Dataset[Any]):

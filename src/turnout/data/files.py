@@ -49,6 +49,9 @@ class PublicSet:
     folders: tuple[str, ...]
     files: tuple[PublicFile, ...]
 
+    def names(self) -> str:
+        return ", ".join(file.name for file in self.files)
+
 
 def find_data_dir(explicit: Path | str | None = None) -> Path:
     """The data folder: the one given, else $TURNOUT_DATA, else the user's cache.
@@ -94,8 +97,8 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
         except (OSError, http.client.HTTPException, UserError) as error:
             raise UserError(
                 f"{wanted.title} is not in {root} (looked in {', '.join(wanted.folders)}) and could not be "
-                f"downloaded: {error}. Put {', '.join(file.name for file in wanted.files)} into {folders[0]}, or point "
-                "--data-dir or TURNOUT_DATA to a folder that has them"
+                f"downloaded: {error}. Put {wanted.names()} into {folders[0]}, or point --data-dir or "
+                "TURNOUT_DATA to a folder that has them"
             ) from error
     return found
 

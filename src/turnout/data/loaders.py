@@ -1,12 +1,10 @@
-"""Data loaded on demand: by a function of the client, or by a function of client and round.
-
-Shape letters: C clients that were asked for.
-"""
+"""Data loaded on demand: by a function of the client (`Loader`), or of client and round (`Stream`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +114,7 @@ def check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True)
 class Loader(_OnDemand):
-    """Data that a function of the client gives, called when it is needed; its other settings as of `Stream`.
+    """A function of the client gives its samples: `function(client) -> (x, y)`, called when they are needed.
 
     function     client -> (x, y)
     test_share   the share of its samples that a client keeps for testing
@@ -132,27 +130,20 @@ class Loader(_OnDemand):
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
-        return self._federation(_Load(self, seed), count=self.examples)
+        return self._federation(partial(self._split, seed), count=self.examples)
 
-
-@dataclass(frozen=True)
-class _Load:
-    """One client's data from a loader, in a training and a test part. (An object, to be sent to other processes.)"""
-
-    spec: Loader
-    seed: int
-
-    def __call__(self, client: int, t: int) -> ClientData:
-        x, y = self.spec._checked(client, self.spec.function(client))
-        order = torch.randperm(len(y), generator=rng(self.seed, "holdout", client))
-        kept = int(train_count(torch.tensor(len(y)), self.spec.test_share))
+    def _split(self, seed: int, client: int, t: int) -> ClientData:
+        """One client's data in a training and a test part."""
+        x, y = self._checked(client, self.function(client))
+        order = torch.randperm(len(y), generator=rng(seed, "holdout", client))
+        kept = int(train_count(torch.tensor(len(y)), self.test_share))
         train, test = order[:kept].sort().values, order[kept:].sort().values
         return ClientData(x[train], y[train], x[test], y[test])
 
 
 @dataclass(frozen=True)
 class Stream(_OnDemand):
-    """New samples in every round (paper 002); a client's share is counted in round 0.
+    """New samples in every round: `function(client, t) -> (x, y)` (paper 002); a client's share is counted in round 0.
 
     function   (client, round) -> (x, y), the client's samples in that round
     test       (client, round) -> (x, y), its test samples; None for none

@@ -109,7 +109,7 @@ class FashionMNIST(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class EMNIST(Images):
-    """Handwritten characters, 28 x 28.
+    """Handwritten characters, 28 x 28, in one of the published splits.
 
     split        one of the published splits: byclass (62 classes), bymerge or balanced (47), letters (26), digits or
                  mnist (10)

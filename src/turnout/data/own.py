@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,34 +52,41 @@ class Own(MayHaveOwners):
 
     def read(self, data_dir: Path | None = None) -> Pool:
         x, y = as_samples(self.x, self.y, "Own")
-        _check_paired(x, y)
-        if not len(x):
-            raise UserError("Own: there are no samples; every client needs at least one")
         test = as_samples(*self.test, "Own, test set") if self.test else None
-        owner_S, owners = self._owners(len(y))
-        known = classes_of(y, self.classes, self.labels)
-
-        def place(row: int) -> str:
-            return f"row {row}" if owner_S is None else f"row {row} (client {owners[int(owner_S[row])]!r})"
-
-        check_samples(x, y, known, place)
-        if test:
-            check_samples(*test, known, lambda row: f"row {row} of the test set", x.shape[1:])
-        names = () if y.is_floating_point() else self.labels or tuple(str(i) for i in range(known))
-        return Pool(x, y, known, names, test, owner_S, owners)
-
-    def _owners(self, samples: int) -> tuple[Tensor | None, tuple[str, ...]]:
-        if self.owner is None:
-            return None, ()
-        if len(self.owner) != samples:
-            raise UserError(f"Own: {samples} samples and {len(self.owner)} owners; give one owner per sample")
         given = self.owner.cpu().numpy() if isinstance(self.owner, Tensor) else self.owner
-        if (
-            isinstance(given, np.ndarray) and given.dtype.kind == "i" and given.ndim == 1
-        ):  # quicker than a text per sample
-            numbers, owner_S = np.unique(given, return_inverse=True)
-            return torch.from_numpy(owner_S.astype(np.int64)), tuple(map(str, numbers.tolist()))
-        return number_values([str(owner) for owner in (given.tolist() if isinstance(given, np.ndarray) else given)])
+        return checked_pool("Own", "row", x, y, given, test, self.classes, self.labels)
+
+
+def checked_pool(
+    name: str, row: str, x: Tensor, y: Tensor, owner: np.ndarray | Sequence[Any] | None,
+    test: tuple[Tensor, Tensor] | None, classes: int | None, labels: tuple[str, ...] | None,
+) -> Pool:  # fmt: skip
+    """A pool of own samples, checked; `name` and `row` are the data set's and a sample's name in messages."""
+    _check_paired(x, y)
+    if not len(x):
+        raise UserError(f"{name}: there are no samples; every client needs at least one")
+    owner_S: Tensor | None = None
+    owners: tuple[str, ...] = ()
+    if owner is not None:
+        if len(owner) != len(y):
+            raise UserError(f"{name}: {len(y)} samples and {len(owner)} owners; give one owner per sample")
+        if isinstance(owner, np.ndarray) and owner.dtype.kind == "i" and owner.ndim == 1:  # quicker than texts
+            numbers, number_S = np.unique(owner, return_inverse=True)
+            owner_S, owners = torch.from_numpy(number_S.astype(np.int64)), tuple(map(str, numbers.tolist()))
+        else:
+            listed = owner.tolist() if isinstance(owner, np.ndarray) else owner
+            owner_S, owners = number_values([str(one) for one in listed])
+    known = classes_of(y, classes, labels)
+
+    def place(i: int) -> str:
+        whose = "" if owner_S is None else f" (client {owners[int(owner_S[i])]!r})"
+        return f"{name}, {row} {i}{whose}"
+
+    check_samples(x, y, known, place)
+    if test:
+        check_samples(*test, known, lambda i: f"{name}, test {row} {i}", x.shape[1:])
+    names = () if y.is_floating_point() else labels or tuple(str(i) for i in range(known))
+    return Pool(x, y, known, names, test, owner_S, owners)
 
 
 def as_samples(x: Array, y: Array, place: str) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,18 +43,6 @@ class Renumbered:
         if name.startswith("_") or name == "federation":
             raise AttributeError(name)
         return getattr(self.federation, name)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.federation.input_shape
-
-    @property
-    def classes(self) -> int:
-        return self.federation.classes
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.federation.labels
 
     @property
     def public(self) -> Public | None:
@@ -99,7 +87,7 @@ class Renumbered:
         return self.federation.fingerprint()
 
 
-def alone(federation: Federation, client: int | str) -> Renumbered:
+def alone(federation: Federation, client: int | str) -> Federation:
     """One client of a federation, under any number."""
     number = ClientNames(federation.names, federation.clients).number(client)
     if number is None and federation.clients == 1:
@@ -109,7 +97,7 @@ def alone(federation: Federation, client: int | str) -> Renumbered:
         raise UserError(
             f"world.data has no client {client!r}, it has {known}: name one of them, or give the device its own data"
         )
-    return Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1)
+    return cast(Federation, Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1))
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ class InOrder:
     data: DataSpec
     path: str
 
-    def load(self, seed: int, data_dir: Path | None) -> Renumbered:
+    def load(self, seed: int, data_dir: Path | None) -> Federation:
         federation, table = self.data.load(seed, data_dir), open_table(Path(self.path))
         rows = table.read(strip=False).cells
         if table.header != ["client", "name"] or rows["client"] != [str(i) for i in range(len(rows["client"]))]:
@@ -137,7 +125,7 @@ class InOrder:
             if number is None:
                 raise UserError(f"{self.path} names {name!r}, and the data has no such client")
         inside_N = torch.tensor(numbers, dtype=torch.int64)
-        return Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names))
+        return cast(Federation, Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names)))
 
 
 KINDS = {"in-order": InOrder}
