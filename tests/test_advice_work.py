@@ -28,7 +28,7 @@ from turnout.fleet.advice.work import Advising, contenders
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
-from turnout.statistics.distributions import t_quantile
+from turnout.statistics import t_quantile
 from turnout.world.turnout_csv import write_turnout
 
 LOW, SAME, HIGH = "lr × 0.333", "lr × 1", "lr × 3"

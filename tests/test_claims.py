@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from turnout.statistics.distributions import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
+from turnout.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
 from turnout_papers.studies.adam import Spent, cheaper
 from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
 from turnout_papers.studies.running import Findings

@@ -17,7 +17,7 @@ from turnout.experiment import Experiment
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
 from turnout.running.records.records import Records
-from turnout.statistics.comparison import (
+from turnout.statistics import (
     ALIKE,
     BEHIND,
     BEST,
@@ -26,9 +26,9 @@ from turnout.statistics.comparison import (
     ONE_SEED,
     compare,
     compare_reached,
+    t_quantile,
     words_of,
 )
-from turnout.statistics.distributions import t_quantile
 from turnout.view.report import find_runs
 from turnout.view.report.results import results
 

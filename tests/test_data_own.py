@@ -42,7 +42,7 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD, LABELS, owner=["a", "b"]), "4 samples and 2 owners"),
         (lambda: Own(GOOD, LABELS[:3], clients=2), "one row of each per sample"),
         (lambda: Own(GOOD[:0], LABELS[:0], clients=2), "no samples"),
-        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "row 2 of the test set"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "test row 2"),
         (lambda: Own(GOOD, LABELS, clients=2, test=(torch.zeros(4, 3), LABELS)), "shape"),
         (lambda: Own(GOOD[:0], LABELS[:0], owner=[]), "no samples"),
         (
@@ -56,7 +56,7 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD, LABELS, clients=2, test=GOOD), "pair"),
         (lambda: Own(GOOD, LABELS[:3], owner=["a", "b", "c", "d"]), r"x is \(4, 2\) and y \(3,\)"),
         (lambda: Own(GOOD, torch.tensor(1), clients=2), "one row of each per sample"),
-        (lambda: Own(GOOD, LABELS), "say how many clients"),
+        (lambda: Own(GOOD, LABELS), r"clients=\.\.\."),
         (lambda: Own(GOOD, LABELS, owner=["a", "a", "b", "b"], clients=3), "2 owners"),
     ],
 )
@@ -148,10 +148,10 @@ def test_client_files_that_cannot_be_used(tmp_path):
     with pytest.raises(UserError, match="arrays x and y"):
         ClientFiles(tmp_path, classes=2).load()
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 3)), y=np.zeros(5, dtype=int))
-    with pytest.raises(UserError, match="how many classes"):
+    with pytest.raises(UserError, match=r"classes=\.\.\."):
         ClientFiles(tmp_path).load()
     for pattern in ("", "/tmp/*.npz"):
-        with pytest.raises(UserError, match="which files of"):
+        with pytest.raises(UserError, match=r"pattern=.*files of"):
             ClientFiles(tmp_path, pattern, classes=2).load()
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["cat", "dog"]))
     with pytest.raises(UserError, match=r"a.npz: y is not an array of numbers"):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from turnout.data import Equal, Generated, LogNormal, Pareto, Pooled, Synthetic
-from turnout.data.generated import ClientData, LRUCache
-from turnout.data.synthetic import _Maker, consecutive
+from turnout.data.generated import ClientData
+from turnout.data.pooled import LRUCache
+from turnout.data.synthetic import _Maker
 from turnout.errors import UserError
 from turnout.rng import rng
 
@@ -109,7 +110,6 @@ def test_a_large_cohort_made_by_several_threads_is_the_same():
         alone, alone_test = maker.cohort(clients[i : i + 1], 0)
         for a, b in zip((*train.of(i), *test.of(i)), (*alone.of(0), *alone_test.of(0)), strict=True):
             assert torch.equal(a, b)
-    assert consecutive(0, 3) == []
 
 
 def test_alpha_and_beta_are_standard_deviations():

@@ -25,7 +25,7 @@ from turnout.deploy.flower.settings import Flower
 from turnout.deploy.server import serve_experiment
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 
 JOBS = {
     "forge": ["cook,yes", "smith,no"] * 12,
@@ -77,7 +77,7 @@ def test_a_device_with_other_categories_is_refused_on_both_sides(tmp_path, capsy
     given = experiment(data, rounds=2, start_with=1)
     serve_experiment(GridLink(HereGrid(devices(given, tmp_path, "forge", "field"))), given, tmp_path / "run")
     said = capsys.readouterr()
-    words = "column 'job' has the categories 'nurse', 'pilot', and the server's has 'cook', 'smith'"
+    words = "column 'job' has texts 'nurse', 'pilot', and the server's has texts 'cook', 'smith'"
     assert words in refused(tmp_path / "run")
     assert words in said.err  # the server's log
     assert f"the server refuses field: its {words}" in said.out  # the device's own
@@ -132,8 +132,8 @@ def test_devices_with_label_sets_of_their_own_train_where_the_experiment_lists_a
 @pytest.mark.parametrize(
     ("rows", "header", "words"),
     [
-        ({"a": ["1,x", "3,y"], "b": ["1,x", "5,y"]}, "n,k", "column 'n' is encoded with mean 3, shift 3, scale 2"),
-        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "column 'n' has texts, and the server's has numbers"),
+        ({"a": ["1,x", "3,y"], "b": ["1,x", "5,y"]}, "n,k", "column 'n' has numbers with mean 3, shift 3, scale 2"),
+        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "'n' has texts 'u', 'v', and the server's has numbers"),
         ({"a": ["1,1.5", "2,2.5"], "b": ["1,1.5", "2,3.5"]}, "n,k", "its target is standardised by"),
         ({"a": ["1,x", "3,y"], "b": ["1,x", ",y"]}, "n,k", "gaps marked"),
     ],
@@ -157,7 +157,7 @@ def test_the_servers_own_data_says_what_devices_must_hold(tmp_path):
     (alone,) = devices(given, tmp_path, "forge")
     whole = make_device(given, DeviceFile(client="field", folder=tmp_path / "disk"))  # the experiment's data
     serve_experiment(GridLink(HereGrid([alone, whole])), given, tmp_path / "run")
-    assert "has the categories 'cook', 'smith', and the server's has 'cook', 'nurse'" in refused(tmp_path / "run")
+    assert "has texts 'cook', 'smith', and the server's has texts 'cook', 'nurse'" in refused(tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [1]
 

@@ -24,7 +24,7 @@ from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.base import LocalTerm
 from turnout.parts.terms.proximal import Proximal
-from turnout.task import Classification, NextCharacter, Regression, TaskSpec
+from turnout.tasks import Classification, NextCharacter, Regression, TaskSpec
 from turnout.types import Samples
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

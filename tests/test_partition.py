@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.data import Own
-from turnout.data.partition import IID, Classes, Clustered, Dirichlet, Natural, OneLabel, Partition, Shards
-from turnout.data.partition.label_quotas import divide_pools, fill_wishes
+from turnout.data.partition import (
+    IID,
+    Classes,
+    Clustered,
+    Dirichlet,
+    Natural,
+    OneLabel,
+    Partition,
+    Shards,
+    divide_pools,
+    fill_wishes,
+)
 from turnout.data.sizes import Equal, Pareto
 from turnout.errors import UserError
 

@@ -24,7 +24,7 @@ from turnout.running.records.glossary import Glossary
 from turnout.running.records.observed import export_turnout
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
-from turnout.task import MetricInfo
+from turnout.tasks import MetricInfo
 
 
 def a_round(t: int, clients: int = 4, **changes: object) -> RoundRecord:

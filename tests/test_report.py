@@ -28,7 +28,7 @@ from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.records import Records
-from turnout.task import MetricInfo
+from turnout.tasks import MetricInfo
 from turnout.view.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
 from turnout.view.report.axes import log_ticks, make_axis, round_ticks, value_axis
 from turnout.view.report.bars import bars, histogram

@@ -9,8 +9,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnout.statistics.distributions import LEVEL, ranks, seeds_to_sign, sign_test, spearman, t_below, t_quantile
-from turnout.statistics.paired import difference, interval, mean_over
+from turnout.statistics import (
+    LEVEL,
+    difference,
+    interval,
+    mean_over,
+    ranks,
+    seeds_to_sign,
+    sign_test,
+    spearman,
+    t_below,
+    t_quantile,
+)
 from turnout_papers.studies.claims import above, sooner
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)

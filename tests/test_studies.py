@@ -23,7 +23,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
-from turnout.statistics.paired import difference, interval, mean_over
+from turnout.statistics import difference, interval, mean_over
 from turnout_papers.cli import app
 from turnout_papers.studies import bias, elastic, participation
 from turnout_papers.studies.catalogue import STUDIES

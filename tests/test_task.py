@@ -18,7 +18,7 @@ from turnout.models import MLP, Logistic
 from turnout.rng import rng
 from turnout.running.config.read import load
 from turnout.running.config.write import to_toml
-from turnout.task import (
+from turnout.tasks import (
     Classification,
     Metric,
     MetricInfo,

@@ -29,7 +29,7 @@ from turnout.parts.terms.base import PersonalModel, Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.settings import Evaluate, InProcess, RuntimeSpec
 from turnout.summary import chosen, settings_html
-from turnout.task import Classification, TaskSpec
+from turnout.tasks import Classification, TaskSpec
 from turnout.world.attacks.base import Attack, Share, check_attackers
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events

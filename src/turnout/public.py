@@ -41,7 +41,7 @@ from turnout.running.runs import run
 from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.settings import InProcess, Processes, Ray
 from turnout.suggestions import suggest_names, suggest_settings
-from turnout.task import Classification, Metric, NextCharacter, Regression, Task
+from turnout.tasks import Classification, Metric, NextCharacter, Regression, Task
 from turnout.types import Turnout
 from turnout.view.report.comparison import Comparison, compare
 from turnout.world import attacks, devices, participation

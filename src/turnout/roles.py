@@ -22,7 +22,7 @@ from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.settings import RuntimeSpec
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.view.trackers.tracker import Tracker
 from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices

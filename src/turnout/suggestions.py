@@ -1,29 +1,51 @@
-"""Suggestions for what is mistyped in Python, of which files and the command line have their own (config/misplaced.py).
+"""Names of parts: the kinds that modules list in `KINDS`, and suggestions for a mistyped name in Python.
 
-`public.py` asks for them once, for all public names: an unknown name of a namespace and an unknown argument of a class
-then say what was meant.
+`public.py` turns the suggestions on for all public names: an unknown name of a namespace and an unknown argument of a
+class are then errors with the nearest names. Files and the command line have their own (config/misplaced.py).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any
 
 from turnout.errors import UnknownSetting, near, unknown_setting
 
 
+def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """The kinds in a module's `KINDS`; for a package, those of all its modules, `base` first.
+
+    >>> list(kinds_in("turnout.parts.optimizers")), list(kinds_in("turnout.parts.substitution"))[0]
+    (['sgd', 'adam'], 'unused')
+    """
+    module = importlib.import_module(place)
+    if not hasattr(module, "__path__"):
+        return dict(module.KINDS)
+    names = sorted(
+        (info.name for info in pkgutil.iter_modules(module.__path__)), key=lambda name: (name != "base", name)
+    )
+    found: dict[str, Any] = {}
+    for inside in (f"{place}.{name}" for name in names if f"{place}.{name}" not in leave_out):
+        for kind, maker in getattr(importlib.import_module(inside), "KINDS", {}).items():
+            if found.setdefault(kind, maker) is not maker:
+                raise ValueError(f"two kinds of {place} are called {kind!r}: {found[kind]} and {maker}")
+    return found
+
+
 def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """What is raised for a name that a module has not."""
+    """The error for a name that a module does not have."""
     close = near(name, (other for other in known if not other.startswith("_")))
     hint = f": did you mean {' or '.join(map(repr, close))}?" if close else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
 
 
 def suggest_names(module: ModuleType) -> None:
-    """Let a module suggest near names for one that it has not."""
+    """Let a module suggest near names for one that it does not have."""
 
     def missing(name: str) -> Any:
         raise suggesting(module.__name__, name, vars(module))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.statistics.paired import difference
+from turnout.statistics import difference
 from turnout.world.events import Join
 from turnout_papers.recipes.flexible import arrival, emnist_arrival, emnist_arrivals, mnist_arrival, mnist_arrivals
 from turnout_papers.studies.claims import Claim, better, sooner

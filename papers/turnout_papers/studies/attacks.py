@@ -16,7 +16,7 @@ import torch
 
 from turnout.data import Backdoor
 from turnout.running.result import Run
-from turnout.statistics.paired import BySeed, difference
+from turnout.statistics import BySeed, difference
 from turnout.world.attacks.base import hostile_clients
 from turnout_papers.studies.attack_cases import (
     BACKDOOR,

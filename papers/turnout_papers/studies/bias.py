@@ -28,8 +28,8 @@ from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.rng import rng
 from turnout.settings import InProcess
-from turnout.statistics.paired import mean_over
-from turnout.task import Regression
+from turnout.statistics import mean_over
+from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.studies.claims import Claim, better
 from turnout_papers.studies.drawing import over_rounds, picture

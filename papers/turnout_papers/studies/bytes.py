@@ -17,7 +17,7 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
-from turnout.statistics.paired import BySeed
+from turnout.statistics import BySeed
 from turnout.view.report.charts import line_chart
 from turnout.view.report.svg import sheet
 from turnout_papers.recipes import compression as recipes

@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.errors import UserError
-from turnout.statistics.distributions import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
-from turnout.statistics.paired import BySeed, difference, interval
+from turnout.statistics import LEVEL, BySeed, difference, interval, seeds_to_decide, seeds_to_sign, sign_test
 
 HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.statistics.distributions import spearman
-from turnout.statistics.paired import mean_over
+from turnout.statistics import mean_over, spearman
 from turnout_papers.recipes.flexible import departure
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import band, over_rounds, picture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.statistics.paired import BySeed
+from turnout.statistics import BySeed
 from turnout.view.report.charts import Series, line_chart
 from turnout.view.report.svg import HEIGHT, WIDTH, sheet, text
 from turnout.view.report.units import Unit

@@ -23,7 +23,7 @@ from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import ByWork
 from turnout.settings import InProcess
-from turnout.task import Classification, NextCharacter, TaskSpec
+from turnout.tasks import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
 from turnout_papers.recipes.baselines import METHODS
 from turnout_papers.studies.study import Curve

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
-from turnout.statistics.paired import difference
+from turnout.statistics import difference
 from turnout.view.report.charts import line_chart
 from turnout.view.report.svg import sheet
 from turnout_papers.studies.claims import Claim, above, no_worse

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.statistics.paired import BySeed, difference
+from turnout.statistics import BySeed, difference
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import Chart, over_rounds, picture
 from turnout_papers.studies.friend_cases import ALPHAS, AUTHORS_STALE, SIZES, Setting, accuracy, cases, experiment

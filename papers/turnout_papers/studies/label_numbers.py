@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.running.result import Run
-from turnout.statistics.paired import difference, mean_over
+from turnout.statistics import difference, mean_over
 from turnout_papers.recipes.labels import ROUNDS, USERS
 from turnout_papers.studies.study import Curves, Look
 

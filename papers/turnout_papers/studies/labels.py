@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from turnout.data import Dip
 from turnout.experiment import Experiment
-from turnout.statistics.paired import BySeed, difference
+from turnout.statistics import BySeed, difference
 from turnout_papers.recipes.labels import READINGS, USERS, reading, three_users
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.label_numbers import (

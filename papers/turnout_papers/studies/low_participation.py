@@ -13,7 +13,7 @@ from typing import Any
 from turnout.experiment import Experiment
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
-from turnout.statistics.paired import difference
+from turnout.statistics import difference
 from turnout_papers.studies.claims import Claim, better
 from turnout_papers.studies.drawing import Chart, band, over_rounds, picture
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.statistics.paired import difference
+from turnout.statistics import difference
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim, better
 from turnout_papers.studies.drawing import Chart, over_rounds, picture

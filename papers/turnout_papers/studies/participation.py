@@ -26,7 +26,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.settings import InProcess
-from turnout.statistics.paired import difference, mean_over
+from turnout.statistics import difference, mean_over
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.studies.claims import Claim, above, better, same, within
 from turnout_papers.studies.drawing import band, over_rounds, picture

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import turnout.models as models
 from turnout.data import CIFAR10, Digits
 from turnout.experiment import Experiment
-from turnout.statistics.paired import BySeed, difference
+from turnout.statistics import BySeed, difference
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, small_network, with_noise
 from turnout_papers.studies.claims import Claim, above, better, no_worse
 from turnout_papers.studies.drawing import over_rounds, picture

@@ -25,7 +25,7 @@ from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.settings import InProcess
-from turnout.statistics.paired import BySeed
+from turnout.statistics import BySeed
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, sgd
 from turnout_papers.studies.claims import Claim, best_elsewhere, better, same
 from turnout_papers.studies.drawing import Series, picture

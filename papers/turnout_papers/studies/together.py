@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.statistics.paired import BySeed
+from turnout.statistics import BySeed
 from turnout.view.report.charts import line_chart
 from turnout.view.report.svg import sheet
 from turnout_papers.recipes import together as recipes

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.statistics.paired import BySeed
+from turnout.statistics import BySeed
 from turnout.view.report.charts import Series
 from turnout_papers.studies.study import Curve, Curves
 

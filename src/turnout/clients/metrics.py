@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.gradients import Gradients, WorkerPool
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.types import Samples, Tensors
 
 BATCH = 512

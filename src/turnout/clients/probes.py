@@ -16,7 +16,7 @@ from turnout.clients.metrics import Models, measure_own
 from turnout.engine.job import Job, Trained
 from turnout.engine.train import Trainer
 from turnout.settings import Evaluate
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.types import Samples, Tensors
 
 Central = tuple[Tensor, Tensors]  # one model: all columns, states

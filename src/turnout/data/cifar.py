@@ -26,7 +26,15 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class BinaryFiles:
-    """The files of one of the two sets. A record is `heads` label bytes, then 3,072 pixels, channels first."""
+    """The files of one of the two sets. A record is its label bytes, then 3,072 pixels, channels first.
+
+    title     of the set
+    folder    of its unpacked files
+    archive   the published file
+    train     the names of the training files
+    test      the names of the test files
+    heads     how many label bytes a record has
+    """
 
     title: str
     folder: str
@@ -72,7 +80,10 @@ CIFAR100_FILES = BinaryFiles(
 
 @dataclass(frozen=True, kw_only=True)
 class CIFAR10(Images):
-    """50,000 + 10,000 colour pictures of 10 classes, 32 x 32; the official test set is the central one."""
+    """50,000 + 10,000 colour pictures of 10 classes, 32 x 32; the official test set is the central one.
+
+    mirror   another address that serves the files under their usual names
+    """
 
     mirror: str | None = None
 
@@ -82,7 +93,11 @@ class CIFAR10(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class CIFAR100(Images):
-    """50,000 + 10,000 colour pictures of 100 classes, or of 20 with `coarse` labels."""
+    """50,000 + 10,000 colour pictures of 100 classes, 32 x 32; the official test set is the central one.
+
+    coarse   20 classes instead
+    mirror   another address that serves the files under their usual names
+    """
 
     coarse: bool = False
     mirror: str | None = None

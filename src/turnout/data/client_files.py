@@ -5,15 +5,16 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
 
-from turnout.data.check import as_samples
 from turnout.data.files import find_path
 from turnout.data.generated import Generated
 from turnout.data.loaders import Arrays, Loader, check_labels
+from turnout.data.own import as_samples
 from turnout.data.pooled import Pooled
 from turnout.data.tables import Table
 from turnout.errors import UserError
@@ -24,12 +25,17 @@ from turnout.machine.checksums import UNREADABLE
 class ClientFiles:
     """One file per client; clients are named by their files.
 
-    An `.npz` or `.safetensors` file has arrays `x` and `y`, and is read when its client's data is needed. Whole-number
-    targets need `classes`; others are regression.
+    An `.npz` or `.safetensors` file has arrays `x` and `y`, and is read when its client's data is needed.
 
-    With pattern="*.csv" files are tables with the same columns, and `label` is the one to predict. They are read at
-    once, since the categories and means of columns are those of all clients: this is `Table("folder/*.csv", label)`,
-    which has more settings.
+    With pattern="*.csv" files are tables with the same columns. They are read at once, since the categories and means
+    of columns are those of all clients: this is `Table("folder/*.csv", label)`, which has more settings.
+
+    path         the folder
+    pattern      which of its files are read
+    classes      how many; needed for whole-number targets, others are regression
+    labels       the names of the classes
+    test_share   the share of its samples that a client keeps for testing
+    label        of tables, the column to predict
     """
 
     path: Path | str
@@ -48,17 +54,29 @@ class ClientFiles:
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
         folder = find_path(self.path, data_dir)
         if self.pattern.lower().endswith(".csv"):
-            return self._table(folder).load(seed)
+            if self.label is None:
+                raise UserError(
+                    f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict"
+                )
+            if self.classes is not None or self.labels is not None:
+                raise UserError("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
+            return Table(folder / self.pattern, self.label, test_share=self.test_share).load(seed)
         if self.label is not None:
             raise UserError(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
-        paths = _matching(folder, self.pattern)
+        try:
+            paths = tuple(sorted(folder.glob(self.pattern)))
+        except (ValueError, NotImplementedError) as error:  # pathlib's for an empty and for an absolute pattern
+            raise UserError(
+                f"ClientFiles(pattern={self.pattern!r}): give a pattern for the files of {folder}, such as '*.npz' "
+                f"({error})"
+            ) from error
         if not paths:
             raise UserError(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
         x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
         if self.classes is None and not y.is_floating_point():
-            raise UserError("ClientFiles: say how many classes there are (classes=...)")
+            raise UserError("ClientFiles: set the number of classes (classes=...)")
         loader = Loader(
-            _ReadFile(paths),
+            partial(_read_client, paths),
             clients=len(paths),
             input_shape=tuple(x.shape[1:]),
             classes=self.classes or y.shape[1],
@@ -68,31 +86,9 @@ class ClientFiles:
         )
         return loader.load(seed)
 
-    def _table(self, folder: Path) -> Table:
-        if self.label is None:
-            raise UserError(
-                f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict"
-            )
-        if self.classes is not None or self.labels is not None:
-            raise UserError("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
-        return Table(folder / self.pattern, self.label, test_share=self.test_share)
 
-
-def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
-    try:
-        return tuple(sorted(folder.glob(pattern)))
-    except (ValueError, NotImplementedError) as error:  # pathlib raises these for an empty and for an absolute pattern
-        raise UserError(
-            f"ClientFiles(pattern={pattern!r}): it says which files of {folder} to read, such as '*.npz' ({error})"
-        ) from error
-
-
-@dataclass(frozen=True)
-class _ReadFile:
-    paths: tuple[Path, ...]
-
-    def __call__(self, client: int) -> Arrays:
-        return _arrays(self.paths[client])
+def _read_client(paths: tuple[Path, ...], client: int) -> Arrays:
+    return _arrays(paths[client])
 
 
 def _arrays(path: Path) -> Arrays:
@@ -103,7 +99,7 @@ def _arrays(path: Path) -> Arrays:
             return held["x"], held["y"]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return arrays["x"], arrays["y"]
-    # zipfile says NotImplementedError of an archive that is packed in a way it does not know, or damaged to look so
+    # zipfile raises NotImplementedError for an archive that is packed in an unknown way, or damaged to look so
     except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is not a file with arrays x and y ({error}): write it again") from error
 

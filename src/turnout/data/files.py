@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -24,7 +23,12 @@ CHUNK = 2**18
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file with a public address and a published checksum (md5, or sha256 by its length)."""
+    """A file with a public address.
+
+    name       of the file
+    address    of its download
+    checksum   as published: md5, or sha256, told apart by the length
+    """
 
     name: str
     address: str
@@ -33,7 +37,12 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set's files, and the folders below the data folder where they may be; downloads go to the first."""
+    """A data set's files.
+
+    title     of the data set
+    folders   below the data folder where the files may be; downloads go to the first
+    files     the published files
+    """
 
     title: str
     folders: tuple[str, ...]
@@ -98,22 +107,20 @@ def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
     path = folder / file.name
+    hasher = hashlib.new("sha256" if len(file.checksum) == 64 else "md5", usedforsecurity=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with replacing(path, shared=True) as partial:
-        with urllib.request.urlopen(address, timeout=TIMEOUT) as reply, partial.open("wb") as out:
-            found = _copy(reply, out, file.name, int(reply.headers.get("Content-Length") or 0), file.checksum)
-        if found != file.checksum:
+        with (
+            urllib.request.urlopen(address, timeout=TIMEOUT) as reply,
+            partial.open("wb") as out,
+            Progress(*columns, console=Terminal(stderr=True), transient=True) as progress,
+        ):
+            bar = progress.add_task(file.name, total=int(reply.headers.get("Content-Length") or 0) or None)
+            while chunk := reply.read(CHUNK):
+                out.write(chunk)
+                hasher.update(chunk)
+                progress.update(bar, advance=len(chunk))
+        if hasher.hexdigest() != file.checksum:
+            found = hasher.hexdigest()
             raise UserError(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
     return path
-
-
-def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:
-    """Copy with a progress bar; returns the checksum of what was copied."""
-    hasher = hashlib.new("sha256" if len(checksum) == 64 else "md5", usedforsecurity=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
-        bar = progress.add_task(name, total=size or None)
-        while chunk := reply.read(CHUNK):
-            out.write(chunk)
-            hasher.update(chunk)
-            progress.update(bar, advance=len(chunk))
-    return hasher.hexdigest()

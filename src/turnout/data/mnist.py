@@ -24,52 +24,36 @@ from turnout.data.partitioned import Pool
 from turnout.errors import UserError, nearest
 from turnout.machine.files import replacing
 
-PARTS = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
-TEST_PARTS = ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+FOUR_FILES = tuple(f"{of}-{part}-ubyte.gz" for of in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
 
 
-def _four_files(address: str, checksums: tuple[str, ...]) -> tuple[PublicFile, ...]:
-    pairs = zip((*PARTS, *TEST_PARTS), checksums, strict=True)
-    return tuple(PublicFile(name, address + name, checksum) for name, checksum in pairs)
+def _published(title: str, folders: tuple[str, ...], address: str, *checksums: str) -> PublicSet:
+    pairs = zip(FOUR_FILES, checksums, strict=True)
+    return PublicSet(title, folders, tuple(PublicFile(name, address + name, checksum) for name, checksum in pairs))
 
 
-MNIST_FILES = PublicSet(
+MNIST_FILES = _published(
     "MNIST",
     ("mnist", "MNIST/raw"),
-    _four_files(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    ),
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
 )
-FASHION_FILES = PublicSet(
+FASHION_FILES = _published(
     "Fashion-MNIST",
     ("fashion-mnist", "FashionMNIST/raw", "dataset-fashion-mnist"),
-    _four_files(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
-        ),
-    ),
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
 )
-EMNIST_ARCHIVE = PublicSet(
-    "EMNIST",
-    ("emnist", "EMNIST/raw", "emnist/gzip"),
-    (
-        PublicFile(
-            "gzip.zip",
-            "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-            "58c8d27c78d21e728a6bc7b3cc06412e",
-        ),
-    ),
+EMNIST_FILE = PublicFile(
+    "gzip.zip", "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"
 )
+EMNIST_ARCHIVE = PublicSet("EMNIST", ("emnist", "EMNIST/raw", "emnist/gzip"), (EMNIST_FILE,))
 MERGED = digits + ascii_uppercase + "abdefghnqrt"  # lower-case letters that differ from their capital
 EMNIST_LABELS = {
     "byclass": digits + ascii_uppercase + ascii_lowercase,
@@ -79,18 +63,8 @@ EMNIST_LABELS = {
     "digits": digits,
     "mnist": digits,
 }
-FASHION_LABELS = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION_LABELS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+                  "Ankle boot")  # fmt: skip
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -111,7 +85,7 @@ def read_idx(path: Path) -> np.ndarray:
 class MNIST(Images):
     """60,000 + 10,000 handwritten digits, 28 x 28; the official test set is the central one.
 
-    `mirror` is another address that serves the files under their usual names.
+    mirror   another address that serves the files under their usual names
     """
 
     mirror: str | None = None
@@ -122,7 +96,10 @@ class MNIST(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMNIST(Images):
-    """60,000 + 10,000 pieces of clothing, 28 x 28, in MNIST's format."""
+    """60,000 + 10,000 pieces of clothing, 28 x 28, in MNIST's format.
+
+    mirror   another address that serves the files under their usual names
+    """
 
     mirror: str | None = None
 
@@ -132,10 +109,12 @@ class FashionMNIST(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class EMNIST(Images):
-    """Handwritten characters, 28 x 28, in one of the published splits: byclass (62 classes), bymerge or balanced (47),
-    letters (26), digits or mnist (10).
+    """Handwritten characters, 28 x 28, in one of the published splits.
 
-    The published files store every picture transposed; `transposed=True` turns them upright.
+    split        one of the published splits: byclass (62 classes), bymerge or balanced (47), letters (26), digits or
+                 mnist (10)
+    transposed   whether pictures are turned upright: the published files store every picture transposed
+    mirror       another address that serves the files under their usual names
     """
 
     split: str = "byclass"
@@ -148,20 +127,15 @@ class EMNIST(Images):
             raise UserError(f"EMNIST(split={self.split!r}): {nearest(self.split, EMNIST_LABELS)}")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        # The letters are numbered from 1 in their file, everything else from 0.
-        first = 1 if self.split == "letters" else 0
-        return _pool(self, self._files(data_dir), tuple(EMNIST_LABELS[self.split]), first, self.transposed)
-
-    def _files(self, data_dir: Path | None) -> list[Path]:
-        """The four files, extracted from the published archive if they are missing."""
         parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
         names = [f"emnist-{self.split}-{part}-ubyte.gz" for part in parts]
         folders = [find_data_dir(data_dir) / folder for folder in EMNIST_ARCHIVE.folders]
-        found = [locate(name, folders) for name in names]
-        if None in found:
+        paths = [path for name in names if (path := locate(name, folders))]
+        if len(paths) < len(names):  # extract them from the published archive
             (archive,) = obtain(EMNIST_ARCHIVE, data_dir, self.mirror)
-            found = [_unzip(archive, f"gzip/{name}", folders[0] / name) for name in names]
-        return [path for path in found if path]
+            paths = [_unzip(archive, f"gzip/{name}", folders[0] / name) for name in names]
+        first = 1 if self.split == "letters" else 0  # the letters are numbered from 1 in their file, others from 0
+        return _pool(self, paths, tuple(EMNIST_LABELS[self.split]), first, self.transposed)
 
 
 def _unzip(archive: Path, member: str, target: Path) -> Path:

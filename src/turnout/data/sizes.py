@@ -22,15 +22,16 @@ class Sizes(Protocol):
     """A rule for the number of samples of a client."""
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
-        """The sizes of these clients, int64; a client's size does not depend on who else is asked."""
+        """The sizes of these clients, int64; a client's size does not depend on the other clients of the list."""
         ...
 
 
 @dataclass(frozen=True)
 class Equal:
-    """Everyone has `each` samples; without a number, the equal division of what there is.
+    """Every client has the same number of samples.
 
-    Refused if there are fewer samples than clients x `each`, or too few of a client's own labels.
+    each   how many; None divides all samples equally. Refused if there are fewer samples than clients x `each`, or too
+           few of a client's own labels
 
     >>> Equal(200).draw(torch.tensor([0, 7]), seed=0)
     tensor([200, 200])
@@ -53,8 +54,12 @@ class Pareto:
     """Pareto of type I: P(n_k > n) = (x_m / n)^index, cut at `cap`.
 
     With index 0.5 (paper 000) the mean is infinite, the median 4 x_m and the 90th percentile 100 x_m, so a
-    cap is needed; the paper gives neither `scale` x_m nor `cap`. By inversion n = x_m (1 - u)^(-1 / index),
-    rounded down.
+    cap is needed; the paper gives neither x_m nor a cap. By inversion n = x_m (1 - u)^(-1 / index), rounded down.
+
+    index   the smaller, the heavier the tail
+    scale   x_m
+    cap     the most samples of a client
+    floor   the fewest
 
     >>> sizes = Pareto().draw(torch.arange(10_000), seed=0)
     >>> sizes.min().item(), sizes.max().item(), 70 < sizes.median().item() < 90
@@ -80,7 +85,12 @@ class Pareto:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """FedProx's sizes for SYNTHETIC: int(lognormal(mean, std)) + plus, with an optional cap.
+    """FedProx's sizes for SYNTHETIC: int(lognormal(mean, std)) + plus.
+
+    mean   of the logarithm
+    std    of the logarithm
+    plus   added to every size
+    cap    the most samples of a client; None for no limit
 
     >>> LogNormal(std=0.0).draw(torch.tensor([3]), seed=0)  # int(e^4) + 50
     tensor([104])

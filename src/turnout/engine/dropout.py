@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.rng import key, keys
-from turnout.task import scores_of
+from turnout.tasks import scores_of
 
 _BITS = 31
 SOURCE = Path(__file__).parent / "kernels" / "c" / "dropout.c"

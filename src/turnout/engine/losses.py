@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from turnout.task import Classification, InOwnUnit, Regression, TaskSpec
+from turnout.tasks import Classification, InOwnUnit, Regression, TaskSpec
 
 Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, Tensor]]
 

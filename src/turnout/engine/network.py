@@ -21,7 +21,7 @@ from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
 from turnout.layout import Layout
-from turnout.task import PerSample, scores_of
+from turnout.tasks import PerSample, scores_of
 from turnout.types import Tensors
 
 # Operations of torch and our own for clients with weights of their own: without a batching rule (recurrent), or slow

@@ -1,4 +1,4 @@
-"""What the model specs share: their protocol, stacks of named layers, activations, checks of sizes.
+"""Model specs: their protocol, stacks of named layers, activations, checks of settings.
 
 A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns samples
 into scores (logits, never probabilities). If possible, that module is one plain `nn.Sequential` of named layers
@@ -29,15 +29,18 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+NORM_AT = ("before", "after")  # where BatchNorm is, seen from the activation
+
+
 class ModelSpec(Protocol):
-    """The promise of a model spec: one method."""
+    """The promise of a model spec."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """A new module for samples of this shape; the caller seeds torch's generator."""
         ...
 
 
-Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # what a user may give as a model
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # any model that a user may give
 
 
 def sequential(layers: Layers) -> nn.Sequential:
@@ -57,24 +60,22 @@ def placed(places: Places, layers: int) -> tuple[bool, ...]:
 
 
 def check_places(name: str, places: object, layers: int) -> Places:
-    """Checks places as a user wrote them (a list is fine) and returns them."""
-    if isinstance(places, bool):
-        return places
-    if isinstance(places, str):
-        if places not in ("all", "none"):
-            raise UserError(f"{name}: {places!r} is not a place; {nearest(places, ['all', 'none'])}")
+    """Places as a user wrote them (a list is fine), checked."""
+    if isinstance(places, bool | str):
+        if isinstance(places, str):
+            check_choice(name, places, ("all", "none"))
         return places
     numbers = check_sizes(name, places)
     if beyond := [n for n in numbers if n > layers]:
         raise UserError(
             f"{name} names layer {beyond[0]}, but there are {layers} layers (numbered from 1): "
-            "name existing layers, or say 'all' or 'none'"
+            "name existing layers, or write 'all' or 'none'"
         )
     return numbers
 
 
 def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
-    """Whole numbers of at least 1, as a tuple."""
+    """Whole numbers of at least 1 as a tuple, checked."""
     if not isinstance(sizes, Iterable) or isinstance(sizes, str):
         raise UserError(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
     values = tuple(sizes)
@@ -84,34 +85,15 @@ def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
-    """One whole number of at least `least`."""
+    """A UserError unless the value is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UserError(f"{name} has {value!r}: it takes whole numbers of at least {least}")
 
 
-def check_share(name: str, value: float) -> None:
-    """A probability of dropping something: in [0, 1)."""
-    if not 0 <= value < 1:
-        raise UserError(f"{name} is {value!r}: it is a probability, at least 0 and below 1")
-
-
-def check_activation(name: str) -> None:
-    if name not in ACTIVATIONS:
-        raise UserError(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
-
-
-def check_norm_at(place: str) -> None:
-    if place not in ("before", "after"):
-        raise UserError(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
-
-
-def check_init(init: str) -> None:
-    if init not in ("torch", "glorot"):
-        raise UserError(f"init is {init!r}: {nearest(str(init), ('torch', 'glorot'))}")
-
-
-def check_classes(classes: int) -> None:
-    check_size("classes (the number of outputs)", classes)
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """A UserError unless the value is one of the known names."""
+    if value not in known:
+        raise UserError(f"{name} is {value!r}: {nearest(str(value), known)}")
 
 
 def dense(

@@ -1,4 +1,4 @@
-"""The papers' networks for pictures: functions that fill in a `CNN` or an `MLP`."""
+"""The papers' networks for pictures: functions that give a `CNN` or an `MLP`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def mcmahan_cnn() -> CNN:
 def fdms_mnist_cnn(dropout: float = 0.0) -> CNN:
     """Paper 003 on MNIST: 5x5x10, pool, 5x5x20, pool, 320-50-10.
 
-    The authors' code drops half (0.5) of the second convolution's maps and of the 50 units;
-    the paper does not say so.
+    The authors' code has dropout=0.5 for the second convolution's maps and the 50 units; the paper does not mention it.
     """
     return CNN(channels=(10, 20), kernel=5, hidden=(50,), drop_channels=dropout, drop_hidden=dropout)
 

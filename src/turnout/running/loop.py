@@ -42,7 +42,7 @@ from turnout.running.tracks.first_values import read_first_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
 from turnout.running.used import delete_run, refuse_to_delete
-from turnout.task import metric_infos
+from turnout.tasks import metric_infos
 
 CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
 DELETE = "delete it to go on; sums may then round differently"

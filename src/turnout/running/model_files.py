@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
-from turnout.task import ScoresOnly, Standardised
+from turnout.tasks import ScoresOnly, Standardised
 from turnout.types import Tensors
 
 WEIGHTS = ".safetensors"  # the form that needs no module

@@ -15,10 +15,10 @@ from typing import IO
 import torch
 from torch import Tensor, nn
 
-from turnout.data.csv_files import Csv, as_number, find_tables
 from turnout.data.description import Description
+from turnout.data.text_table import TextTable, as_number, read_tables
 from turnout.errors import UserError
-from turnout.task import scores_of
+from turnout.tasks import scores_of
 
 AT_ONCE = 4096  # rows
 
@@ -29,7 +29,7 @@ Predicted = dict[str, list[str]]  # columns to write beside those of the table
 class Prediction:
     """A table and what was predicted of its rows; `score` compares it with the table's own column of answers."""
 
-    table: Csv
+    table: TextTable
     columns: Predicted
     score: str | None = None
 
@@ -43,7 +43,7 @@ class Prediction:
 
 def predict(model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None) -> Prediction:
     """Predict the rows of a CSV file (or of a folder of them); `label` is the column of answers, if the file has it."""
-    table = find_tables(path, data_dir)
+    table = read_tables(path, data_dir)
     x = inputs_of(table, kept, label)
     with torch.no_grad():
         output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
@@ -59,7 +59,7 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     ))  # fmt: skip
 
 
-def inputs_of(table: Csv, kept: Description, label: str | None) -> Tensor:
+def inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
     """The rows as the model wants them: by the columns' names where it was trained on a table, else in their order."""
     if kept.encoding is not None:
         return kept.encoding.encode(table)
@@ -95,7 +95,7 @@ def _numbers(output_SK: Tensor, called: str) -> Predicted:
     return {name: [f"{value:.7g}" for value in column] for name, column in zip(names, columns, strict=True)}
 
 
-def _renamed(columns: Predicted, table: Csv) -> Predicted:
+def _renamed(columns: Predicted, table: TextTable) -> Predicted:
     """No column of the table is replaced by a predicted one."""
     return {f"{name} by turnout" if name in table.columns else name: cells for name, cells in columns.items()}
 

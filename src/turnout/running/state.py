@@ -20,7 +20,7 @@ from turnout.machine.lock import is_locked
 from turnout.running.config.read import new_settings
 from turnout.running.folder import LOCK_FILE
 from turnout.running.records.records import Records
-from turnout.task import Unit
+from turnout.tasks import Unit
 
 FILE = "state.json"
 RECORDS = "records.sqlite"

@@ -22,7 +22,7 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.task import Predictor
+from turnout.tasks import Predictor
 from turnout.types import Tensors
 
 NO_CHECKPOINT = "{} has no checkpoint yet: the run has not got that far"

@@ -52,7 +52,7 @@ from turnout.runtimes.schema import (
     read,
     shown,
 )
-from turnout.task.spec import TaskSpec, metric_infos
+from turnout.tasks import TaskSpec, metric_infos
 from turnout.types import BYTE, Replies, State, Tensors, row_bytes, unflatten
 
 # Endings of states that are never below 0: one negative entry would make the mean of all clients useless.

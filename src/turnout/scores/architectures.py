@@ -32,7 +32,7 @@ from turnout.scores.client_models import COUNT, MODEL, ROUND, SLOT, STATE, Clien
 from turnout.scores.model_plan import ModelPlan
 from turnout.scores.settings import Scores
 from turnout.settings import InProcess
-from turnout.task import Classification, check_model
+from turnout.tasks import Classification, check_model
 from turnout.types import Tensors
 
 

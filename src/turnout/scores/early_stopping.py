@@ -18,7 +18,7 @@ from turnout.scores.architectures import Architecture
 from turnout.scores.client_models import ClientModels
 from turnout.scores.settings import EarlyStopping
 from turnout.scores.training import Built, Work, models_of, most_first, steps_an_epoch, train
-from turnout.task import Classification
+from turnout.tasks import Classification
 from turnout.types import Samples, Tensors
 
 

@@ -29,7 +29,7 @@ from turnout.scores.setup import ScoreFactory, ScoreSetup
 from turnout.scores.state import ScoreServer
 from turnout.scores.track import ScoreTrack
 from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
-from turnout.task import Classification
+from turnout.tasks import Classification
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
 

@@ -12,7 +12,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 
 CHOICES = {
     "rows": ("all", "labelled"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout.clients.metrics import summary
-from turnout.data.description import Description
+from turnout.data.description import Description, described
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
@@ -24,7 +24,6 @@ from turnout.scores.round import run_round
 from turnout.scores.settings import Scores
 from turnout.scores.state import ScoreServer
 from turnout.types import State
-from turnout.world.enrolment import described
 
 
 @dataclass(frozen=True, eq=False)

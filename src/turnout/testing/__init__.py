@@ -35,7 +35,7 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.testing.clients import check_compression, check_optimizer, check_schedule
 from turnout.testing.data import check_data, check_model, check_partition, check_sizes, check_task
 from turnout.testing.examples import example_arrived, example_turnouts

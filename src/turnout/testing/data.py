@@ -12,7 +12,7 @@ from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
 from turnout.models.layers import ModelSpec
-from turnout.task import TaskSpec, scores_of
+from turnout.tasks import TaskSpec, scores_of
 from turnout.testing.examples import all_finite, expect
 
 

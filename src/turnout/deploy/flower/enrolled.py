@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from turnout.data.description import Description
+from turnout.data.description import Description, enrolment_of
 from turnout.data.federation import Federation
 from turnout.deploy.flower.link import current
 from turnout.deploy.flower.messages import NEVER, Standing
 from turnout.errors import UserError
 from turnout.types import State, Tensors
-from turnout.world.enrolment import Enrolment, enrolment_of
+from turnout.world.enrolment import Enrolment
 
 if TYPE_CHECKING:
     from turnout.deploy.flower.settings import Flower

@@ -18,7 +18,7 @@ from turnout.exchange import Measure, Measured
 from turnout.runtimes import border, wire
 from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.schema import Refused
-from turnout.task import TaskSpec
+from turnout.tasks import TaskSpec
 from turnout.types import Tensors
 
 

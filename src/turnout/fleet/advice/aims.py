@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turnout.errors import UserError, nearest
 from turnout.fleet.advice.trial import Outcome
 from turnout.running.records.glossary import Glossary
-from turnout.task import TaskSpec, Unit
+from turnout.tasks import TaskSpec, Unit
 
 NEARLY = 0.9  # of what plain FedAvg reaches: the target when bytes are to be saved
 NEVER = 10.0  # times plain FedAvg's whole run: what counts where the target is not reached

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnout.errors import UserError
-from turnout.statistics.comparison import BEHIND, Standing, standing
+from turnout.statistics import BEHIND, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 DIVERGED = "all that did not diverge"

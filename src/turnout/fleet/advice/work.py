@@ -19,7 +19,7 @@ from turnout.fleet.advice.ledger import Ledger
 from turnout.fleet.advice.plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, Plan
 from turnout.fleet.advice.race import Race, Scores, mean
 from turnout.fleet.advice.trial import Outcome, Trial, Workers
-from turnout.statistics.comparison import compare
+from turnout.statistics import compare
 
 TUNE, RACE, HALVED, SKEWED = "tune", "race", "turnout halved", "data more skewed"
 HINGE_SEEDS, CONTENDERS = 8, 5

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from turnout import kinds_in
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
@@ -37,7 +36,8 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.running.config.dotted import Permission
 from turnout.settings import RuntimeSpec
-from turnout.task import TaskSpec
+from turnout.suggestions import kinds_in
+from turnout.tasks import TaskSpec
 from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events
@@ -72,7 +72,7 @@ ROLES = (
     Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
     Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
-    Role("task", TaskSpec, ("turnout.task",)),
+    Role("task", TaskSpec, ("turnout.tasks",)),
     Role("algorithm", AlgorithmSpec, ("turnout.experiment", "turnout.scores.settings")),
     Role("optimizer", Optimizer, ("turnout.parts.optimizers",)),
     Role("schedule", Schedule, ("turnout.parts.schedules",)),

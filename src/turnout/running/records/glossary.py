@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from turnout.experiment import PERSONAL_PARTS
-from turnout.task import WELL_KNOWN, MetricInfo, TaskSpec, Unit, metric_infos
+from turnout.tasks import WELL_KNOWN, MetricInfo, TaskSpec, Unit, metric_infos
 
 # Of what a metric was measured. The first are what runs are compared by, in this order; tracks/ and evaluation/ say
 # what each means.

@@ -38,7 +38,7 @@ from turnout.running.records.schema import (
     is_empty,
     transaction,
 )
-from turnout.task import MetricInfo
+from turnout.tasks import MetricInfo
 
 _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("extra", "clients", "events"))
 

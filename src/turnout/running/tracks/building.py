@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from turnout.data.description import enrolment_of as enrolment_of
 from turnout.errors import UserError, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.fleet.match import Match
 from turnout.rng import key
-from turnout.task import InOwnUnit
-from turnout.world.enrolment import enrolment_of as enrolment_of
+from turnout.tasks import InOwnUnit
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, Setting, calendar_of
 from turnout.world.fleet_log import FleetLog

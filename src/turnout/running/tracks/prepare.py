@@ -43,7 +43,7 @@ from turnout.scores.prepare import prepare_scores
 from turnout.scores.settings import Scores
 from turnout.server.in_flight import ServerTime
 from turnout.server.state import Server
-from turnout.task import check_model
+from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members
 

@@ -24,7 +24,7 @@ from turnout.running.tracks.track import Track
 from turnout.scores.model_plan import ModelPlan
 from turnout.scores.prepare import first_values
 from turnout.scores.settings import Scores
-from turnout.task import PerSample
+from turnout.tasks import PerSample
 from turnout.world.client_names import ClientNames
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
 from turnout.context import Context
-from turnout.data.description import Description
+from turnout.data.description import Description, described
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
@@ -28,9 +28,8 @@ from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, recor
 from turnout.runtimes.setup import Model
 from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
-from turnout.task import Predictor
+from turnout.tasks import Predictor
 from turnout.types import Extra, State
-from turnout.world.enrolment import described
 from turnout.world.members import Members
 
 

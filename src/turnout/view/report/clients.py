@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from turnout.task import MetricInfo
+from turnout.tasks import MetricInfo
 from turnout.view.report.axes import Floats
 from turnout.view.report.bars import Ends, bars, fullest, histogram
 from turnout.view.report.runs import Runs

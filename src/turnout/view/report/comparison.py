@@ -1,6 +1,6 @@
 """Variants compared by their records, paired by seed: how each stands to the best, and what reaching a target took.
 
-The arithmetic is that of turnout.statistics.comparison: intervals that hold for all pairs at once, and "not
+The arithmetic is that of turnout.statistics: intervals that hold for all pairs at once, and "not
 distinguishable" where that is so.
 """
 
@@ -17,8 +17,8 @@ from rich.text import Text
 
 from turnout.errors import UserError, nearest
 from turnout.machine.terminal import as_printed
-from turnout.statistics.comparison import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
-from turnout.statistics.comparison import compare as ranked
+from turnout.statistics import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
+from turnout.statistics import compare as ranked
 from turnout.view.report.finding import find_runs
 from turnout.view.report.lines import metric_named
 from turnout.view.report.runs import SPENT, RunRecords, Runs

@@ -14,7 +14,7 @@ import numpy as np
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column
-from turnout.task import MetricInfo
+from turnout.tasks import MetricInfo
 from turnout.view.report.axes import Floats
 
 FILE = "records.sqlite"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from turnout.task import Unit as Unit
+from turnout.tasks import Unit as Unit
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
