@@ -23,11 +23,12 @@ from turnout.parts.compression.broadcast_log import BroadcastLog
 from turnout.round_log import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
-from turnout.view.report import find_runs, write_report
+from turnout.view.report import write_report
 from turnout.view.report.clock import gantt_rows, time_to, times_of
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
 from turnout.world.devices.observed import Observation, devices_of

@@ -16,6 +16,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.statistics.comparison import (
     ALIKE,
@@ -29,7 +30,6 @@ from turnout.statistics.comparison import (
     words_of,
 )
 from turnout.statistics.distributions import t_quantile
-from turnout.view.report import find_runs
 from turnout.view.report.results import results
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 import turnout as to
 from turnout.recipes import cook, recipes
+from turnout.running.records.finding import find_runs
 from turnout.view.report import results_table
-from turnout.view.report.finding import find_runs
 from turnout.view.report.results import results
 from turnout_papers.studies.catalogue import STUDIES
 

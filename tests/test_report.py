@@ -27,20 +27,22 @@ import turnout as to
 from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.charts import lines as charts
+from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value_axis
+from turnout.running.charts.bars import bars, histogram
+from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_cells
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.text_plot import mark_of
+from turnout.running.charts.units import sparkline
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
+from turnout.running.records.runs import mean_curve
 from turnout.task import MetricInfo
-from turnout.view.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
-from turnout.view.report.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.view.report.bars import bars, histogram
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.heat import LEVELS, gather, indices, palette, png
+from turnout.view import render
+from turnout.view.report import history, results_table, write_picture, write_report
 from turnout.view.report.history import read_history
-from turnout.view.report.maps import turnout_cells
 from turnout.view.report.marks import marks_of
 from turnout.view.report.results import results
-from turnout.view.report.runs import mean_curve
-from turnout.view.report.templates import render
-from turnout.view.report.text_plot import mark_of
 
 NASTY = '<script>alert("x")</script>&\x07'
 

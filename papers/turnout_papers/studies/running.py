@@ -21,7 +21,7 @@ from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.records.records import Records
-from turnout.view.report.warnings import stood_still
+from turnout.running.records.warnings import stood_still
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout_papers.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
 from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale

@@ -107,10 +107,10 @@ def write_devices(run: Path, path: Path) -> None:
 
 def _model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
     from turnout.cli.screen import say
+    from turnout.running.charts.units import size
     from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
     from turnout.running.result import open_one
     from turnout.running.trained import module_named
-    from turnout.view.report.units import size
 
     check_destination("--model", path)
     check_form(path)

@@ -12,6 +12,8 @@ from turnout.errors import UserError
 from turnout.machine.lock import locked
 from turnout.machine.terminal import Terminal, console
 from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
+from turnout.running.records.finding import find_runs
+from turnout.running.records.warnings import warnings_in
 
 
 def show_results(folder: Path, stderr: bool = False) -> None:
@@ -32,8 +34,6 @@ def say_where(folder: Path, stderr: bool = False) -> None:
 
 def say_warnings(folder: Path) -> None:
     """What is odd about the runs of a folder, as their last lines."""
-    from turnout.view.report import find_runs, warnings_in
-
     with suppress(UserError):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"

@@ -16,18 +16,19 @@ from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
+from turnout.running.charts.units import show
 from turnout.running.config.dotted import allowing
 from turnout.running.config.opening import open_table
 from turnout.running.config.text import read_file
 from turnout.running.frames import as_frame, client_columns, round_columns
+from turnout.running.records.finding import find_runs, runs_in
 from turnout.running.records.records import Records
+from turnout.running.records.warnings import warnings_of
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
 from turnout.running.trained import trained_model, trained_weights
 from turnout.types import Tensors
-from turnout.view.report.finding import runs_in
-from turnout.view.report.units import show
 
 PRINTED = 20  # runs of a group that are printed
 
@@ -77,8 +78,6 @@ class Run:
 
     def warnings(self) -> list[str]:
         """What is odd about the run: that nobody trained, that the loss exploded, that a class is held by nobody."""
-        from turnout.view.report import find_runs, warnings_of
-
         return warnings_of(find_runs(self.folder).runs[0])
 
     def report(self) -> Path:

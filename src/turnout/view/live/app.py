@@ -18,21 +18,21 @@ from starlette.routing import Route
 
 from turnout.errors import UserError
 from turnout.recipes import recipes
+from turnout.running.charts.page import policy
+from turnout.view import render
 from turnout.view.live import run_page as pages
 from turnout.view.live.acting import Actions
 from turnout.view.live.changes import Changes
 from turnout.view.live.guard import Guard, Rules
 from turnout.view.live.overview import overview, read_findings
-from turnout.view.live.templates import render
 from turnout.view.live.watched import Watched
 from turnout.view.report.page import report_page
-from turnout.view.report.whole_page import policy
 
 STATIC = {
-    "charts.css": "turnout.view.report",
-    "page.css": "turnout.view.report",
+    "charts.css": "turnout.running.charts",
+    "page.css": "turnout.running.charts",
     "watch.css": "turnout.view.live",
-    "page.js": "turnout.view.report",
+    "page.js": "turnout.running.charts",
     "watch.js": "turnout.view.live",
 }
 KINDS = {".css": "text/css", ".js": "text/javascript"}

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from turnout.running.charts.units import duration
 from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
 from turnout.running.state import RECORDS
-from turnout.view.report.units import duration
 
 MOST = 500
 

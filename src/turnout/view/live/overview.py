@@ -11,15 +11,15 @@ from typing import Any
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.running.charts.lines import spark
+from turnout.running.charts.units import show
 from turnout.running.listing import ListedRun
+from turnout.running.records.finding import client_names, runs_in
 from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
 from turnout.running.state import RECORDS
 from turnout.view.live.races import Race, read_race
 from turnout.view.live.watched import Watched
-from turnout.view.report.charts import spark
-from turnout.view.report.finding import client_names, runs_in
-from turnout.view.report.units import show
 from turnout_papers.studies.running import Findings
 
 NAMED = 24  # clients at work that the first page names

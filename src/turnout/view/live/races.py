@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from turnout.running.charts.units import show
 from turnout.running.records.glossary import Glossary
-from turnout.view.report.units import show
 
 TRIALS, ANSWER = "trials.jsonl", "advice.json"
 

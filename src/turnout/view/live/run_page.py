@@ -11,24 +11,26 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.running.charts.heat import turnout_map
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.page import trusted
+from turnout.running.charts.units import Unit, show
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.running.records.warnings import warnings_in
 from turnout.running.state import RECORDS
+from turnout.view import render
 from turnout.view.live.devices import devices_of, is_deployment
 from turnout.view.live.overview import run_row
 from turnout.view.live.watched import Watched
 from turnout.view.report import sections
-from turnout.view.report.charts import Series, line_chart
 from turnout.view.report.client_rows import rows_of
 from turnout.view.report.figure import together
-from turnout.view.report.finding import find_runs
 from turnout.view.report.history import RECORDED, heading, is_joined, unit_of
 from turnout.view.report.lines import merged
-from turnout.view.report.maps import turnout_charts, turnout_map
+from turnout.view.report.maps import turnout_charts
 from turnout.view.report.page import common_kinds, facts, notes, variants_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import Unit, show
-from turnout.view.report.warnings import warnings_in
 
 RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
 PAGE = 100  # clients in a list

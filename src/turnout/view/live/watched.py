@@ -8,9 +8,9 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.running.listing import DEEPEST, ListedRun, listed_run, run_folders
+from turnout.running.records.finding import runs_in
 from turnout.running.state import RECORDS, is_held
 from turnout.view.live.races import ANSWER, TRIALS
-from turnout.view.report.finding import runs_in
 
 STUDY = "study.json"
 _MARKING = (RECORDS, f"{RECORDS}-wal", "state.json", "runs.json", "error.txt")

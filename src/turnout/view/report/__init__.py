@@ -28,22 +28,15 @@ May import records and the values at the root; whatever runs an experiment is ab
 """
 
 from turnout.view.report.comparison import Comparison, compare
-from turnout.view.report.finding import find_runs
 from turnout.view.report.notebook import runs_html
 from turnout.view.report.page import write_picture, write_report
 from turnout.view.report.results import results_table
-from turnout.view.report.units import sparkline
-from turnout.view.report.warnings import warnings_in, warnings_of
 
 __all__ = [
     "Comparison",
     "compare",
-    "find_runs",
     "results_table",
     "runs_html",
-    "sparkline",
-    "warnings_in",
-    "warnings_of",
     "write_picture",
     "write_report",
 ]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turnout.running.charts.axes import Floats
 from turnout.running.records.records import Records
+from turnout.running.records.runs import FILE, RunRecords
 from turnout.running.records.schema import Column
-from turnout.view.report.axes import Floats
-from turnout.view.report.runs import FILE, RunRecords
 
 Rows = tuple[Column, Column, Floats]  # rounds, clients, values
 COLUMNS = {

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from turnout.running.charts.axes import Floats
+from turnout.running.charts.bars import Ends, bars, fullest, histogram
+from turnout.running.charts.page import Figure
+from turnout.running.charts.units import show, title_of
+from turnout.running.records.runs import Runs
 from turnout.task import MetricInfo
-from turnout.view.report.axes import Floats
-from turnout.view.report.bars import Ends, bars, fullest, histogram
-from turnout.view.report.runs import Runs
-from turnout.view.report.templates import Figure, render
-from turnout.view.report.units import show, title_of
+from turnout.view import render
 
 FEW = 200  # bars that can be told apart
 _NOTE = "The last time each client was measured, all seeds together; the worst tenth is marked."

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from turnout.running.charts.axes import Axis, Floats, make_axis
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.page import render, trusted
+from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
+from turnout.running.charts.units import duration, shortened, show, title_of
 from turnout.running.records.records import Records
+from turnout.running.records.runs import FILE, RunRecords, Runs
 from turnout.running.records.schema import Column
-from turnout.view.report.axes import Axis, Floats, make_axis
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.runs import FILE, RunRecords, Runs
-from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import duration, shortened, show, title_of
 
 PARTS = (("download", "s5"), ("train", "s2"), ("upload", "s1"))
 SHOWN_ROUNDS, SHOWN_CLIENTS = 3, 12

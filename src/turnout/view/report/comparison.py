@@ -17,13 +17,13 @@ from rich.text import Text
 
 from turnout.errors import UserError, nearest
 from turnout.machine.terminal import as_printed
+from turnout.running.charts.units import Unit, show, spread
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import SPENT, RunRecords, Runs
 from turnout.statistics.comparison import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
 from turnout.statistics.comparison import compare as ranked
-from turnout.view.report.finding import find_runs
+from turnout.view import render
 from turnout.view.report.lines import metric_named
-from turnout.view.report.runs import SPENT, RunRecords, Runs
-from turnout.view.report.templates import render
-from turnout.view.report.units import Unit, show, spread
 
 UNITS: dict[str, Unit] = {"rounds": "number", "bytes": "bytes", "seconds": "seconds"}
 

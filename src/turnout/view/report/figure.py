@@ -11,10 +11,10 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
 from turnout.machine.optional import optional
-from turnout.view.report.finding import find_runs
+from turnout.running.charts.svg import sheet
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
 from turnout.view.report.lines import metric_chart, metric_named
-from turnout.view.report.runs import Runs
-from turnout.view.report.svg import sheet
 
 FORMS = (".svg", ".png", ".pdf")
 SHARPNESS = 2.0  # dots of a PNG for each of the SVG's

@@ -18,12 +18,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.page import trusted
+from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
+from turnout.running.charts.units import Unit, show, title_of
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.view import render
 from turnout.view.report.client_rows import rows_of, worth_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import Unit, show, title_of
 
 MOST_VALUES = 1_000_000  # of all runs together, two bytes each before they are compressed
 MOST_COLUMNS = 250

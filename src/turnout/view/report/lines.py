@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.errors import UserError, nearest
-from turnout.view.report.axes import Floats
-from turnout.view.report.charts import Mark, Series, line_chart
+from turnout.running.charts.axes import Floats
+from turnout.running.charts.lines import Mark, Series, line_chart
+from turnout.running.charts.units import title_of
+from turnout.running.records.runs import Runs
 from turnout.view.report.marks import marks_of
-from turnout.view.report.runs import Runs
-from turnout.view.report.units import title_of
 
 Line = tuple[Floats, Floats, Floats]  # x, mean, deviation (NaN for one seed)
 

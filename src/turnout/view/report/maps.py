@@ -6,25 +6,20 @@ Shape letters: N entries (one client asked in one round, or one loan of a share)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from turnout.running.records.schema import Column
-from turnout.view.report.heat import MOST_ROWS, Cells, HeatMap, Words, gather, heat_map
+from turnout.running.charts.heat import Cells, HeatMap, Turnout, Words, gather, heat_map, row_names, turnout_map
+from turnout.running.charts.page import trusted
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.view import render
 from turnout.view.report.lines import column_chart
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.templates import render, trusted
 
 SHOWN = 3  # maps of one seed
 MOST_BYTES = 1_800_000  # of all turnout maps together
-NAMED = 6  # clients of a row that stands for many
-Called = Callable[[int], str]
-Turnout = tuple[Column, Column, Column]  # rounds, clients, work of everyone asked
-_TURNOUT = Words("round", "client", "not asked", "asked, absent", "a little work", "all of it")
 _FRIENDS = Words("friend", "client", "never", "", "once", "most often")
 
 
@@ -78,58 +73,10 @@ def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
     return SeedMaps(seed, [_turnout_map(turnout, names, runs) for names, turnout in maps.values()], len(left_out))
 
 
-def turnout_cells(turnout: Turnout, called: Called = str) -> tuple[Cells, list[str]]:
-    """The map, with a row for everyone who was ever asked, and who is in each row.
-
-    Where clients must share a row, those that did about as much work do: a mean over any others would be all alike.
-    """
-    round_N, client_N, work_N = turnout
-    known, row_N = np.unique(client_N, return_inverse=True)
-    if len(known) > MOST_ROWS:
-        mean = np.bincount(row_N, work_N) / np.bincount(row_N)
-        order = np.argsort(-mean, kind="stable")
-        row_N, known = np.argsort(order)[row_N], known[order]
-    first, last = int(round_N.min()), int(round_N.max())
-    cells = gather(row_N, round_N, work_N, len(known), first, last - first + 1)
-    return cells, _row_names(known, len(cells.value_RK), called)
-
-
-def _row_names(known: Column, rows: int, called: Called) -> list[str]:
-    """Who is in each row of a map: one client, or several that share it.
-
-    >>> _row_names(np.arange(10, 14), 2, str)
-    ['10, 11', '12, 13']
-    """
-    place = np.arange(len(known)) * rows // len(known)
-    edges = np.searchsorted(place, np.arange(rows + 1))
-    found = [known[a:b].tolist() for a, b in pairwise(edges)]
-    return [", ".join(map(called, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
-
-
 def _turnout_map(turnout: Turnout, variants: list[str], runs: Runs) -> HeatMap:
     which = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
     title = which if len(runs.variants) > 1 else "Work done"
     return turnout_map(turnout, title, runs.variants[variants[0]][0].client, numbers_of(variants, runs))
-
-
-def turnout_map(turnout: Turnout, title: str, called: Called, of: str = "") -> HeatMap:
-    """Who turned up when, as a map.
-
-    called  the name of a client of `turnout`
-    of      the numbers of the variants it belongs to
-    """
-    cells, names = turnout_cells(turnout, called)
-    known = round(len(names) * cells.rows_per_cell)
-    across, down = cells.columns_per_cell, cells.rows_per_cell
-    note, words = "", _TURNOUT
-    if down > 1:
-        note = f"The {known:,} clients that were asked, the most active at the top, {down:.3g} to a row. "
-        words = replace(_TURNOUT, row="clients by work")
-    elif known != int(turnout[1].max()) + 1:
-        note = f"Rows are the {known:,} clients that were ever asked, by number. "
-    if across > 1:
-        note += f"A column is the mean of {across:.3g} rounds."
-    return heat_map(cells, title, words, names, note=note, of=of)
 
 
 def numbers_of(variants: Sequence[str], runs: Runs) -> str:
@@ -168,7 +115,7 @@ class _Loans:
         cells = gather(pair // n, pair % n, count.astype(np.float64), n, 0, n)
         note = f"{half:,} loans among {n:,} clients; the most frequent pair {int(count.max()):,} times."
         rows, columns = cells.value_RK.shape
-        return cls(cells, (_row_names(known, rows, run.client), _row_names(known, columns, run.client)), note)
+        return cls(cells, (row_names(known, rows, run.client), row_names(known, columns, run.client)), note)
 
     def drawn(self, title: str, most: float, of: str) -> HeatMap:
         rows, columns = self.names

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnout.view.report.charts import Mark
-from turnout.view.report.runs import Runs
+from turnout.running.charts.lines import Mark
+from turnout.running.records.runs import Runs
 
 MOST_SHIFTS = 40  # more lines than that would hide the curves
 MOST_MEMBERS = 120  # rounds with joins or leaves; more triangles than that are a stripe

@@ -14,13 +14,13 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from turnout.errors import UserError
-from turnout.view.report.finding import find_runs
+from turnout.running.charts.svg import packaged, sheet
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
+from turnout.view import render
 from turnout.view.report.lines import metric_charts
 from turnout.view.report.page import facts, notes
 from turnout.view.report.results import Results, results
-from turnout.view.report.runs import Runs
-from turnout.view.report.svg import packaged, sheet
-from turnout.view.report.templates import render
 
 SCOPE = ".turnout"  # the class of the picture, without which its style reaches nothing
 

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from turnout.machine.files import write_whole
+from turnout.running.charts.page import whole_page
+from turnout.running.charts.svg import sample, sheet
+from turnout.running.charts.units import show, size, spread
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
+from turnout.running.records.warnings import warnings_in
 from turnout.view.report import sections
 from turnout.view.report.clients import clients_sections
 from turnout.view.report.clock import clock_section
-from turnout.view.report.finding import find_runs
 from turnout.view.report.history import history_section
 from turnout.view.report.lines import metric_charts
 from turnout.view.report.maps import friends_section, turnout_section
 from turnout.view.report.results import results
-from turnout.view.report.runs import Runs
-from turnout.view.report.svg import sample, sheet
-from turnout.view.report.units import show, size, spread
-from turnout.view.report.warnings import warnings_in
-from turnout.view.report.whole_page import whole_page
 
 # The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
 # a list, or an empty list where there is no data for it (`sections.charts_section` makes one of charts).

@@ -17,11 +17,11 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from turnout.running.charts.units import Unit, duration, show, sparkline, spread
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import RunRecords, Runs
 from turnout.view.report.clock import has_clock, time_to
 from turnout.view.report.comparison import comparison, gap_text
-from turnout.view.report.finding import find_runs
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.units import Unit, duration, show, sparkline, spread
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,14 +11,15 @@ from markupsafe import Markup
 
 from turnout.machine.checksums import KEY
 from turnout.round_log import RoundRecord
-from turnout.view.report.charts import spark
+from turnout.running.charts.lines import spark
+from turnout.running.charts.page import charts_section
+from turnout.running.charts.svg import sample
+from turnout.running.charts.units import title_of
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.view import render
 from turnout.view.report.lines import column_chart, metric_by_bytes, metric_charts
 from turnout.view.report.marks import marks_said
 from turnout.view.report.results import results, seeds_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.svg import sample
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import title_of
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 _MOST_EVENTS = 200  # of one list
@@ -54,12 +55,6 @@ class SettingsFile:
     name: str
     content: str
     rows: list[tuple[str, str]] | None
-
-
-def charts_section(title: str, charts: Iterable[str], note: str = "") -> list[Markup]:
-    """Charts under a heading."""
-    shown = trusted(charts)
-    return [render("charts.html", title=title, note=note, charts=shown)] if shown else []
 
 
 def results_section(runs: Runs) -> list[Markup]:

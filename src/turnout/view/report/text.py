@@ -9,13 +9,13 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from turnout.view.report.finding import find_runs
+from turnout.running.charts.text_plot import legend, text_plot
+from turnout.running.charts.units import show, sparkline, title_of
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import RunRecords, Runs
 from turnout.view.report.lines import metric_named, series_of
 from turnout.view.report.page import common_kinds, facts, notes
 from turnout.view.report.results import results_table
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.text_plot import legend, text_plot
-from turnout.view.report.units import show, sparkline, title_of
 
 WIDEST = 100  # columns of a plot
 HEIGHT = 12  # rows

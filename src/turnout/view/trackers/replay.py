@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.view.report.finding import runs_in
-from turnout.view.report.runs import FILE
+from turnout.running.records.finding import runs_in
+from turnout.running.records.runs import FILE
 from turnout.view.trackers.numbers import recorded
 from turnout.view.trackers.tracker import TrackedRun, Tracker
 

@@ -11,7 +11,7 @@ from turnout.errors import UserError
 from turnout.machine.checksums import read_json
 from turnout.running.records.records import Records
 from turnout.running.records.run_list import NAME, ListedRun, RunList, read_run_list
-from turnout.view.report.runs import FILE, RunRecords, Runs
+from turnout.running.records.runs import FILE, RunRecords, Runs
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from turnout.view.report.runs import RunRecords, Runs
+from turnout.running.records.runs import RunRecords, Runs
 
 EXPLODED = 100  # times the loss before training
 NAMED = 3  # runs

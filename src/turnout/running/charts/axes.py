@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.view.report.units import Unit, size
+from turnout.running.charts.units import Unit, size
 
 Floats = NDArray[np.float64]
 

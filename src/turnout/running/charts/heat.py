@@ -9,21 +9,25 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.running.charts.axes import Floats
 from turnout.running.records.schema import Column
-from turnout.view.report.axes import Floats
 
 MOST_ROWS, MOST_COLUMNS = 360, 1000
 LEVELS = 64
 _NOTHING, _ZERO = 0, 1  # palette entries; LEVELS steps of the scale follow
 _LIGHT, _DARK, _ABSENT = (176, 212, 238), (8, 69, 148), (230, 126, 60)  # page.css has them too, for the keys
+NAMED = 6  # clients of a row that stands for many
 
 Bytes = NDArray[np.uint8]
+Called = Callable[[int], str]
+Turnout = tuple[Column, Column, Column]  # rounds, clients, work of everyone asked
 
 
 @dataclass(frozen=True)
@@ -156,3 +160,54 @@ def heat_map(
         columns=json.dumps(list(columns), separators=(",", ":")) if columns else "",
         of=of,
     )
+
+
+_TURNOUT = Words("round", "client", "not asked", "asked, absent", "a little work", "all of it")
+
+
+def turnout_cells(turnout: Turnout, called: Called = str) -> tuple[Cells, list[str]]:
+    """The map, with a row for everyone who was ever asked, and who is in each row.
+
+    Where clients must share a row, those that did about as much work do: a mean over any others would be all alike.
+    """
+    round_N, client_N, work_N = turnout
+    known, row_N = np.unique(client_N, return_inverse=True)
+    if len(known) > MOST_ROWS:
+        mean = np.bincount(row_N, work_N) / np.bincount(row_N)
+        order = np.argsort(-mean, kind="stable")
+        row_N, known = np.argsort(order)[row_N], known[order]
+    first, last = int(round_N.min()), int(round_N.max())
+    cells = gather(row_N, round_N, work_N, len(known), first, last - first + 1)
+    return cells, row_names(known, len(cells.value_RK), called)
+
+
+def row_names(known: Column, rows: int, called: Called) -> list[str]:
+    """Who is in each row of a map: one client, or several that share it.
+
+    >>> row_names(np.arange(10, 14), 2, str)
+    ['10, 11', '12, 13']
+    """
+    place = np.arange(len(known)) * rows // len(known)
+    edges = np.searchsorted(place, np.arange(rows + 1))
+    found = [known[a:b].tolist() for a, b in pairwise(edges)]
+    return [", ".join(map(called, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
+
+
+def turnout_map(turnout: Turnout, title: str, called: Called, of: str = "") -> HeatMap:
+    """Who turned up when, as a map.
+
+    called  the name of a client of `turnout`
+    of      the numbers of the variants it belongs to
+    """
+    cells, names = turnout_cells(turnout, called)
+    known = round(len(names) * cells.rows_per_cell)
+    across, down = cells.columns_per_cell, cells.rows_per_cell
+    note, words = "", _TURNOUT
+    if down > 1:
+        note = f"The {known:,} clients that were asked, the most active at the top, {down:.3g} to a row. "
+        words = replace(_TURNOUT, row="clients by work")
+    elif known != int(turnout[1].max()) + 1:
+        note = f"Rows are the {known:,} clients that were ever asked, by number. "
+    if across > 1:
+        note += f"A column is the mean of {across:.3g} rounds."
+    return heat_map(cells, title, words, names, note=note, of=of)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from rich.text import Text
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.view.report.charts import Series
-from turnout.view.report.units import Unit
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.lines import Series
+from turnout.running.charts.units import Unit
 
 MARKS = "●○▲△■□◆◇"
 COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_blue")

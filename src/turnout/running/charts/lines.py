@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.view.report.svg import (
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.svg import (
     BOTTOM,
     COLOURS,
     HEIGHT,
@@ -31,7 +31,7 @@ from turnout.view.report.svg import (
     switch,
     text,
 )
-from turnout.view.report.units import Unit, show
+from turnout.running.charts.units import Unit, show
 
 MOST_POINTS = 240
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column
 from turnout.task import MetricInfo
-from turnout.view.report.axes import Floats
+
+Floats = NDArray[np.float64]
 
 FILE = "records.sqlite"
 SPENT = ("rounds", "bytes", "seconds")  # what reaching a target takes

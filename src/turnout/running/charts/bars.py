@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
-from turnout.view.report.units import Unit, show
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
+from turnout.running.charts.units import Unit, show
 
 BINS = 30
 NAMED = 5  # clients of a bin

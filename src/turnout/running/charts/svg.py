@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.view.report.axes import Axis, Floats
+from turnout.running.charts.axes import Axis, Floats
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, BOTTOM = 58, 20, 42
@@ -32,7 +32,7 @@ def text(words: object) -> str:
 @cache
 def packaged(name: str) -> str:
     """A text file that comes with this package."""
-    return resources.files("turnout.view.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("turnout.running.charts").joinpath(name).read_text(encoding="utf-8")
 
 
 def frame(title: str, body: str, points: str = "") -> str:
