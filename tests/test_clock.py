@@ -28,8 +28,8 @@ from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
-from turnout.view.report import write_report
 from turnout.view.report.clock import gantt_rows, time_to, times_of
+from turnout.view.report.page import write_report
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
 from turnout.world.devices.observed import Observation, devices_of
 from turnout.world.devices.timeline import Passes

@@ -38,11 +38,11 @@ from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.running.records.runs import mean_curve
 from turnout.task import MetricInfo
-from turnout.view import render
-from turnout.view.report import history, results_table, write_picture, write_report
+from turnout.view.report import history, render
 from turnout.view.report.history import read_history
 from turnout.view.report.marks import marks_of
-from turnout.view.report.results import results
+from turnout.view.report.page import write_picture, write_report
+from turnout.view.report.results import results, results_table
 
 NASTY = '<script>alert("x")</script>&\x07'
 

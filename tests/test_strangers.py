@@ -21,7 +21,7 @@ from turnout.running.config.kinds import _installed
 from turnout.running.config.read import from_table, load
 from turnout.view.live.acting import Actions
 from turnout.view.live.watched import Watched
-from turnout.view.trackers.tracker import make_tracker
+from turnout.view.trackers import make_tracker
 
 CALLED: list[str] = []
 SMALL = {"rounds": 1, "world": {"data": {"kind": "synthetic", "clients": 4}}}

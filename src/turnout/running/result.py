@@ -24,6 +24,7 @@ from turnout.running.frames import as_frame, client_columns, round_columns
 from turnout.running.records.finding import find_runs, runs_in
 from turnout.running.records.records import Records
 from turnout.running.records.warnings import warnings_of
+from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
@@ -82,9 +83,8 @@ class Run:
 
     def report(self) -> Path:
         """Write report.html and return its path."""
-        from turnout.view.report import write_report
-
-        return write_report(self.folder)
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
 
     def frame(self, clients: bool = False) -> Any:
         """The records as a pandas DataFrame: a row per round, or with `clients` one per client and round.
@@ -98,9 +98,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the numbers in short, and the curves."""
-        from turnout.view.report import runs_html
-
-        return runs_html(self.folder)
+        page: str = import_view("report.notebook", "a notebook's output").runs_html(self.folder)
+        return page
 
     def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
@@ -211,15 +210,13 @@ class RunGroup:
 
     def report(self) -> Path:
         """Write report.html of all of them and return its path."""
-        from turnout.view.report import write_report
-
-        return write_report(self.folder)
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the table of results, and the curves."""
-        from turnout.view.report import runs_html
-
-        return runs_html(self.folder)
+        page: str = import_view("report.notebook", "a notebook's output").runs_html(self.folder)
+        return page
 
 
 @overload

@@ -19,13 +19,13 @@ from starlette.routing import Route
 from turnout.errors import UserError
 from turnout.recipes import recipes
 from turnout.running.charts.page import policy
-from turnout.view import render
 from turnout.view.live import run_page as pages
 from turnout.view.live.acting import Actions
 from turnout.view.live.changes import Changes
 from turnout.view.live.guard import Guard, Rules
 from turnout.view.live.overview import overview, read_findings
 from turnout.view.live.watched import Watched
+from turnout.view.report import render
 from turnout.view.report.page import report_page
 
 STATIC = {

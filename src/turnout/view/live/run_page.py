@@ -20,11 +20,10 @@ from turnout.running.records.records import Records
 from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.records.warnings import warnings_in
 from turnout.running.state import RECORDS
-from turnout.view import render
 from turnout.view.live.devices import devices_of, is_deployment
 from turnout.view.live.overview import run_row
 from turnout.view.live.watched import Watched
-from turnout.view.report import sections
+from turnout.view.report import render, sections
 from turnout.view.report.client_rows import rows_of
 from turnout.view.report.figure import together
 from turnout.view.report.history import RECORDED, heading, is_joined, unit_of

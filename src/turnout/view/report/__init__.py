@@ -27,16 +27,6 @@ units.py        numbers as words
 May import records and the values at the root; whatever runs an experiment is above it.
 """
 
-from turnout.view.report.comparison import Comparison, compare
-from turnout.view.report.notebook import runs_html
-from turnout.view.report.page import write_picture, write_report
-from turnout.view.report.results import results_table
+from turnout.running.charts.page import renderer
 
-__all__ = [
-    "Comparison",
-    "compare",
-    "results_table",
-    "runs_html",
-    "write_picture",
-    "write_report",
-]
+render = renderer("turnout.view.report", "turnout.view.live")

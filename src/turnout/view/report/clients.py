@@ -13,7 +13,7 @@ from turnout.running.charts.page import Figure
 from turnout.running.charts.units import show, title_of
 from turnout.running.records.runs import Runs
 from turnout.task import MetricInfo
-from turnout.view import render
+from turnout.view.report import render
 
 FEW = 200  # bars that can be told apart
 _NOTE = "The last time each client was measured, all seeds together; the worst tenth is marked."

@@ -22,7 +22,7 @@ from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import SPENT, RunRecords, Runs
 from turnout.statistics.comparison import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
 from turnout.statistics.comparison import compare as ranked
-from turnout.view import render
+from turnout.view.report import render
 from turnout.view.report.lines import metric_named
 
 UNITS: dict[str, Unit] = {"rounds": "number", "bytes": "bytes", "seconds": "seconds"}

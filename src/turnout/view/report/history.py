@@ -23,7 +23,7 @@ from turnout.running.charts.page import trusted
 from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
 from turnout.running.charts.units import Unit, show, title_of
 from turnout.running.records.runs import RunRecords, Runs
-from turnout.view import render
+from turnout.view.report import render
 from turnout.view.report.client_rows import rows_of, worth_of
 
 MOST_VALUES = 1_000_000  # of all runs together, two bytes each before they are compressed

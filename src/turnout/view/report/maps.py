@@ -15,7 +15,7 @@ from markupsafe import Markup
 from turnout.running.charts.heat import Cells, HeatMap, Turnout, Words, gather, heat_map, row_names, turnout_map
 from turnout.running.charts.page import trusted
 from turnout.running.records.runs import RunRecords, Runs
-from turnout.view import render
+from turnout.view.report import render
 from turnout.view.report.lines import column_chart
 
 SHOWN = 3  # maps of one seed

@@ -17,7 +17,7 @@ from turnout.errors import UserError
 from turnout.running.charts.svg import packaged, sheet
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs
-from turnout.view import render
+from turnout.view.report import render
 from turnout.view.report.lines import metric_charts
 from turnout.view.report.page import facts, notes
 from turnout.view.report.results import Results, results

@@ -16,7 +16,7 @@ from turnout.running.charts.page import charts_section
 from turnout.running.charts.svg import sample
 from turnout.running.charts.units import title_of
 from turnout.running.records.runs import RunRecords, Runs
-from turnout.view import render
+from turnout.view.report import render
 from turnout.view.report.lines import column_chart, metric_by_bytes, metric_charts
 from turnout.view.report.marks import marks_said
 from turnout.view.report.results import results, seeds_of

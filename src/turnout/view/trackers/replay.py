@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from turnout.running.records.finding import runs_in
 from turnout.running.records.runs import FILE
-from turnout.view.trackers.numbers import recorded
-from turnout.view.trackers.tracker import TrackedRun, Tracker
+from turnout.running.tracker import TrackedRun, Tracker, flat, recorded
 
 
 def replay(folder: Path, make: Callable[[], Tracker]) -> dict[str, str]:
@@ -25,19 +24,6 @@ def replay(folder: Path, make: Callable[[], Tracker]) -> dict[str, str]:
             tracker.log(step, values)
         tracker.end("finished")
     return outbox
-
-
-def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """Nested tables as paths and texts.
-
-    >>> flat({"rounds": 3, "world": {"data": {"kind": "digits"}}})
-    {'rounds': '3', 'world.data.kind': 'digits'}
-    """
-    found: dict[str, str] = {}
-    for name, value in table.items():
-        here = f"{above}.{name}" if above else name
-        found |= flat(value, here) if isinstance(value, Mapping) else {here: str(value)}
-    return found
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.view.trackers.tracker import TrackedRun
+from turnout.running.tracker import TrackedRun
 
 
 class WandB:
