@@ -163,7 +163,7 @@ def make_runs(folder: Path, seeds: int, gain: dict[str, float], wobble: float = 
 def test_nothing_is_bold_on_noise(tmp_path: Path) -> None:
     alike = results(find_runs(make_runs(tmp_path / "alike", 3, {"A": 0.1, "B": 0.101})))
     assert alike.leading is None
-    assert alike.said == "A and B are not distinguishable with 3 seeds"
+    assert alike.verdict == "A and B are not distinguishable with 3 seeds"
     assert [row[alike.header.index("difference")][-1] for row in alike.rows] == ["≈", "≈"]
     apart = results(find_runs(make_runs(tmp_path / "apart", 3, {"A": 0.1, "B": 0.2})))
     assert apart.leading == 1

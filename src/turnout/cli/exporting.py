@@ -136,8 +136,7 @@ def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
 
 def _replay(run: Path, tracker: str, where: str) -> None:
     from turnout.cli.screen import say
-    from turnout.view.trackers import make_tracker
-    from turnout.view.trackers.replay import replay
+    from turnout.view.trackers import replay
 
-    outbox = replay(run, lambda: make_tracker(tracker))
+    outbox = replay(run, tracker)
     say(f"{where} {len(outbox)} run{'s' * (len(outbox) > 1)}: {', '.join(list(outbox)[:6])}", stderr=False)

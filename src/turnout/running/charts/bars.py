@@ -1,4 +1,4 @@
-"""One value a client as SVG: bars from worst to best, or how many lie where; who it is, under the pointer."""
+"""One value per client as SVG: bars from worst to best, or a histogram; names of clients under the pointer."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def bars(
     names: Sequence[str] = (),
     ends: Ends | None = None,
 ) -> str:
-    """One bar per value in the order given; the first `marked` stand out, a line shows the mean.
+    """One bar per value in the order given, and a line at the mean.
 
-    `names`: whose each value is. `ends`: the range of charts that this one is compared with.
+    marked  the first so many stand out
+    names   of the clients
+    ends    the range of values, where several charts share it
     """
-    v = np.asarray(values, np.float64)
-    who = [name for name, value in zip(names, v, strict=True) if np.isfinite(value)] if names else []
-    v = v[np.isfinite(v)]
+    v, names = _finite(values, names)
     if not len(v):
         return ""
     low, high = ends or (v.min(), v.max())
     y = value_axis(min(0.0, float(low)), max(0.0, float(high)), HEIGHT - BOTTOM, 34, unit)
     step = (WIDTH - LEFT - RIGHT) / len(v)
     width = max(step - min(2.0, step * 0.2), 0.4)
-    base = float(y.place(0.0))
-    parts = []
+    base, mean = float(y.place(0.0)), float(y.place(float(v.mean())))
+    body = grid(Axis(0, 1, LEFT, WIDTH - RIGHT, (), ()), y, x_label)
     for i, (value, at) in enumerate(zip(v, y.place(v), strict=True)):
         box = f'x="{LEFT + i * step:.1f}" y="{min(at, base):.1f}" width="{width:.2f}" height="{abs(at - base):.1f}"'
-        words = f"{who[i]}: {show(value, unit)}" if who else show(value, unit)
-        parts.append(_bar(box, i < marked, words))
-    x = Axis(0, 1, LEFT, WIDTH - RIGHT, (), ())
-    return frame(title, grid(x, y, x_label) + "".join(parts) + _mean_line(float(v.mean()), y, unit))
+        body += _bar(box, i < marked, f"{names[i]}: {show(value, unit)}" if names else show(value, unit))
+    body += f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{mean:.1f}" y2="{mean:.1f}"/>'
+    body += f'<text class="tick" x="{LEFT + 6}" y="{mean - 5:.1f}">mean {show(float(v.mean()), unit)}</text>'
+    return frame(title, body)
 
 
 def histogram(
@@ -58,13 +58,11 @@ def histogram(
     names: Sequence[str] = (),
     most: float | None = None,
 ) -> str:
-    """How many values lie where, in 30 bins; those that hold only the worst tenth stand out.
+    """How many values lie where, in 30 bins; bins that hold only the worst tenth stand out.
 
-    `most`: the fullest bin of the charts that this one is compared with.
+    most  the fullest bin of the charts that share a scale
     """
-    v = np.asarray(values, np.float64)
-    who = [name for name, value in zip(names, v, strict=True) if np.isfinite(value)] if names else []
-    v = v[np.isfinite(v)]
+    v, names = _finite(values, names)
     if not len(v):
         return ""
     count, edge = np.histogram(v, bins=BINS, range=ends)
@@ -72,27 +70,22 @@ def histogram(
     y = value_axis(0.0, float(most or count.max()), HEIGHT - BOTTOM, 34, "count")
     worst = np.quantile(v, [0.1, 0.9])
     place = np.clip(np.searchsorted(edge, v, side="right") - 1, 0, BINS - 1)
-    parts = []
+    body = grid(x, y, x_label)
     for i, (n, left, right) in enumerate(zip(count, edge[:-1], edge[1:], strict=True)):
         a, b, at = float(x.place(left)), float(x.place(right)), float(y.place(float(n)))
-        low = bool(right <= worst[0] if low_is_worst else left >= worst[1])
         box = f'x="{a:.1f}" y="{at:.1f}" width="{max(b - a - 1, 0.4):.1f}" height="{HEIGHT - BOTTOM - at:.1f}"'
-        inside = [who[k] for k in np.flatnonzero(place == i)[:NAMED]] if who else []
-        said = f" ({', '.join(inside)}{', …' if n > NAMED else ''})" if inside else ""
-        parts.append(_bar(box, low, f"{show(left, unit)} to {show(right, unit)}: {n}{said}"))
-    return frame(title, grid(x, y, x_label) + "".join(parts))
+        inside = [names[k] for k in np.flatnonzero(place == i)[:NAMED]] if names else []
+        listed = f" ({', '.join(inside)}{', …' if n > NAMED else ''})" if inside else ""
+        is_worst = bool(right <= worst[0] if low_is_worst else left >= worst[1])
+        body += _bar(box, is_worst, f"{show(left, unit)} to {show(right, unit)}: {n}{listed}")
+    return frame(title, body)
 
 
-def fullest(values: Floats, ends: Ends) -> float:
-    """How many values the fullest bin of a histogram holds."""
-    return float(np.histogram(values, bins=BINS, range=ends)[0].max())
+def _finite(values: Floats, names: Sequence[str]) -> tuple[Floats, Sequence[str]]:
+    v = np.asarray(values, np.float64)
+    known = np.isfinite(v)
+    return v[known], [name for name, keep in zip(names, known, strict=True) if keep] if names else ()
 
 
-def _bar(box: str, low: bool, words: str) -> str:
-    return f'<rect class="bar{" low" if low else ""}" {box}><title>{text(words)}</title></rect>'
-
-
-def _mean_line(mean: float, y: Axis, unit: Unit) -> str:
-    at = float(y.place(mean))
-    line = f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-    return line + f'<text class="tick" x="{LEFT + 6}" y="{at - 5:.1f}">mean {show(mean, unit)}</text>'
+def _bar(box: str, stands_out: bool, words: str) -> str:
+    return f'<rect class="bar{" low" if stands_out else ""}" {box}><title>{text(words)}</title></rect>'

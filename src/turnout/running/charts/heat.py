@@ -1,6 +1,6 @@
-"""Heat maps: a matrix as a small PNG (standard library only), with what the page puts around it.
+"""Heat maps: a matrix as a small PNG (standard library only), with what the page shows around it.
 
-Shape letters: R rows, K columns of the matrix as drawn.
+Shape letters: N entries, R rows, K columns of the matrix as drawn.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -26,15 +27,17 @@ _LIGHT, _DARK, _ABSENT = (176, 212, 238), (8, 69, 148), (230, 126, 60)  # page.c
 NAMED = 6  # clients of a row that stands for many
 
 Bytes = NDArray[np.uint8]
-Called = Callable[[int], str]
-Turnout = tuple[Column, Column, Column]  # rounds, clients, work of everyone asked
+Turnout = tuple[Column, Column, Column]  # rounds, clients, work of every client asked
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A matrix small enough to draw: mean value per cell, NaN where there is none.
+    """A matrix small enough to draw.
 
-    Cell (r, k) stands for `rows_per_cell` items and `columns_per_cell` columns, from `first_column` on.
+    value_RK          mean of the entries in each cell, NaN where there are none
+    rows_per_cell     items that a row stands for
+    columns_per_cell  columns of the data that a column stands for
+    first_column      number of the first column
     """
 
     value_RK: Floats
@@ -44,7 +47,7 @@ class Cells:
 
 
 def gather(row: Column, column: Column, value: Floats, rows: int, first: int, columns: int) -> Cells:
-    """Scattered entries as cells, each the mean of the entries that fall in it.
+    """Scattered entries as cells, each the mean of its entries.
 
     >>> one = np.array([1.0])
     >>> gather(np.array([0]), np.array([5]), one, rows=1, first=5, columns=2).value_RK
@@ -93,8 +96,8 @@ def png(index_RK: Bytes, colours: Bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a map shows: its axes, a cell without a value, a cell of value 0, and the two ends of the scale."""
+class MapWords:
+    """The words of a map: its axes, a cell without a value, a cell of value 0, and the two ends of the scale."""
 
     column: str
     row: str
@@ -106,69 +109,64 @@ class Words:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A map as the page shows it: the picture, its axes and colours in words, and the cells for the script.
+    """A map for a template.
 
-    image    the picture as an address that holds it; the script reads the cells from it
-    shape    columns, rows, columns per cell, the first column, the largest value
-    names    the axes and the two special cells in words, as JSON
-    rows     who each row is, as JSON; `columns` likewise, empty where columns are counted
-    of       the numbers of the variants it belongs to, where it can be switched off
+    cells        the values, in [0, most]
+    title, note  above and below it
+    words        of its axes and colours
+    row_names    who is in each row; `column_names` likewise, empty where columns are numbered
+    most         the largest value of the scale
+    is_square    drawn square, else as wide as the page
+    of           numbers of the variants it belongs to, where the page can hide it
     """
 
+    cells: Cells
     title: str
-    words: Words
-    note: str
-    square: bool
-    height: int
-    image: str
-    first: int
-    last: int
-    shape: str
-    names: str
-    rows: str
-    columns: str
+    words: MapWords
+    row_names: Sequence[str]
+    column_names: Sequence[str] = ()
+    note: str = ""
+    most: float = 1.0
+    is_square: bool = False
     of: str = ""
 
+    @cached_property
+    def image(self) -> str:
+        """The picture as an address that holds it; the page's script reads the cells from it."""
+        picture = png(indices(self.cells.value_RK, self.most), palette())
+        return "data:image/png;base64," + base64.b64encode(picture).decode()
 
-def heat_map(
-    cells: Cells,
-    title: str,
-    words: Words,
-    rows: Sequence[str],
-    columns: Sequence[str] = (),
-    note: str = "",
-    most: float = 1.0,
-    square: bool = False,
-    of: str = "",
-) -> HeatMap:
-    """Cells as a map; values are in [0, most], `rows` and `columns` say who is where."""
-    index_RK = indices(cells.value_RK, most)
-    R, K = index_RK.shape
-    first = cells.first_column
-    return HeatMap(
-        title=title,
-        words=words,
-        note=note,
-        square=square,
-        height=min(max(R * (22 if R < 16 else 8), 60), 420),
-        image="data:image/png;base64," + base64.b64encode(png(index_RK, palette())).decode(),
-        first=first,
-        last=first + round(K * cells.columns_per_cell) - 1,
-        shape=f"{K},{R},{cells.columns_per_cell:g},{first},{most:g}",
-        names=json.dumps([words.row, words.column, words.nothing, words.zero]),
-        rows=json.dumps(list(rows), separators=(",", ":")),
-        columns=json.dumps(list(columns), separators=(",", ":")) if columns else "",
-        of=of,
-    )
+    def data(self) -> dict[str, str | int]:
+        """What the template and the page's script need beside the picture."""
+        R, K = self.cells.value_RK.shape
+        first, across, words = self.cells.first_column, self.cells.columns_per_cell, self.words
+        return {
+            "height": min(max(R * (22 if R < 16 else 8), 60), 420),
+            "first": first,
+            "last": first + round(K * across) - 1,
+            "shape": f"{K},{R},{across:g},{first},{self.most:g}",
+            "names": json.dumps([words.row, words.column, words.nothing, words.zero]),
+            "rows": json.dumps(list(self.row_names), separators=(",", ":")),
+            "columns": json.dumps(list(self.column_names), separators=(",", ":")) if self.column_names else "",
+        }
 
 
-_TURNOUT = Words("round", "client", "not asked", "asked, absent", "a little work", "all of it")
+def row_names(known: Column, rows: int, name_of: Callable[[int], str]) -> list[str]:
+    """The clients in each row of a map: one, or several that share it.
+
+    >>> row_names(np.arange(10, 14), 2, str)
+    ['10, 11', '12, 13']
+    """
+    place = np.arange(len(known)) * rows // len(known)
+    edges = np.searchsorted(place, np.arange(rows + 1))
+    found = [known[a:b].tolist() for a, b in pairwise(edges)]
+    return [", ".join(map(name_of, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
 
 
-def turnout_cells(turnout: Turnout, called: Called = str) -> tuple[Cells, list[str]]:
-    """The map, with a row for everyone who was ever asked, and who is in each row.
+def turnout_cells(turnout: Turnout, name_of: Callable[[int], str] = str) -> tuple[Cells, list[str]]:
+    """Work by client and round, with a row for every client that was ever asked; and the names of the rows.
 
-    Where clients must share a row, those that did about as much work do: a mean over any others would be all alike.
+    Where clients must share a row, those that did about as much work do: any other mean would hide the differences.
     """
     round_N, client_N, work_N = turnout
     known, row_N = np.unique(client_N, return_inverse=True)
@@ -178,36 +176,20 @@ def turnout_cells(turnout: Turnout, called: Called = str) -> tuple[Cells, list[s
         row_N, known = np.argsort(order)[row_N], known[order]
     first, last = int(round_N.min()), int(round_N.max())
     cells = gather(row_N, round_N, work_N, len(known), first, last - first + 1)
-    return cells, row_names(known, len(cells.value_RK), called)
+    return cells, row_names(known, len(cells.value_RK), name_of)
 
 
-def row_names(known: Column, rows: int, called: Called) -> list[str]:
-    """Who is in each row of a map: one client, or several that share it.
-
-    >>> row_names(np.arange(10, 14), 2, str)
-    ['10, 11', '12, 13']
-    """
-    place = np.arange(len(known)) * rows // len(known)
-    edges = np.searchsorted(place, np.arange(rows + 1))
-    found = [known[a:b].tolist() for a, b in pairwise(edges)]
-    return [", ".join(map(called, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
-
-
-def turnout_map(turnout: Turnout, title: str, called: Called, of: str = "") -> HeatMap:
-    """Who turned up when, as a map.
-
-    called  the name of a client of `turnout`
-    of      the numbers of the variants it belongs to
-    """
-    cells, names = turnout_cells(turnout, called)
+def turnout_map(turnout: Turnout, title: str, name_of: Callable[[int], str], of: str = "") -> HeatMap:
+    """Who turned up when; `name_of` a client, `of` the numbers of the variants it belongs to."""
+    cells, names = turnout_cells(turnout, name_of)
     known = round(len(names) * cells.rows_per_cell)
     across, down = cells.columns_per_cell, cells.rows_per_cell
-    note, words = "", _TURNOUT
+    note, words = "", MapWords("round", "client", "not asked", "asked, absent", "a little work", "all of it")
     if down > 1:
         note = f"The {known:,} clients that were asked, the most active at the top, {down:.3g} to a row. "
-        words = replace(_TURNOUT, row="clients by work")
+        words = replace(words, row="clients by work")
     elif known != int(turnout[1].max()) + 1:
         note = f"Rows are the {known:,} clients that were ever asked, by number. "
     if across > 1:
         note += f"A column is the mean of {across:.3g} rounds."
-    return heat_map(cells, title, words, names, note=note, of=of)
+    return HeatMap(cells, title, words, names, note=note, of=of)

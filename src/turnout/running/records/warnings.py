@@ -1,7 +1,6 @@
-"""What a reader must be told before the numbers: runs that trained nothing or stood still in the end, losses that
-exploded, what parts warn of, data that is odd.
+"""Warnings about runs: nothing was trained, rounds were skipped to the end, a loss exploded, a part or the data warns.
 
-What was known before the first round is kept with the records (tracks/oddities.py); the rest is told from them.
+Warnings from before the first round are kept with the records (tracks/preflight.py); the others are read from them.
 """
 
 from __future__ import annotations
@@ -9,61 +8,60 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from turnout.running.records.runs import RunRecords, Runs
 
 EXPLODED = 100  # times the loss before training
 NAMED = 3  # runs
-STILL, STILL_ROUNDS = 5, 3  # the last fifth of the rounds, and at least so many: then a run has stood still
+STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds, and at least 3, were skipped
 
 
 def warnings_of(run: RunRecords) -> list[str]:
-    """The sentences about one run."""
-    return [*run.warned, *_told_by_parts(run), *_did_nothing(run), *_exploded(run)]
+    """The warnings about one run."""
+    return [*run.warned, *_from_parts(run), *_untrained(run), *_exploded(run)]
 
 
 def warnings_in(runs: Runs) -> list[tuple[str, str]]:
-    """(which runs, sentence), each sentence once; "" where it is true of all of them."""
+    """(which runs, warning), each warning once; "" where it is about all of them."""
     found: dict[str, list[str]] = {}
     for run in runs.runs:
         for words in warnings_of(run):
-            found.setdefault(words, []).append(run.variant if run.seed is None else f"{run.variant} seed {run.seed}")
-    return [("" if len(who) == len(runs.runs) else _listed(who), words) for words, who in found.items()]
+            found.setdefault(words, []).append(run.name)
+    shown = []
+    for words, names in found.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        shown.append(("" if len(names) == len(runs.runs) else ", ".join(names[:NAMED]) + more, words))
+    return shown
 
 
-def _listed(names: list[str]) -> str:
-    """Some names, and how many more.
-
-    >>> _listed(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
-    """
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
-def _told_by_parts(run: RunRecords) -> Iterator[str]:
-    """What a part warned of in some round (its column ends in _warning), the first time."""
+def _from_parts(run: RunRecords) -> Iterator[str]:
+    """The first warning in each column whose name ends in _warning."""
     for name, column in run.rounds.items():
         if name.endswith("_warning"):
-            said = [(t, words) for t, words in enumerate(column.tolist()) if isinstance(words, str)]
-            yield from [f"{words} (round {t})" for t, words in said[:1]]
+            found = [(t, words) for t, words in enumerate(column.tolist()) if isinstance(words, str)]
+            yield from [f"{words} (round {t})" for t, words in found[:1]]
 
 
-def _did_nothing(run: RunRecords) -> Iterator[str]:
-    skipped = [why for why in run.rounds["skipped"].tolist() if isinstance(why, str)]
-    rounds = len(run.rounds["round"])
+def _untrained(run: RunRecords) -> Iterator[str]:
+    reasons = run.rounds["skipped"].tolist()
+    skipped, rounds = [why for why in reasons if isinstance(why, str)], len(reasons)
     if rounds and len(skipped) == rounds:
         why = Counter(skipped).most_common(1)[0][0]
         yield f"nobody trained in any of the {rounds} rounds ({why}): the model is the one it began with"
-    elif still := stood_still(run.rounds["skipped"].tolist()):
+    elif still := stood_still(reasons):
         yield f"{still}: the model is an old one"
-    elif rounds and run.curves and all(_same(*curve) for curve in run.curves.values()):
+    elif (
+        rounds
+        and run.curves
+        and all(
+            len(value_T) > 1 and round_T[0] == -1 and value_T[0] == value_T[-1]
+            for round_T, value_T in run.curves.values()
+        )
+    ):
         yield "nothing that is measured has changed since before training: look at the learning rates"
 
 
 def stood_still(skipped: Sequence[object]) -> str | None:
-    """In words, that the last rounds were all skipped, and why; None where they were few. A round's reason is a text.
+    """A sentence if the last rounds were all skipped; None where they were few. A skipped round has a text as reason.
 
     >>> stood_still([None, None, *["nobody answered"] * 3])
     'every round from 2 to 4 was skipped (nobody answered)'
@@ -74,11 +72,6 @@ def stood_still(skipped: Sequence[object]) -> str | None:
     if len(skipped) - since < max(STILL_ROUNDS, len(skipped) // STILL):
         return None
     return f"every round from {since} to {len(skipped) - 1} was skipped ({skipped[-1]})"
-
-
-def _same(round_T: np.ndarray, value_T: np.ndarray) -> bool:
-    """Whether a curve begins before training and ends with the same value."""
-    return len(value_T) > 1 and round_T[0] == -1 and value_T[0] == value_T[-1]
 
 
 def _exploded(run: RunRecords) -> Iterator[str]:

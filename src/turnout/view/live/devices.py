@@ -1,7 +1,7 @@
 """A deployment's devices: present, working, last seen; from the records of its run.
 
-Where the server of a deployment keeps the table `devices`, that says it. Else it follows from the rounds: who answered
-last when, who has left, who is asked now.
+They are in the table `devices` where the server of the deployment keeps one; else they follow from the rounds: when
+each last answered, which have left, which are asked now.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ MOST = 500
 
 
 class Device(NamedTuple):
-    """A device in the list: whose it is, how it is, when it was last heard of, in words."""
+    """A device in the list.
+
+    client  its number
+    name    of its client
+    state   "working", "present", "absent", "left"
+    seen    when it last answered, in words
+    """
 
     client: int
     name: str
@@ -44,25 +50,22 @@ def devices_of(folder: Path, running: bool) -> list[Device]:
 
 
 def _kept(records: Records) -> list[Device]:
-    rows = records.db.execute("SELECT client, name, state, seen FROM devices")
-    return [Device(client, name or f"client {client}", state, _ago(seen)) for client, name, state, seen in rows]
+    found = []
+    for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
+        ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
+        found.append(Device(client, name or f"client {client}", state, ago))
+    return found
 
 
 def _seen_in_rounds(records: Records, running: bool) -> list[Device]:
-    last, now = records.last_round(), read_now(records) if running else None
+    last, now, events = records.last_round(), read_now(records) if running else None, records.events()
     working: Sequence[int] = now.clients if now else ()
-    left = {client for _, client, kind, _ in records.events() if kind in ("leave", "drop")}
-    left -= {client for t, client, kind, _ in records.events() if kind == "join" and t == last}
+    left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
+    left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
     query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
-    found = []
+    found = {client: Device(client, f"client {client}", "working", "now") for client in working}
     for client, seen in records.db.execute(query):
         state = "left" if client in left else "present" if seen == last else "absent"
         state = "working" if client in working else state
-        words = "never" if seen is None else f"round {seen}"
-        found.append(Device(client, f"client {client}", state, words))
-    known = {device.client for device in found}
-    return found + [Device(c, f"client {c}", "working", "now") for c in working if c not in known]
-
-
-def _ago(seen: float | None) -> str:
-    return "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
+        found[client] = Device(client, f"client {client}", state, "never" if seen is None else f"round {seen}")
+    return list(found.values())

@@ -1,31 +1,33 @@
-"""Sections that are maps: who turned up when, and who stood in for whom.
-
-Shape letters: N entries (one client asked in one round, or one loan of a share), R rows of a map.
-"""
+"""Sections that are heat maps: who turned up when, and who stood in for whom."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
 
-from turnout.running.charts.heat import Cells, HeatMap, Turnout, Words, gather, heat_map, row_names, turnout_map
+from turnout.running.charts.heat import HeatMap, MapWords, Turnout, gather, row_names, turnout_map
 from turnout.running.charts.page import trusted
-from turnout.running.records.runs import RunRecords, Runs
+from turnout.running.records.runs import Runs
 from turnout.view.report import render
 from turnout.view.report.lines import column_chart
 
 SHOWN = 3  # maps of one seed
 MOST_BYTES = 1_800_000  # of all turnout maps together
-_FRIENDS = Words("friend", "client", "never", "", "once", "most often")
+_FRIENDS = MapWords("friend", "client", "never", "", "once", "most often")
 
 
 @dataclass(frozen=True)
 class SeedMaps:
-    """The maps of one seed; `left_out` counts those that are not shown, because there are many."""
+    """The maps of one seed.
+
+    seed      the seed
+    maps      the different turnouts of its variants
+    left_out  how many are not shown, because there are many
+    """
 
     seed: int | None
     maps: list[HeatMap]
@@ -50,7 +52,7 @@ def turnout_section(runs: Runs) -> list[Markup]:
 
 
 def turnout_charts(runs: Runs) -> list[str]:
-    """How many turned up, and how much they did, over the rounds."""
+    """How many clients answered, and how much work they did, over the rounds."""
     return [
         column_chart(runs, "work", "Mean work of the asked"),
         column_chart(runs, "answered", "Clients that answered"),
@@ -58,65 +60,51 @@ def turnout_charts(runs: Runs) -> list[str]:
 
 
 def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
-    """The different turnouts of one seed."""
-    maps: dict[str, tuple[list[str], Turnout]] = {}
+    found: dict[str, tuple[list[str], Turnout]] = {}
     left_out: set[str] = set()
     for run in (run for run in runs.runs if run.seed == seed):
         turnout = run.turnout()
         if not len(turnout[0]):
             continue
         key = hashlib.sha256(b"".join(column.tobytes() for column in turnout)).hexdigest()
-        if key in maps or len(maps) < SHOWN:
-            maps.setdefault(key, ([], turnout))[0].append(run.variant)
+        if key in found or len(found) < SHOWN:
+            found.setdefault(key, ([], turnout))[0].append(run.variant)
         else:
             left_out.add(key)
-    return SeedMaps(seed, [_turnout_map(turnout, names, runs) for names, turnout in maps.values()], len(left_out))
+    maps = []
+    for variants, turnout in found.values():
+        title = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
+        title = title if len(runs.variants) > 1 else "Work done"
+        maps.append(turnout_map(turnout, title, runs.variants[variants[0]][0].client, _numbers(variants, runs)))
+    return SeedMaps(seed, maps, len(left_out))
 
 
-def _turnout_map(turnout: Turnout, variants: list[str], runs: Runs) -> HeatMap:
-    which = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
-    title = which if len(runs.variants) > 1 else "Work done"
-    return turnout_map(turnout, title, runs.variants[variants[0]][0].client, numbers_of(variants, runs))
-
-
-def numbers_of(variants: Sequence[str], runs: Runs) -> str:
-    """Variants by number, as pages switch them; nothing where there is only one."""
+def _numbers(variants: Sequence[str], runs: Runs) -> str:
+    """Variants by number, as pages switch them; "" where there is only one."""
     listed = list(runs.variants)
     return " ".join(str(listed.index(name)) for name in variants) if len(listed) > 1 else ""
 
 
 def friends_section(runs: Runs) -> list[Markup]:
-    """How often each client was the stand-in of each other; all maps have the same scale."""
-    chosen = {name: next((run for run in found if run.has_friends), None) for name, found in runs.variants.items()}
-    known = [(name, _Loans.of(run)) for name, run in chosen.items() if run is not None][: 2 * SHOWN]
-    if not known:
-        return []
-    most = max(float(np.nanmax(loans.cells.value_RK)) for _, loans in known)
-    several = len(runs.variants) > 1
-    maps = [loans.drawn(name if several else "Times stood in", most, numbers_of([name], runs)) for name, loans in known]
-    note = "Row: an absent client. Column: the friend that stood in for it."
-    return [render("maps.html", title="Who is whose friend", note=note, maps=maps)]
-
-
-@dataclass(frozen=True)
-class _Loans:
-    """How often each client stood in for each other, in one run."""
-
-    cells: Cells
-    names: tuple[list[str], list[str]]  # of its rows and columns
-    note: str
-
-    @classmethod
-    def of(cls, run: RunRecords) -> _Loans:
+    """How often each client was the friend of each other; all maps have the same scale."""
+    maps: list[HeatMap] = []
+    for name, found in runs.variants.items():
+        run = next((run for run in found if run.has_friends), None)
+        if run is None or len(maps) == 2 * SHOWN:
+            continue
         client_N, friend_N = run.friends()
         known, place = np.unique(np.concatenate([client_N, friend_N]), return_inverse=True)
         n, half = len(known), len(client_N)
         pair, count = np.unique(place[:half] * n + place[half:], return_counts=True)
         cells = gather(pair // n, pair % n, count.astype(np.float64), n, 0, n)
+        title = name if len(runs.variants) > 1 else "Times stood in"
+        rows, columns = (row_names(known, side, run.client) for side in cells.value_RK.shape)
         note = f"{half:,} loans among {n:,} clients; the most frequent pair {int(count.max()):,} times."
-        rows, columns = cells.value_RK.shape
-        return cls(cells, (row_names(known, rows, run.client), row_names(known, columns, run.client)), note)
-
-    def drawn(self, title: str, most: float, of: str) -> HeatMap:
-        rows, columns = self.names
-        return heat_map(self.cells, title, _FRIENDS, rows, columns, self.note, most, square=True, of=of)
+        of = _numbers([name], runs)
+        maps.append(HeatMap(cells, title, _FRIENDS, rows, columns, note, is_square=True, of=of))
+    if not maps:
+        return []
+    most = max(float(np.nanmax(drawn.cells.value_RK)) for drawn in maps)
+    maps = [replace(drawn, most=most) for drawn in maps]
+    note = "Row: an absent client. Column: the friend that stood in for it."
+    return [render("maps.html", title="Who is whose friend", note=note, maps=maps)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from turnout.machine.files import write_whole
@@ -25,7 +27,7 @@ from turnout.view.report.maps import friends_section, turnout_section
 from turnout.view.report.results import results
 
 # The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
-# a list, or an empty list where there is no data for it (`sections.charts_section` makes one of charts).
+# a list, or an empty list where there is no data for it (`charts_section` makes one of charts).
 SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
     sections.results_section,
     sections.curves_section,
@@ -42,47 +44,51 @@ SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
 )
 
 
-class Variant(NamedTuple):
-    """A variant in the page's switches: its name, and a piece of its line."""
-
-    name: str
-    sample: Markup
-
-
 def write_report(folder: str | Path, target: float | None = None) -> Path:
     """Write `report.html` of a run folder, or of a folder of runs, from the records alone."""
-    return _write(Path(folder) / "report.html", report_page(folder, target))
+    path = Path(folder) / "report.html"
+    write_whole(path, report_page(folder, target))
+    return path
+
+
+def write_picture(folder: str | Path) -> Path:
+    """Write `curves.svg`: the curves of a run folder, or of a folder of runs, as one picture."""
+    path = Path(folder) / "curves.svg"
+    write_whole(path, sheet(metric_charts(find_runs(folder))))
+    return path
 
 
 def report_page(folder: str | Path, target: float | None = None) -> str:
     """The report of a run folder, or of a folder of runs, as one page."""
     runs = find_runs(folder)
-    return whole_page(
-        title=runs.title,
-        warnings=[f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
-        notes=notes(runs),
-        kinds=common_kinds(runs),
-        facts=facts(runs),
-        variants=variants_of(runs),
-        sections=[section for made in SECTIONS for section in made(replace(runs, target=target or runs.target))],
-        source="the records of the runs",
-    )
+    runs = replace(runs, target=target or runs.target)
+    made = [section for make in SECTIONS for section in make(runs)]
+    return whole_page(**head(runs), sections=made, source="the records of the runs")
 
 
-def variants_of(runs: Runs) -> list[Variant]:
-    """What the switches of a page are for."""
-    return [Variant(name, Markup(sample(i))) for i, name in enumerate(runs.variants)]
+def head(runs: Runs) -> dict[str, Any]:
+    """The top of a page: title, warnings, notes, kinds of parts, key numbers, and the variants with their lines."""
+    return {
+        "title": runs.title,
+        "warnings": [f"{who}: {words}" if who else words for who, words in warnings_in(runs)],
+        "notes": notes(runs),
+        "kinds": common_kinds(runs),
+        "facts": facts(runs),
+        "variants": variants_of(runs),
+    }
 
 
-def write_picture(folder: str | Path) -> Path:
-    """Write `curves.svg`: the curves of a run folder, or of a folder of runs, as one picture."""
-    return _write(Path(folder) / "curves.svg", sheet(metric_charts(find_runs(folder))))
+def variants_of(runs: Runs) -> list[dict[str, Any]]:
+    """The variants for the switches of a page: name, and a piece of the line."""
+    return [{"name": name, "sample": Markup(sample(i))} for i, name in enumerate(runs.variants)]
 
 
 def notes(runs: Runs) -> list[str]:
-    """What a reader must know before the numbers: runs that have not begun, rounds that changed nothing."""
-    waiting = f"{runs.waiting} runs of this folder have not begun." if runs.waiting else ""
-    return [note for note in (waiting, _skipped(runs)) if note]
+    """How many runs have not begun, and why rounds changed nothing, the most frequent reasons first."""
+    found = [f"{runs.waiting} runs of this folder have not begun."] if runs.waiting else []
+    reasons = Counter(why for run in runs.runs for why in run.rounds["skipped"].tolist() if isinstance(why, str))
+    counted = [f"{n} × {why}" for why, n in reasons.most_common(5)]
+    return [*found, *([f"Rounds that changed nothing: {'; '.join(counted)}."] if counted else [])]
 
 
 def facts(runs: Runs) -> list[tuple[str, str]]:
@@ -95,39 +101,17 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
     found.append(("rounds", f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} – {rounds[-1]:,}"))
     members = max((int(run.rounds["members"].max()) for run in every if len(run.rounds["members"])), default=0)
     found.append(("clients", f"{members:,}"))
-    found += _best_final(runs)
-    found.append(("turnout", show(_mean(run.attendance() for run in every), "percent")))
-    found.append(("work done", show(_mean(run.mean("work") for run in every), "percent")))
+    leading = results(runs).leading
+    if runs.metrics and (leading is not None or len(variants) == 1):  # else several cannot be ranked
+        main, variant = runs.metrics[0], list(variants)[leading or 0]
+        value = spread([run.final(main) for run in variants[variant]], runs.glossary.unit(main))
+        found.append((main if leading is None else f"{main}, {variant}", value))
+    found.append(("turnout", show(float(np.mean([run.attendance() for run in every])), "percent")))
+    found.append(("work done", show(float(np.mean([run.mean("work") for run in every])), "percent")))
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
     found.append(("time" if len(every) == 1 else "time of all runs", show(seconds, "seconds")))
     return found
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
-
-
-def _best_final(runs: Runs) -> list[tuple[str, str]]:
-    """The main metric of the leading variant; nothing where several cannot be ranked."""
-    leading = results(runs).leading
-    if not runs.metrics or (leading is None and len(runs.variants) > 1):
-        return []
-    main, variant = runs.metrics[0], list(runs.variants)[leading or 0]
-    value = spread([run.final(main) for run in runs.variants[variant]], runs.glossary.unit(main))
-    return [(main + (f", {variant}" if leading is not None else ""), value)]
-
-
-def _skipped(runs: Runs) -> str:
-    """The reasons for rounds that changed nothing, the most frequent first."""
-    reasons: dict[str, int] = {}
-    for run in runs.runs:
-        for why in run.rounds["skipped"].tolist():
-            if isinstance(why, str):
-                reasons[why] = reasons.get(why, 0) + 1
-    counted = [f"{n} × {why}" for why, n in sorted(reasons.items(), key=lambda item: -item[1])]
-    return "Rounds that changed nothing: " + "; ".join(counted[:5]) + "." if counted else ""
 
 
 def common_kinds(runs: Runs) -> list[tuple[str, str]]:
@@ -148,9 +132,3 @@ def _kinds(tree: dict[str, Any], name: str = "") -> list[tuple[str, str]]:
             if isinstance(item, dict):
                 found += _kinds(item, key)
     return found
-
-
-def _write(path: Path, content: str) -> Path:
-    """Whole or not at all: a browser may be looking at the old one."""
-    write_whole(path, content)
-    return path

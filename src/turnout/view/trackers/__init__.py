@@ -3,7 +3,6 @@
 tensorboard.py  event files
 mlflow.py       a run on an MLflow server, or in a folder
 wandb.py        a run at Weights & Biases
-replay.py       sends recorded runs to a tracker afterwards
 
 A library is loaded when its tracker is made.
 """
@@ -11,9 +10,12 @@ A library is loaded when its tracker is made.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 from turnout.errors import UserError, nearest
-from turnout.running.tracker import Tracker, own_tracker
+from turnout.running.records.finding import runs_in
+from turnout.running.records.runs import FILE
+from turnout.running.tracker import TrackedRun, Tracker, flat, own_tracker, recorded
 
 TRACKERS = {
     "tensorboard": "turnout.view.trackers.tensorboard:TensorBoard",
@@ -34,3 +36,15 @@ def make_tracker(name: str) -> Tracker:
     if not colon:
         raise UserError(f"there is no tracker {name!r}: {nearest(name, TRACKERS)}, or package.module:Name for your own")
     return own_tracker(name)
+
+
+def replay(folder: Path, tracker: str) -> dict[str, str]:
+    """Send the recorded runs of a folder to a tracker; what identifies each there, by its name."""
+    runs, found = runs_in(folder), {}
+    for run in runs.runs:
+        made = make_tracker(tracker)
+        found[run.name] = made.begin(TrackedRun(run.name, runs.title, run.path, settings=flat(run.settings())))
+        for step, values in recorded(run.path / FILE):
+            made.log(step, values)
+        made.end("finished")
+    return found
