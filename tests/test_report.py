@@ -551,7 +551,7 @@ def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
     about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
     run, quantities = about["runs"][0], about["quantities"]
     assert run["clients"] == list(range(6))
-    assert run["said"][3] == "50.0 %"  # its personal accuracy
+    assert run["values"][3] == "50.0 %"  # its personal accuracy
     packed = np.frombuffer(zlib.decompress(base64.b64decode(run["data"])), np.uint8).astype(np.int64)
     high, low = packed.reshape(2, len(quantities), 6, 3)
     level_QCK = high * 256 + low

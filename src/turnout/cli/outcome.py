@@ -22,7 +22,7 @@ from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs
 from turnout.running.records.warnings import warnings_of
 from turnout.running.result import Run
-from turnout.view.report.clock import fastest
+from turnout.view.report.simulated_time import fastest
 
 
 def say_failures(failed: Sequence[Failed], runs: int) -> None:

@@ -98,7 +98,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the numbers in short, and the curves."""
-        page: str = import_view("report.notebook", "a notebook's output").runs_html(self.folder)
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
         return page
 
     def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
@@ -215,7 +215,7 @@ class RunGroup:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the table of results, and the curves."""
-        page: str = import_view("report.notebook", "a notebook's output").runs_html(self.folder)
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
         return page
 
 

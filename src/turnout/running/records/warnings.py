@@ -46,7 +46,7 @@ def _untrained(run: RunRecords) -> Iterator[str]:
     skipped, rounds = [why for why in reasons if isinstance(why, str)], len(reasons)
     if rounds and len(skipped) == rounds:
         why = Counter(skipped).most_common(1)[0][0]
-        yield f"nobody trained in any of the {rounds} rounds ({why}): the model is the one it began with"
+        yield f"no client trained in any of the {rounds} rounds ({why}): the model is the one it began with"
     elif still := stood_still(reasons):
         yield f"{still}: the model is an old one"
     elif (
@@ -63,9 +63,9 @@ def _untrained(run: RunRecords) -> Iterator[str]:
 def stood_still(skipped: Sequence[object]) -> str | None:
     """A sentence if the last rounds were all skipped; None where they were few. A skipped round has a text as reason.
 
-    >>> stood_still([None, None, *["nobody answered"] * 3])
-    'every round from 2 to 4 was skipped (nobody answered)'
-    >>> stood_still([None, *["nobody answered"] * 2])
+    >>> stood_still([None, None, *["no client answered"] * 3])
+    'every round from 2 to 4 was skipped (no client answered)'
+    >>> stood_still([None, *["no client answered"] * 2])
     """
     moved = [t for t, why in enumerate(skipped) if not isinstance(why, str)]
     since = moved[-1] + 1 if moved else 0

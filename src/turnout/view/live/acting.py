@@ -18,7 +18,7 @@ from turnout.recipes import recipes
 from turnout.running.config.dotted import Code
 from turnout.running.folder import contents, file_name
 from turnout.running.stopping import interrupt
-from turnout.view.live.watched import Watched
+from turnout.view.live.watched import WatchedFolder
 
 LOGS = ".watch"  # output of started runs, below the watched folder
 
@@ -38,7 +38,7 @@ class Actions:
     started  the runs started from here, by name
     """
 
-    watched: Watched
+    watched: WatchedFolder
     started: dict[str, Started] = field(default_factory=dict)
 
     def act(self, what: str, wanted: dict[str, Any]) -> str:

@@ -21,9 +21,8 @@ from turnout.running.charts.page import policy
 from turnout.view.live import run_page as pages
 from turnout.view.live.acting import Actions
 from turnout.view.live.guard import Guard, Rules
-from turnout.view.live.outcomes import read_study
-from turnout.view.live.overview import overview
-from turnout.view.live.watched import Changes, Watched
+from turnout.view.live.overview import overview, read_study
+from turnout.view.live.watched import Changes, WatchedFolder
 from turnout.view.report import render
 from turnout.view.report.page import report_page
 
@@ -43,7 +42,7 @@ Values = dict[str, Any]
 
 def make_app(folder: Path, rules: Rules) -> Starlette:
     """The pages of a folder as an ASGI application."""
-    watched = Watched(folder)
+    watched = WatchedFolder(folder)
     actions, changes = Actions(watched), Changes(watched)
 
     def page(template: str, values: Callable[[Request], Values]) -> Callable[[Request], Response]:
@@ -52,7 +51,7 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
             try:
                 return HTMLResponse(render(template, **common, **values(request)))
             except UserError as error:
-                return HTMLResponse(render("mistake.html", **common, title="Not found", sentence=str(error)), 404)
+                return HTMLResponse(render("error.html", **common, title="Not found", sentence=str(error)), 404)
 
         return answer
 
@@ -82,7 +81,7 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
             made = report_page(watched.path(_name(request)))
         except UserError as error:
             words = {"may_act": False, "place": "", "title": "No report", "sentence": str(error)}
-            return HTMLResponse(render("mistake.html", **words), 404)
+            return HTMLResponse(render("error.html", **words), 404)
         return HTMLResponse(made, headers={"Content-Security-Policy": f"{policy()}; frame-ancestors 'none'"})
 
     async def events(_: Request) -> Response:
@@ -94,16 +93,16 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
         async for piece in request.stream():
             body += piece
             if len(body) > MOST_BYTES:
-                return JSONResponse({"mistake": "that is more than a form holds"}, 413)
+                return JSONResponse({"error": "that is more than a form holds"}, 413)
         try:
             wanted = json.loads(body or b"{}")
             if not isinstance(wanted, dict):
                 raise UserError("a form is names with values")
             name = await run_in_threadpool(actions.act, request.path_params["what"], wanted)
         except (UserError, OSError) as error:
-            return JSONResponse({"mistake": str(error)}, 409)
+            return JSONResponse({"error": str(error)}, 409)
         except (ValueError, RecursionError):
-            return JSONResponse({"mistake": "a form is sent as JSON"}, 400)
+            return JSONResponse({"error": "a form is sent as JSON"}, 400)
         return JSONResponse({"name": name})
 
     routes = [

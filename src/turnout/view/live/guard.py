@@ -40,7 +40,7 @@ class Rules:
 
     host   the address it is bound to
     port   the port
-    token  the secret of those who may act
+    token  the secret that lets a browser act
     names  further names of this machine
     """
 

@@ -1,9 +1,15 @@
-"""The pages of a run, or of runs made together: curves, who turns up, its clients, one client; and several compared."""
+"""The pages of a run, or of runs made together: curves, who turns up, devices, clients, one client; several compared.
+
+The devices of a deployment are in the table `devices` where its server keeps one; else they follow from the rounds:
+when each last answered, which have left, which are asked now.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -14,30 +20,31 @@ from turnout.errors import UserError
 from turnout.running.charts.heat import turnout_map
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import render, trusted
-from turnout.running.charts.units import Unit, show
+from turnout.running.charts.units import Unit, duration, show
 from turnout.running.records.finding import find_runs
+from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
 from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.state import RECORDS
-from turnout.view.live.devices import devices_of, is_deployment
 from turnout.view.live.overview import run_row
-from turnout.view.live.watched import Watched
+from turnout.view.live.watched import WatchedFolder
 from turnout.view.report import sections
+from turnout.view.report.clients import turnout_charts
 from turnout.view.report.figure import together
 from turnout.view.report.history import quantities_of, rows_of
 from turnout.view.report.lines import merged
-from turnout.view.report.maps import turnout_charts
 from turnout.view.report.page import head, variants_of
 
 RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
 PAGE = 100  # clients in a list
+MOST_DEVICES = 500
 _CLIENTS = """
 SELECT client, count(*), sum(work > 0), avg(work), max(CASE WHEN work > 0 THEN round END)
 FROM clients GROUP BY client ORDER BY client
 """
 
 
-def run_page(watched: Watched, name: str) -> dict[str, Any]:
+def run_page(watched: WatchedFolder, name: str) -> dict[str, Any]:
     """The page of a run: the parts of the report that are worth looking at while it runs."""
     path = watched.path(name)
     row = run_row(name, watched.runs()[name], watched)
@@ -45,7 +52,9 @@ def run_page(watched: Watched, name: str) -> dict[str, Any]:
         runs = find_runs(path)
     except UserError as error:
         return {"row": row, "title": row["shown"], "facts": [], "notes": [str(error)], "kinds": [], "sections": []}
-    deployed = [run for run in runs.runs if is_deployment(run.settings())]
+    runtimes = [run.settings().get("runtime") for run in runs.runs]
+    is_deployed = [isinstance(runtime, dict) and runtime.get("kind") == "flower" for runtime in runtimes]
+    deployed = [run.path for run, real in zip(runs.runs, is_deployed, strict=True) if real]
     top = head(runs)
     made = [
         *sections.results_section(runs),
@@ -56,7 +65,7 @@ def run_page(watched: Watched, name: str) -> dict[str, Any]:
         *sections.parts_section(runs),
         *sections.events_section(runs),
     ]
-    devices = devices_of(deployed[0].path, row["running"]) if deployed else []
+    devices = devices_of(deployed[0], row["running"]) if deployed else []
     return top | {"row": row, "notes": [*top["notes"], *top["warnings"]], "devices": devices, "sections": made}
 
 
@@ -77,7 +86,7 @@ def _recent_turnout(runs: Runs) -> list[Markup]:
     return [render("wide_maps.html", title="Who turns up", note=note, maps=maps, charts=charts)]
 
 
-def compare_page(watched: Watched, names: Sequence[str]) -> dict[str, Any]:
+def compare_page(watched: WatchedFolder, names: Sequence[str]) -> dict[str, Any]:
     """Several runs, or folders of runs, as one comparison."""
     if not names:
         raise UserError("tick the runs to compare on the first page")
@@ -117,7 +126,7 @@ class ClientRow(NamedTuple):
         return [f"{self.asked:,}", f"{self.answered:,}", work, last, *value]
 
 
-def clients_page(watched: Watched, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
+def clients_page(watched: WatchedFolder, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
     """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric.
 
     number  which of several runs that were made together
@@ -166,7 +175,7 @@ def _client_rows(run: RunRecords, main: str | None) -> list[ClientRow]:
     return rows + [ClientRow(int(c), 0, 0, None, None, v) for c, v in measured.items()]
 
 
-def client_page(watched: Watched, name: str, client: int, seed: int | None = None) -> dict[str, Any]:
+def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None = None) -> dict[str, Any]:
     """One client over the rounds, in one seed of each variant: a chart of every quantity, with a line for each run."""
     runs = find_runs(watched.path(name))
     seeds = list(dict.fromkeys(run.seed for run in runs.runs))
@@ -195,3 +204,46 @@ def client_page(watched: Watched, name: str, client: int, seed: int | None = Non
         "events": sorted(events),
         "choices": _choices([str(s) for s in seeds], where, seeds.index(seed)),
     }
+
+
+class DeviceRow(NamedTuple):
+    """A device in the list.
+
+    client  its number
+    name    of its client
+    state   "working", "present", "absent", "left"
+    seen    when it last answered, in words
+    """
+
+    client: int
+    name: str
+    state: str
+    seen: str
+
+
+def devices_of(folder: Path, running: bool) -> list[DeviceRow]:
+    """The devices of a deployment, those at work first."""
+    with Records.read(folder / RECORDS) as records:
+        if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
+            found = []
+            for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
+                ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
+                found.append(DeviceRow(client, name or f"client {client}", state, ago))
+        else:
+            found = _seen_in_rounds(records, running)
+    order = {"working": 0, "present": 1, "absent": 2, "left": 3}
+    return sorted(found, key=lambda device: (order.get(device.state, 4), device.client))[:MOST_DEVICES]
+
+
+def _seen_in_rounds(records: Records, running: bool) -> list[DeviceRow]:
+    last, now, events = records.last_round(), read_now(records) if running else None, records.events()
+    working: Sequence[int] = now.clients if now else ()
+    left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
+    left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
+    query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
+    found = {client: DeviceRow(client, f"client {client}", "working", "now") for client in working}
+    for client, seen in records.db.execute(query):
+        state = "left" if client in left else "present" if seen == last else "absent"
+        state = "working" if client in working else state
+        found[client] = DeviceRow(client, f"client {client}", state, "never" if seen is None else f"round {seen}")
+    return list(found.values())

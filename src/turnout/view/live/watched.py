@@ -1,13 +1,14 @@
 """The watched folder: its runs and their states, studies, races; and telling open pages that something changed.
 
-One look at the folder serves all pages (Server-Sent Events). A page that receives a change fetches itself anew and
-replaces the parts that differ (watch.js), so it shows what a fresh page would.
+Pages are told by Server-Sent Events. One that receives a change fetches itself anew and replaces the parts that differ
+(watch.js), so it shows what a fresh page would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ from turnout.errors import UserError
 from turnout.running.listing import DEEPEST, ListedRun, listed_run, run_folders
 from turnout.running.records.finding import runs_in
 from turnout.running.state import RECORDS, is_held
-from turnout.view.live.outcomes import ANSWER, STUDY, TRIALS
 
+TRIALS, ANSWER, STUDY = "trials.jsonl", "advice.json", "study.json"  # of races and studies
 LOOK_SECONDS = 0.5
 ALIVE_SECONDS = 15.0  # a comment at least that often, so that a broken connection is noticed
 _FILES = (RECORDS, f"{RECORDS}-wal", "state.json", "runs.json", "error.txt")
@@ -29,7 +30,7 @@ Fingerprint = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedFolder:
     """The folder; runs in it are named by their path below it, "." for the folder itself."""
 
     folder: Path
@@ -94,52 +95,34 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 class Changes:
-    """Looks at the folder while pages are open, and sends them the names of runs that changed."""
+    """Sends open pages the names of runs that changed."""
 
-    def __init__(self, watched: Watched) -> None:
-        self.watched = watched
-        self._listeners: set[asyncio.Queue[list[str] | None]] = set()
-        self._looking: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+    def __init__(self, watched: WatchedFolder) -> None:
+        self.watched, self.is_closed = watched, False
+        self._last: tuple[float, dict[str, Fingerprint]] = (-LOOK_SECONDS, {})
 
     def answer(self) -> StreamingResponse:
-        """The endless answer to one page."""
+        """The endless answer to one page; `close` ends it."""
         return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _events(self) -> AsyncIterator[str]:
-        queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
-        self._listeners.add(queue)
-        self._loop = asyncio.get_running_loop()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        before, sent = await self._look(), time.monotonic()
         yield "retry: 1000\n\nevent: hello\ndata: {}\n\n"
-        try:
-            while True:
-                try:
-                    changed = await asyncio.wait_for(queue.get(), ALIVE_SECONDS)
-                    if changed is None:
-                        return
-                    yield f"event: changed\ndata: {json.dumps(changed)}\n\n"
-                except TimeoutError:
-                    yield ": still here\n\n"
-        finally:
-            self._listeners.discard(queue)
-
-    async def _look(self) -> None:
-        before = await anyio.to_thread.run_sync(self.watched.fingerprints)
-        while self._listeners:
+        while not self.is_closed:
             await asyncio.sleep(LOOK_SECONDS)
-            now = await anyio.to_thread.run_sync(self.watched.fingerprints)
+            now = await self._look()
             changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            if changed or time.monotonic() - sent > ALIVE_SECONDS:
+                sent = time.monotonic()
+                yield f"event: changed\ndata: {json.dumps(changed)}\n\n" if changed else ": still here\n\n"
             before = now
-            if changed:
-                self._send(changed)
 
-    def _send(self, changed: list[str] | None) -> None:
-        for queue in self._listeners:
-            queue.put_nowait(changed)
+    async def _look(self) -> dict[str, Fingerprint]:
+        """The folder's fingerprints; one look serves all pages."""
+        if time.monotonic() - self._last[0] > LOOK_SECONDS / 2:
+            self._last = time.monotonic(), await anyio.to_thread.run_sync(self.watched.fingerprints)
+        return self._last[1]
 
     def close(self) -> None:
-        """End all answers; from any thread, or from a signal's handler."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._send, None)
+        """End all answers."""
+        self.is_closed = True

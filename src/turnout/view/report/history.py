@@ -216,7 +216,7 @@ def _axis(unit: Unit, values: Sequence[Floats]) -> Axis:
 def _packed(history: History, axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:
     """A run's clients as the script reads them: levels of 16 bits, the high bytes first, compressed.
 
-    `said` is what stands behind each client's number in the list: its last main metric.
+    `values` stand behind the clients' numbers in the list: the last main metric.
     """
     run, listed = history.run, history.client_C.tolist()
     levels = []
@@ -237,7 +237,7 @@ def _packed(history: History, axes: dict[str, Axis], x: Axis, runs: Runs) -> dic
         "style": style(list(runs.variants).index(run.variant)),
         "clients": listed,
         "names": {str(c): run.client(c) for c in known.tolist()} if run.names else {},
-        "said": last,
+        "values": last,
         "x": [round(float(v), 1) for v in x.place(history.round_K)],
         "rounds": [f"{v:.0f}" for v in history.round_K],
         "data": base64.b64encode(zlib.compress(split.tobytes(), 9)).decode(),

@@ -1,30 +1,34 @@
-"""The report: one HTML file that needs nothing else, put together from the sections; and the curves as one SVG."""
+"""The report: one HTML file that needs nothing else, put together from the sections; in short for a notebook."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from markupsafe import Markup
 
+from turnout.errors import UserError
 from turnout.machine.files import write_whole
 from turnout.running.charts.page import whole_page
-from turnout.running.charts.svg import sample, sheet
+from turnout.running.charts.svg import packaged, sample, sheet
 from turnout.running.charts.units import show, size, spread
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs
 from turnout.running.records.warnings import warnings_in
-from turnout.view.report import sections
-from turnout.view.report.clients import clients_sections
-from turnout.view.report.clock import clock_section
+from turnout.view.report import render, sections
+from turnout.view.report.clients import clients_sections, friends_section, turnout_section
 from turnout.view.report.history import history_section
 from turnout.view.report.lines import metric_charts
-from turnout.view.report.maps import friends_section, turnout_section
 from turnout.view.report.results import results
+from turnout.view.report.simulated_time import time_section
 
 # The page from top to bottom. A section of your own is a line here: a function of the runs that returns the section in
 # a list, or an empty list where there is no data for it (`charts_section` makes one of charts).
@@ -35,13 +39,16 @@ SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
     clients_sections,
     history_section,
     sections.bytes_section,
-    clock_section,
+    time_section,
     sections.weights_section,
     friends_section,
     sections.parts_section,
     sections.events_section,
     sections.settings_section,
 )
+
+
+SCOPE = ".turnout"  # class of the picture in a notebook
 
 
 def write_report(folder: str | Path, target: float | None = None) -> Path:
@@ -132,3 +139,33 @@ def _kinds(tree: dict[str, Any], name: str = "") -> list[tuple[str, str]]:
             if isinstance(item, dict):
                 found += _kinds(item, key)
     return found
+
+
+def runs_html(folder: Path) -> str:
+    """A run, or a folder of runs, in short: from its records alone, also while it runs."""
+    path = folder / "report.html"
+    report = quote(Path(os.path.relpath(path)).as_posix()) if path.is_file() else ""
+    values: dict[str, Any] = {"title": str(folder), "folder": str(folder), "report": report, "table": None}
+    try:
+        runs = find_runs(folder)
+    except UserError as error:
+        return render("notebook.html", **values, lines=[str(error)], picture="")
+    lines, values["title"] = notes(runs), runs.title
+    if len(runs.variants) > 1:
+        values["table"] = results(runs)
+    else:
+        counted = ("rounds", "clients", "runs")
+        words = [f"{value} {name}" if name.startswith(counted) else f"{name} {value}" for name, value in facts(runs)]
+        lines.append(" · ".join(words))
+    charts = metric_charts(runs)
+    drawn = [chart for chart in (charts[0], charts[-1] if len(charts) > 1 else "") if chart]  # main metric and loss
+    attributes = f'class="{SCOPE[1:]}" style="display: block; width: 100%; max-width: {380 * len(drawn)}px" '
+    picture = Markup(sheet(drawn, scoped_style(), attributes)) if drawn else ""
+    return render("notebook.html", **values, lines=lines, picture=picture)
+
+
+@cache
+def scoped_style() -> str:
+    """charts.css for pictures of class `turnout` only: a notebook is one page with other pictures too."""
+    style = re.sub(r"(?m)^(\s*):root\b", rf"\1{SCOPE}", packaged("charts.css"))
+    return re.sub(r"(?m)^(?:svg |(?=\.(?!turnout)))", f"{SCOPE} ", style)

@@ -20,8 +20,8 @@ from rich.text import Text
 from turnout.running.charts.units import Unit, duration, show, sparkline, spread
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import RunRecords, Runs, mean_of
-from turnout.view.report.clock import has_clock, time_to
 from turnout.view.report.comparison import comparison, gap_text
+from turnout.view.report.simulated_time import has_times, time_to
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
@@ -68,7 +68,7 @@ def results(runs: Runs, target: float | None = None) -> Results:
         if target is not None:
             goal = show(target, unit(main)).replace(".0 ", " ")
             columns.append((f"rounds to {goal}", lambda found: _reached([r.rounds_to(main, target) for r in found])))
-        if target is not None and has_clock(runs):
+        if target is not None and has_times(runs):
             columns.append((f"time to {goal}", lambda found: _reached([time_to(r, main, target) for r in found], True)))
     columns += _totals(runs)
     rows = [[cell(found) for _, cell in columns] for found in runs.variants.values()]
@@ -94,7 +94,7 @@ def _totals(runs: Runs) -> list[tuple[str, Cell]]:
     found.append(("up", mean(lambda run: run.total("bytes_up"), "bytes")))
     found.append(("down", mean(lambda run: run.total("bytes_down"), "bytes")))
     found.append(("time", mean(lambda run: run.total("seconds"), "seconds")))
-    if has_clock(runs):
+    if has_times(runs):
         found.append(("simulated", mean(lambda run: run.total("simulated_seconds"), "seconds")))
     return found
 

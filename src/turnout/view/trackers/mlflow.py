@@ -40,7 +40,7 @@ class MLflow:
         try:
             self._run = self._found(run.before) or self._made(run)
         except Exception as error:  # the server is not there, or refuses
-            raise UserError(f"MLflow cannot be told of this run: {_short(error)}") from error
+            raise UserError(f"MLflow cannot track this run: {_short(error)}") from error
         return self._run
 
     def _found(self, before: str | None) -> str | None:

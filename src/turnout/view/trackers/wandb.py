@@ -27,7 +27,7 @@ class WandB:
             )  # fmt: skip
         except Exception as error:  # no key, no network
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-            raise UserError(f"W&B cannot be told of this run: {why} (WANDB_MODE=offline keeps it here)") from error
+            raise UserError(f"W&B cannot track this run: {why} (WANDB_MODE=offline keeps it here)") from error
         found: str = self._run.id
         return found
 

@@ -22,7 +22,7 @@ TOP = 46
 NAME_LETTERS = 7  # of a client beside its bars
 
 
-def has_clock(runs: Runs) -> bool:
+def has_times(runs: Runs) -> bool:
     """Whether any of the runs simulated time."""
     return any("simulated_time" in run.rounds for run in runs.runs)
 
@@ -47,9 +47,9 @@ def time_to(run: RunRecords, metric: str, target: float) -> float | None:
     return float(time_after(run, np.array([rounds]))[0])
 
 
-def clock_section(runs: Runs) -> list[Markup]:
+def time_section(runs: Runs) -> list[Markup]:
     """Simulated time: the main metrics against it, time wasted, and the first rounds of the first variants."""
-    if not has_clock(runs):
+    if not has_times(runs):
         return []
     shown = [metric_by_time(runs, metric) for metric in runs.metrics[:2]]
     shown += [gantt(found[0]) for found in list(runs.variants.values())[:4]]
@@ -104,7 +104,7 @@ def fastest(runs: Runs, target: float | None) -> str:
     Only variants that reach it with every seed are compared, by their mean.
     """
     target = runs.target if target is None else target
-    if target is None or not runs.metrics or not has_clock(runs) or len(runs.variants) < 2:
+    if target is None or not runs.metrics or not has_times(runs) or len(runs.variants) < 2:
         return ""
     goal, found = show(target, runs.glossary.unit(runs.metrics[0])).replace(".0 ", " "), dict[str, float]()
     for variant, listed in runs.variants.items():
