@@ -30,7 +30,7 @@ from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.charts import lines as charts
 from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value_axis
 from turnout.running.charts.bars import bars, histogram
-from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_cells
+from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_map
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.svg import style
 from turnout.running.charts.text_plot import mark_of
@@ -421,7 +421,8 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
     ids = np.arange(clients)
     round_N, client_N = np.repeat(np.arange(rounds), clients), np.tile(ids, rounds)
     work_N = uniform(0, "work", ids=torch.arange(clients * rounds)).numpy() * (ids[client_N] % 2)
-    cells, names = turnout_cells((round_N, client_N * 7, work_N))
+    drawn = turnout_map((round_N, client_N * 7, work_N), "Work", str)
+    cells, names = drawn.cells, drawn.row_names
     assert len(names) == len(cells.value_RK)
     assert names[-1].split(", ")[0].isdigit()
     assert {int(name) // 7 % 2 for name in names[0].split(", ")[:5]} == {1}  # those that work

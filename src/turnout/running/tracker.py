@@ -80,6 +80,11 @@ def check_tracker(tracker: Any, name: str) -> Tracker:
     return checked
 
 
+def reason(error: Exception) -> str:
+    """The first line of an error of another library."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 def numbers_of(record: RoundRecord, evaluation: Evaluation | None) -> dict[str, float]:
     """The numbers of a finished round.
 

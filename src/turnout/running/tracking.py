@@ -25,6 +25,7 @@ from turnout.running.tracker import (
     flat,
     numbers_of,
     own_tracker,
+    reason,
     recorded,
 )
 
@@ -77,8 +78,7 @@ class Tracking:
             tell()
         except Exception as error:  # a library of others
             del self.trackers[said]
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return [f"{said} has failed and is left out from now on: {why}"]
+            return [f"{said} has failed and is left out from now on: {reason(error)}"]
         return []
 
     def end(self, state: str) -> None:

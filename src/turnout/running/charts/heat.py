@@ -163,10 +163,13 @@ def row_names(known: Column, rows: int, name_of: Callable[[int], str]) -> list[s
     return [", ".join(map(name_of, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
 
 
-def turnout_cells(turnout: Turnout, name_of: Callable[[int], str] = str) -> tuple[Cells, list[str]]:
-    """Work by client and round, with a row for every client that was ever asked; and the names of the rows.
+def turnout_map(turnout: Turnout, title: str, name_of: Callable[[int], str], of: str = "") -> HeatMap:
+    """Work by client and round, with a row for every client that was ever asked.
 
     Where clients must share a row, those that did about as much work do: any other mean would hide the differences.
+
+    name_of  a client
+    of       numbers of the variants it belongs to
     """
     round_N, client_N, work_N = turnout
     known, row_N = np.unique(client_N, return_inverse=True)
@@ -176,20 +179,13 @@ def turnout_cells(turnout: Turnout, name_of: Callable[[int], str] = str) -> tupl
         row_N, known = np.argsort(order)[row_N], known[order]
     first, last = int(round_N.min()), int(round_N.max())
     cells = gather(row_N, round_N, work_N, len(known), first, last - first + 1)
-    return cells, row_names(known, len(cells.value_RK), name_of)
-
-
-def turnout_map(turnout: Turnout, title: str, name_of: Callable[[int], str], of: str = "") -> HeatMap:
-    """Who turned up when; `name_of` a client, `of` the numbers of the variants it belongs to."""
-    cells, names = turnout_cells(turnout, name_of)
-    known = round(len(names) * cells.rows_per_cell)
-    across, down = cells.columns_per_cell, cells.rows_per_cell
     note, words = "", MapWords("round", "client", "not asked", "asked, absent", "a little work", "all of it")
-    if down > 1:
-        note = f"The {known:,} clients that were asked, the most active at the top, {down:.3g} to a row. "
+    if cells.rows_per_cell > 1:
+        each = f"{cells.rows_per_cell:.3g}"
+        note = f"The {len(known):,} clients that were asked, the most active at the top, {each} to a row. "
         words = replace(words, row="clients by work")
-    elif known != int(turnout[1].max()) + 1:
-        note = f"Rows are the {known:,} clients that were ever asked, by number. "
-    if across > 1:
-        note += f"A column is the mean of {across:.3g} rounds."
-    return HeatMap(cells, title, words, names, note=note, of=of)
+    elif len(known) != int(client_N.max()) + 1:
+        note = f"Rows are the {len(known):,} clients that were ever asked, by number. "
+    if cells.columns_per_cell > 1:
+        note += f"A column is the mean of {cells.columns_per_cell:.3g} rounds."
+    return HeatMap(cells, title, words, row_names(known, len(cells.value_RK), name_of), note=note, of=of)

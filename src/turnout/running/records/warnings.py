@@ -17,7 +17,20 @@ STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds,
 
 def warnings_of(run: RunRecords) -> list[str]:
     """The warnings about one run."""
-    return [*run.warned, *_from_parts(run), *_untrained(run), *_exploded(run)]
+    found = list(run.warned)
+    for name, column in run.rounds.items():  # a part's column of warnings: the first
+        if name.endswith("_warning"):
+            texts = [f"{words} (round {t})" for t, words in enumerate(column.tolist()) if isinstance(words, str)]
+            found += texts[:1]
+    found += _untrained(run)
+    for name, (round_T, value_T) in run.curves.items():
+        if not name.endswith("_loss") or len(value_T) < 2 or round_T[0] != -1:
+            continue
+        first, last = float(value_T[0]), float(value_T[-1])
+        if last > EXPLODED * abs(first):
+            found.append(f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
+                         "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip
+    return found
 
 
 def warnings_in(runs: Runs) -> list[tuple[str, str]]:
@@ -31,14 +44,6 @@ def warnings_in(runs: Runs) -> list[tuple[str, str]]:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         shown.append(("" if len(names) == len(runs.runs) else ", ".join(names[:NAMED]) + more, words))
     return shown
-
-
-def _from_parts(run: RunRecords) -> Iterator[str]:
-    """The first warning in each column whose name ends in _warning."""
-    for name, column in run.rounds.items():
-        if name.endswith("_warning"):
-            found = [(t, words) for t, words in enumerate(column.tolist()) if isinstance(words, str)]
-            yield from [f"{words} (round {t})" for t, words in found[:1]]
 
 
 def _untrained(run: RunRecords) -> Iterator[str]:
@@ -72,13 +77,3 @@ def stood_still(skipped: Sequence[object]) -> str | None:
     if len(skipped) - since < max(STILL_ROUNDS, len(skipped) // STILL):
         return None
     return f"every round from {since} to {len(skipped) - 1} was skipped ({skipped[-1]})"
-
-
-def _exploded(run: RunRecords) -> Iterator[str]:
-    for name, (round_T, value_T) in run.curves.items():
-        if not name.endswith("_loss") or len(value_T) < 2 or round_T[0] != -1:
-            continue
-        first, last = float(value_T[0]), float(value_T[-1])
-        if last > EXPLODED * abs(first):
-            yield (f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
-                   "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip

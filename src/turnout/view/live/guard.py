@@ -41,13 +41,11 @@ class Rules:
     host   the address it is bound to
     port   the port
     token  the secret that lets a browser act
-    names  further names of this machine
     """
 
     host: str
     port: int
     token: str = field(repr=False)
-    names: tuple[str, ...] = ()
 
     @property
     def loopback(self) -> bool:
@@ -74,8 +72,7 @@ class Rules:
             return False
         if name == "localhost" or is_loopback(name):
             return True
-        own = {platform.node().lower(), self.host.lower(), *(one.lower() for one in self.names)}
-        return not self.loopback and (_is_address(name) or name in own)
+        return not self.loopback and (_is_address(name) or name in (platform.node().lower(), self.host.lower()))
 
     def knows(self, given: str | None) -> bool:
         """Whether a token is the right one, without saying by the time it takes how much of it is right."""

@@ -20,11 +20,11 @@ from turnout.errors import UserError
 from turnout.running.charts.heat import turnout_map
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import render, trusted
-from turnout.running.charts.units import Unit, duration, show
+from turnout.running.charts.units import duration, show
 from turnout.running.records.finding import find_runs
 from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
-from turnout.running.records.runs import RunRecords, Runs
+from turnout.running.records.runs import Runs
 from turnout.running.state import RECORDS
 from turnout.view.live.overview import run_row
 from turnout.view.live.watched import WatchedFolder
@@ -39,7 +39,7 @@ RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
 PAGE = 100  # clients in a list
 MOST_DEVICES = 500
 _CLIENTS = """
-SELECT client, count(*), sum(work > 0), avg(work), max(CASE WHEN work > 0 THEN round END)
+SELECT client, count(*), coalesce(sum(work > 0), 0), avg(work), max(CASE WHEN work > 0 THEN round END)
 FROM clients GROUP BY client ORDER BY client
 """
 
@@ -100,32 +100,6 @@ def compare_page(watched: WatchedFolder, names: Sequence[str]) -> dict[str, Any]
     return {"title": runs.title, "variants": variants_of(runs), "sections": made}
 
 
-class ClientRow(NamedTuple):
-    """A client in the list.
-
-    client    its number
-    asked     in how many rounds
-    answered  in how many rounds
-    work      its mean, None if it was never asked
-    last      the last round in which it answered, None if it never did
-    value     its last main metric, None if it was not measured
-    """
-
-    client: int
-    asked: int
-    answered: int
-    work: float | None
-    last: int | None
-    value: float | None
-
-    def cells(self, unit: Unit | None) -> list[str]:
-        """In words; `unit` is that of the metric, None where there is none."""
-        last = "never" if self.last is None else f"round {self.last}"
-        value = [] if unit is None else [show(math.nan if self.value is None else self.value, unit)]
-        work = show(math.nan if self.work is None else self.work, "percent")
-        return [f"{self.asked:,}", f"{self.answered:,}", work, last, *value]
-
-
 def clients_page(watched: WatchedFolder, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
     """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric.
 
@@ -135,13 +109,23 @@ def clients_page(watched: WatchedFolder, name: str, page: int, order: str, numbe
     number = min(number, len(runs.runs) - 1)
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
-    rows = _client_rows(run, main)
+    with Records.read(run.path / RECORDS) as records:
+        found = records.db.execute(_CLIENTS).fetchall()
+    ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
+    measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)
+    rows += [(int(client), 0, 0, None, None, value) for client, value in measured.items()]
     if order in ("work", "last", "value"):
-        rows.sort(key=lambda row: -math.inf if getattr(row, order) is None else getattr(row, order))
+        by = ("work", "last", "value").index(order) + 3
+        rows.sort(key=lambda row: -math.inf if row[by] is None else row[by])
     pages = max(1, -(-len(rows) // PAGE))
     page = min(max(page, 1), pages)
-    unit = runs.glossary.unit(main) if main else None
-    shown = [(row.client, run.client(row.client), row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
+    shown = []
+    for client, asked, answered, work, last, value in rows[(page - 1) * PAGE : page * PAGE]:
+        cells = [f"{asked:,}", f"{answered:,}", show(math.nan if work is None else work, "percent")]
+        cells.append("never" if last is None else f"round {last}")
+        cells += [show(math.nan if value is None else value, runs.glossary.unit(main))] if main else []
+        shown.append((client, run.client(client), cells))
     where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
     names = [other.variant if other.seed is None else f"{other.variant}, seed {other.seed}" for other in runs.runs]
     return {
@@ -164,15 +148,6 @@ def _choices(words: Sequence[str], where: Sequence[str], chosen: int) -> list[di
     """The pages that a list leads to."""
     pairs = enumerate(zip(words, where, strict=True))
     return [{"words": word, "where": to, "here": i == chosen} for i, (word, to) in pairs]
-
-
-def _client_rows(run: RunRecords, main: str | None) -> list[ClientRow]:
-    with Records.read(run.path / RECORDS) as records:
-        found = records.db.execute(_CLIENTS).fetchall()
-    ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
-    measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
-    rows = [ClientRow(c, asked, there or 0, work, last, measured.pop(c, None)) for c, asked, there, work, last in found]
-    return rows + [ClientRow(int(c), 0, 0, None, None, v) for c, v in measured.items()]
 
 
 def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None = None) -> dict[str, Any]:

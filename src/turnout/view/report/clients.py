@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -95,30 +96,17 @@ def _chart(one: ClientValues, info: MetricInfo, alike: list[Floats]) -> str:
     return histogram(values, one.label, info.unit, words, ends, info.higher_is_better, one.names, most)
 
 
-@dataclass(frozen=True)
-class SeedMaps:
-    """The maps of one seed.
-
-    seed      the seed
-    maps      the different turnouts of its variants
-    left_out  how many are not shown, because there are many
-    """
-
-    seed: int | None
-    maps: list[HeatMap]
-    left_out: int
-
-
 def turnout_section(runs: Runs) -> list[Markup]:
     """Clients × rounds, coloured by work, for a seed to choose; variants that saw the same turnout share one map."""
-    seeds, spent, dropped = list[SeedMaps](), 0, list[str]()
+    seeds, spent, dropped = list[dict[str, Any]](), 0, list[str]()
     for seed in dict.fromkeys(run.seed for run in runs.runs):
         if spent > MOST_BYTES:
             dropped.append(str(seed))
             continue
-        if (found := _maps_of(runs, seed)).maps:
-            seeds.append(found)
-            spent += sum(len(shown.image) for shown in found.maps)
+        maps, left_out = _maps_of(runs, seed)
+        if maps:
+            seeds.append({"seed": seed, "maps": maps, "left_out": left_out})
+            spent += sum(len(shown.image) for shown in maps)
     if not seeds:
         return []
     note = f"Seeds {', '.join(dropped)} are left out, to keep this page small." if dropped else ""
@@ -134,7 +122,8 @@ def turnout_charts(runs: Runs) -> list[str]:
     ]
 
 
-def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
+def _maps_of(runs: Runs, seed: int | None) -> tuple[list[HeatMap], int]:
+    """The different turnouts of a seed's variants, and how many more there are."""
     found: dict[str, tuple[list[str], Turnout]] = {}
     left_out: set[str] = set()
     for run in (run for run in runs.runs if run.seed == seed):
@@ -151,7 +140,7 @@ def _maps_of(runs: Runs, seed: int | None) -> SeedMaps:
         title = "all variants" if len(variants) == len(runs.variants) else ", ".join(variants)
         title = title if len(runs.variants) > 1 else "Work done"
         maps.append(turnout_map(turnout, title, runs.variants[variants[0]][0].client, _numbers(variants, runs)))
-    return SeedMaps(seed, maps, len(left_out))
+    return maps, len(left_out)
 
 
 def _numbers(variants: Sequence[str], runs: Runs) -> str:

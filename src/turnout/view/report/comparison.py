@@ -67,7 +67,11 @@ class Comparison:
         for i in self.order():
             s = self.ranking.standings[i]
             row = [s.name, spread(list(s.value.values()), self.unit), gap_text(s, self.unit, mark=False), s.verdict]
-            rows.append(row + [_reached_text(found[i], UNITS[what]) for what, found in spent.items()])
+            for what, found in spent.items():
+                took, mark = found[i].reached, " ≈" if found[i].verdict in (ALIKE, LEADS) else ""
+                some = "" if len(took) == len(found[i].value) else f" ({len(took)} of {len(found[i].value)})"
+                row.append(show(math.fsum(took) / len(took), UNITS[what]) + some + mark if took else "not reached")
+            rows.append(row)
         return header, rows
 
     def heading(self) -> str:
@@ -218,14 +222,6 @@ def gap_text(standing: Standing, unit: Unit, mark: bool = True) -> str:
         return f"{gap} ({standing.verdict})" if mark else gap
     ends = f" ({scale * standing.low:{form}} to {scale * standing.high:{form}})"
     return gap + ends + (" ≈" if mark and standing.verdict == ALIKE else "")
-
-
-def _reached_text(found: Reached, unit: Unit) -> str:
-    if not found.reached:
-        return "not reached"
-    mean = show(math.fsum(found.reached) / len(found.reached), unit)
-    some = "" if len(found.reached) == len(found.value) else f" ({len(found.reached)} of {len(found.value)})"
-    return mean + some + (" ≈" if found.verdict in (ALIKE, LEADS) else "")
 
 
 def _finite(value: float | None) -> float | None:

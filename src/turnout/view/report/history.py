@@ -172,9 +172,13 @@ def history_section(runs: Runs) -> list[Markup]:
     names = [name for name in quantities if any(np.isfinite(h.values[name]).any() for h in histories)]
     if not histories or not names:
         return []
-    axes = {name: _axis(quantities[name].unit, [h.values[name] for h in histories]) for name in names}
-    ends = min(h.round_K[0] for h in histories), max(h.round_K[-1] for h in histories)
-    x = make_axis(*ends, LEFT, WIDTH - RIGHT, "count", about=6)
+    axes = {}
+    for name in names:
+        known, unit = np.concatenate([h.values[name].ravel() for h in histories]), quantities[name].unit
+        ends = [float(np.nanmin(known)), float(np.nanmax(known)), *([0.0, 1.0] if unit == "percent" else [])]
+        axes[name] = value_axis(min(ends), max(ends), HEIGHT - BOTTOM, 40, unit)
+    first, last = min(h.round_K[0] for h in histories), max(h.round_K[-1] for h in histories)
+    x = make_axis(first, last, LEFT, WIDTH - RIGHT, "count", about=6)
     charts, about = [], []
     for name, y in axes.items():
         q = quantities[name]
@@ -204,13 +208,6 @@ def _that_fit(runs: Runs, quantities: int) -> tuple[list[RunRecords], int]:
         if fitting // len(shown) >= min(clients, FEW_CLIENTS):
             break
     return shown, fitting // len(shown)
-
-
-def _axis(unit: Unit, values: Sequence[Floats]) -> Axis:
-    known = np.concatenate([v[np.isfinite(v)] for v in values])
-    low, high = float(known.min()), float(known.max())
-    low, high = (min(low, 0.0), max(high, 1.0)) if unit == "percent" else (low, high)
-    return value_axis(low, high, HEIGHT - BOTTOM, 40, unit)
 
 
 def _packed(history: History, axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:

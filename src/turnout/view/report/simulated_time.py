@@ -135,19 +135,21 @@ class GanttBar:
     is_late: bool
 
 
-def gantt(run: RunRecords, first: int = 0, rounds: int = SHOWN_ROUNDS, clients: int = SHOWN_CLIENTS) -> str:
-    """A few rounds of a few clients: download, training, upload, and where each round was closed.
+def gantt(run: RunRecords) -> str:
+    """The first rounds of a few clients: download, training, upload, and where each round was closed.
 
     The clients shown are the slowest, the fastest and those evenly between, by the first round; late ones are pale.
     """
-    bars, closings = gantt_rows(run, first, rounds)
+    bars, closings = gantt_rows(run, 0, SHOWN_ROUNDS)
     if not bars:
         return ""
     length: dict[int, float] = {}
     for bar in bars:
         length.setdefault(bar.client, float(np.nansum(bar.parts)) + (1e9 if bar.is_late else 0.0))
     order = sorted(length, key=lambda client: (length[client], client))
-    shown = [order[i] for i in np.unique(np.linspace(0, len(order) - 1, min(clients, len(order))).round().astype(int))]
+    shown = [
+        order[i] for i in np.unique(np.linspace(0, len(order) - 1, min(SHOWN_CLIENTS, len(order))).round().astype(int))
+    ]
     x = make_axis(min(0.0, *(bar.begin for bar in bars)), closings[-1], LEFT, WIDTH - RIGHT, "seconds", about=6)
     row = (HEIGHT - BOTTOM - TOP) / len(shown)
     body, at = grid(x, Axis(0, 1, HEIGHT - BOTTOM, TOP, (), ()), "simulated seconds"), 8.0
@@ -165,7 +167,7 @@ def gantt(run: RunRecords, first: int = 0, rounds: int = SHOWN_ROUNDS, clients: 
         end = float(x.place(closes))
         body += f'<line class="mean" x1="{end:.1f}" x2="{end:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
     variant = f", {run.variant}" if run.variant else ""
-    return frame(f"Rounds {first} to {first + len(closings) - 1} in time{variant}", body)
+    return frame(f"Rounds 0 to {len(closings) - 1} in time{variant}", body)
 
 
 def gantt_rows(run: RunRecords, first: int, rounds: int) -> tuple[list[GanttBar], list[float]]:
