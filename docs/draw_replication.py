@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.view.report.axes import Axis, make_axis
-from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, legend, sheet, style, text
+from turnout.running.charts.axes import Axis, make_axis
+from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, legend, sheet, style, text
 
 FOLDER = Path(__file__).parent / "studies" / "paper"
 NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"

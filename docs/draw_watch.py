@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 import turnout as to
-from turnout.view.report import write_report
+from turnout.view.report.page import write_report
 from turnout_papers.recipes.friends import friends
 from turnout_papers.recipes.multitask import multitask
 

@@ -19,7 +19,7 @@ import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
 from made_records import make_records
 from turnout.machine.lock import holder_of
-from turnout.view.report import write_report
+from turnout.view.report.page import write_report
 from turnout_papers.recipes.flexible import arrival
 from turnout_papers.recipes.friends import friends
 

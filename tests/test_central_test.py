@@ -19,7 +19,7 @@ from turnout.running.loop import begin, rounds_of
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.server.state import Server
-from turnout.view.report import write_picture, write_report
+from turnout.view.report.page import write_picture, write_report
 from turnout.world.members import Members
 from worlds import EXACT, play, ready
 

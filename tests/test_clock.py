@@ -23,12 +23,13 @@ from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
-from turnout.view.report import find_runs, write_report
-from turnout.view.report.clock import gantt_rows, time_to, times_of
+from turnout.view.report.page import write_report
+from turnout.view.report.simulated_time import gantt_rows, time_to, times_of
 from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
 from turnout.world.devices.observed import Observation, devices_of
 from turnout.world.devices.timeline import Passes
@@ -513,7 +514,7 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
     assert time_to(run, "global_accuracy", 0.0) == 0.0
     bars, closings = gantt_rows(runs.variants["cut"][0], 0, 2)
     assert closings[0] == 15.0
-    assert [(bar.client, bar.begin, bar.parts, bar.late) for bar in bars[:3]] == [
+    assert [(bar.client, bar.begin, bar.parts, bar.is_late) for bar in bars[:3]] == [
         (0, 0.0, (2.5, 2.0, 4.5), False),
         (1, 0.0, (2.5, 8.0, 4.5), False),
         (2, 0.0, (2.5, 2.0, 10.5), True),

@@ -16,6 +16,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.statistics import (
     ALIKE,
@@ -29,7 +30,6 @@ from turnout.statistics import (
     t_quantile,
     words_of,
 )
-from turnout.view.report import find_runs
 from turnout.view.report.results import results
 
 
@@ -163,7 +163,7 @@ def make_runs(folder: Path, seeds: int, gain: dict[str, float], wobble: float = 
 def test_nothing_is_bold_on_noise(tmp_path: Path) -> None:
     alike = results(find_runs(make_runs(tmp_path / "alike", 3, {"A": 0.1, "B": 0.101})))
     assert alike.leading is None
-    assert alike.said == "A and B are not distinguishable with 3 seeds"
+    assert alike.verdict == "A and B are not distinguishable with 3 seeds"
     assert [row[alike.header.index("difference")][-1] for row in alike.rows] == ["≈", "≈"]
     apart = results(find_runs(make_runs(tmp_path / "apart", 3, {"A": 0.1, "B": 0.2})))
     assert apart.leading == 1

@@ -10,9 +10,8 @@ from rich.console import Console
 
 import turnout as to
 from turnout.recipes import cook, recipes
-from turnout.view.report import results_table
-from turnout.view.report.finding import find_runs
-from turnout.view.report.results import results
+from turnout.running.records.finding import find_runs
+from turnout.view.report.results import results, results_table
 from turnout_papers.studies.catalogue import STUDIES
 
 # Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every

@@ -17,7 +17,7 @@ from turnout.running.frames import client_columns, round_columns
 from turnout.running.notebook import Shown, as_html, as_text
 from turnout.running.records.records import Records
 from turnout.running.runs import run_many
-from turnout.view.report.notebook import runs_html, scoped_style
+from turnout.view.report.page import runs_html, scoped_style
 
 
 def small(**changes: object) -> to.Experiment:

@@ -27,20 +27,23 @@ import turnout as to
 from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.charts import lines as charts
+from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value_axis
+from turnout.running.charts.bars import bars, histogram
+from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_map
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import style
+from turnout.running.charts.text_plot import mark_of
+from turnout.running.charts.units import sparkline
+from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
+from turnout.running.records.runs import mean_curve
 from turnout.tasks import MetricInfo
-from turnout.view.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
-from turnout.view.report.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.view.report.bars import bars, histogram
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.heat import LEVELS, gather, indices, palette, png
+from turnout.view.report import history, render
 from turnout.view.report.history import read_history
-from turnout.view.report.maps import turnout_cells
-from turnout.view.report.marks import marks_of
-from turnout.view.report.results import results
-from turnout.view.report.runs import mean_curve
-from turnout.view.report.templates import render
-from turnout.view.report.text_plot import mark_of
+from turnout.view.report.lines import marks_of
+from turnout.view.report.page import write_picture, write_report
+from turnout.view.report.results import results, results_table
 
 NASTY = '<script>alert("x")</script>&\x07'
 
@@ -418,7 +421,8 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
     ids = np.arange(clients)
     round_N, client_N = np.repeat(np.arange(rounds), clients), np.tile(ids, rounds)
     work_N = uniform(0, "work", ids=torch.arange(clients * rounds)).numpy() * (ids[client_N] % 2)
-    cells, names = turnout_cells((round_N, client_N * 7, work_N))
+    drawn = turnout_map((round_N, client_N * 7, work_N), "Work", str)
+    cells, names = drawn.cells, drawn.row_names
     assert len(names) == len(cells.value_RK)
     assert names[-1].split(", ")[0].isdigit()
     assert {int(name) // 7 % 2 for name in names[0].split(", ")[:5]} == {1}  # those that work
@@ -503,7 +507,7 @@ def test_every_variant_can_be_switched_and_told_apart(tmp_path: Path) -> None:
         a["data-v"] for tag, a in page.tags if tag == "path" and "line" in (a.get("class") or "") and "data-v" in a
     }
     assert lines == {"0", "1", "0 1"}  # "0 1": where both coincide
-    assert len({charts.style(number) for number in range(40)}) == 40
+    assert len({style(number) for number in range(40)}) == 40
     assert len({(mark_of(n), n % 8) for n in range(64)}) == 64
 
 
@@ -548,7 +552,7 @@ def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
     about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
     run, quantities = about["runs"][0], about["quantities"]
     assert run["clients"] == list(range(6))
-    assert run["said"][3] == "50.0 %"  # its personal accuracy
+    assert run["values"][3] == "50.0 %"  # its personal accuracy
     packed = np.frombuffer(zlib.decompress(base64.b64decode(run["data"])), np.uint8).astype(np.int64)
     high, low = packed.reshape(2, len(quantities), 6, 3)
     level_QCK = high * 256 + low

@@ -24,10 +24,10 @@ from turnout.running.display import Failed
 from turnout.running.memory import check_fits
 from turnout.running.plan import RunPlan, jobs_for, planned_runs
 from turnout.running.planned import explained, run_planned
+from turnout.running.records.finding import find_runs
 from turnout.running.runs import run_many
 from turnout.running.stop_rules import higher_is_better
 from turnout.tasks import Regression
-from turnout.view.report import find_runs
 from turnout.view.report.results import results
 
 

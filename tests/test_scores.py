@@ -226,7 +226,7 @@ def test_nobody_there_changes_nothing():
     track = prepare(score_world(0.0, 0.0, 0.0))
     before = track.begin()
     state, (record,) = play(track)
-    assert record.skipped == "nobody answered"
+    assert record.skipped == "no client answered"
     assert torch.equal(state.table.score_RL, before.table.score_RL)
     assert track.evaluate(state, 0).values == {}
 

@@ -13,11 +13,11 @@ import pytest
 
 import turnout as to
 from commands import SMALL, turnout
+from turnout.running.charts.lines import Series
+from turnout.running.charts.text_plot import text_plot
 from turnout.running.folder import held
 from turnout.running.listing import last_run, listed_runs
 from turnout.running.state import state_of
-from turnout.view.report.charts import Series
-from turnout.view.report.text_plot import text_plot
 
 Capture = pytest.CaptureFixture[str]
 

@@ -20,8 +20,8 @@ from turnout.running.config.dotted import Code
 from turnout.running.config.kinds import _installed
 from turnout.running.config.read import from_table, load
 from turnout.view.live.acting import Actions
-from turnout.view.live.watched import Watched
-from turnout.view.trackers.tracker import make_tracker
+from turnout.view.live.watched import WatchedFolder
+from turnout.view.trackers import make_tracker
 
 CALLED: list[str] = []
 SMALL = {"rounds": 1, "world": {"data": {"kind": "synthetic", "clients": 4}}}
@@ -503,7 +503,7 @@ def test_only_what_lies_below_the_watched_folder_is_started_from_a_page(here: Pa
     (here / "own_parts.py").write_text(OWN)
     (here / "runs" / "own_recipes.py").write_text(OWN)
     (here / "outside.toml").write_text("rounds = 1\n")
-    actions = Actions(Watched(Path("runs")))
+    actions = Actions(WatchedFolder(Path("runs")))
     for source in (
         "../outside.toml",
         str(here / "outside.toml"),

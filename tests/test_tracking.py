@@ -15,7 +15,8 @@ from turnout.cli import main
 from turnout.running.loop import FinishedRound
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import run_planned
-from turnout.view.trackers.tracker import TrackedRun, make_tracker
+from turnout.running.tracker import TrackedRun
+from turnout.view.trackers import make_tracker
 
 
 def small(**changes: object) -> to.Experiment:
@@ -183,7 +184,7 @@ def test_a_file_names_trackers_and_runs_side_by_side_have_them_too() -> None:
     ("track", "sentence"),
     [
         ("tensorbord", "there is no tracker 'tensorbord': did you mean 'tensorboard'"),
-        ("mlflow:", "say where after the colon"),
+        ("mlflow:", "after the colon"),
         ("my_lines:Pages", "module 'my_lines' has nothing called 'Pages'"),
         ("pathlib:Path", "pathlib:Path is code of the package 'pathlib'"),
     ],

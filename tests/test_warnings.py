@@ -15,6 +15,7 @@ import turnout as to
 from turnout.cli import main
 from turnout.recipes import cook
 from turnout.running.runs import run_many
+from turnout.view import HOOKS
 from worlds import Given
 
 Capture = pytest.CaptureFixture[str]
@@ -109,7 +110,7 @@ def test_what_can_be_known_is_said_before_the_first_round_and_again(
 
 def test_a_run_in_which_nobody_trained_says_so(tmp_path: Path, capsys: Capture):
     run = to.run(experiment(participation=Given(*[0.0] * CLIENTS)), tmp_path / "out")
-    words = "nobody trained in any of the 3 rounds (nobody answered): the model is the one it began with"
+    words = "no client trained in any of the 3 rounds (no client answered): the model is the one it began with"
     assert words in run.warnings()
     assert f"warning: {words}" in capsys.readouterr().err.splitlines()[-2:]
     assert words in run.report().read_text(encoding="utf-8")
@@ -149,7 +150,7 @@ def test_a_last_round_without_anybody_is_nothing_to_warn_of(tmp_path: Path):
             return torch.full((len(client_C),), float(t < 2), dtype=torch.float64)
 
     run = to.run(experiment(participation=AwayAtLast()), tmp_path / "out", quiet=True)
-    assert run.frame()["skipped"].iloc[-1] == "nobody answered"
+    assert run.frame()["skipped"].iloc[-1] == "no client answered"
     assert run.warnings() == []
 
 
@@ -170,12 +171,12 @@ def test_recipes_are_not_warned_of_before_they_begin(name: str):
 
 def test_the_same_of_several_runs_is_said_once(tmp_path: Path, capsys: Capture):
     away = experiment(participation=Given(*[0.0] * CLIENTS))
-    run_many("two", {"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1)
+    run_many("two", {"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1, hooks=HOOKS)
     err = capsys.readouterr().err
     assert err.count("nobody's work counts") == 2  # at the start, and in the last lines
-    assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): nobody trained" in err
+    assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): no client trained" in err
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "a seed 0, b seed 0, a seed 1 and 1 more: nobody trained" in page
+    assert "a seed 0, b seed 0, a seed 1 and 1 more: no client trained" in page
 
 
 def test_the_command_line_ends_with_it_also_quiet_and_as_json(
@@ -186,12 +187,12 @@ def test_the_command_line_ends_with_it_also_quiet_and_as_json(
     few = ["--set", "world.data.clients=4", "--set", "evaluate.every=1"]
     assert main(["run", "digits", *away, *few, "--out", "out", "-q", "--json", "found.json"]) == 0
     out, err = capsys.readouterr()
-    assert "warning: nobody trained in any of the 2 rounds" in err.splitlines()[-1]
+    assert "warning: no client trained in any of the 2 rounds" in err.splitlines()[-1]
     assert "warning" not in out
     (run,) = json.loads(Path("found.json").read_text())["runs"]
-    assert any("nobody trained" in words for words in run["warnings"])
+    assert any("no client trained" in words for words in run["warnings"])
     assert main(["report", "out"]) == 0
-    assert "nobody trained" in capsys.readouterr().err
+    assert "no client trained" in capsys.readouterr().err
 
 
 def test_a_resumed_run_keeps_its_warnings(tmp_path: Path):

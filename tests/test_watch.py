@@ -28,12 +28,11 @@ from turnout.running.state import is_held
 from turnout.running.stopping import interrupt
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
-from turnout.view.live.changes import Changes
-from turnout.view.live.devices import devices_of
 from turnout.view.live.guard import POLICY, Rules
-from turnout.view.live.races import read_race
+from turnout.view.live.overview import read_race
+from turnout.view.live.run_page import devices_of
 from turnout.view.live.serving import address, listening
-from turnout.view.live.watched import Watched
+from turnout.view.live.watched import Changes, WatchedFolder
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import Row
@@ -147,7 +146,7 @@ def test_looking_is_free_on_this_machine_and_pressing_is_not(browser: Browser) -
     assert "SameSite=strict" in cookie
     assert not re.search(r'<button[^>]*data-act="resume"[^>]* disabled', browser.get("/").text)
     stopped = browser.post("/act/stop", {"name": "first"}, **OWN)
-    assert (stopped.status, "nothing is running" in stopped.json()["mistake"]) == (409, True)
+    assert (stopped.status, "nothing is running" in stopped.json()["error"]) == (409, True)
     assert browser.get("/?token=wrong").status == 200  # no more than without one
 
 
@@ -200,7 +199,7 @@ def test_a_form_is_small_and_json(folder: Path) -> None:
         assert browser.post("/act/start", content, **headers).status == status
     assert browser.post("/act/start", b"[" * 19_000, **headers).status == 400
     for text in ("\0", "\ud800", "a\x1b[2J"):
-        assert "cannot be typed" in browser.post("/act/start", {"source": text}, **headers).json()["mistake"]
+        assert "cannot be typed" in browser.post("/act/start", {"source": text}, **headers).json()["error"]
     for form in ({"source": "--help"}, {"source": "digits", "name": "first"}, {"source": "digits", "seeds": "x"}):
         assert browser.post("/act/start", form, **headers).status == 409
     assert browser.post("/act/burn", {}, **headers).status == 409
@@ -208,7 +207,7 @@ def test_a_form_is_small_and_json(folder: Path) -> None:
 
 
 def test_a_change_is_told(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+    watched = WatchedFolder(tmp_path)
     make_run(tmp_path / "first")
 
     async def heard() -> list[str]:
@@ -292,16 +291,16 @@ def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
     race = read_race("advice", tmp_path)
-    assert race.said == "the race goes on: 3 runs have ended"
+    assert "3 runs have ended" in race.sentence
     assert race.rows == [["FedAvg", "2", "60.0 %", ""], ["scheme C", "1", "90.0 %", ""]]
     (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
     assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]
     (tmp_path / "advice.json").write_text("{}")
-    assert "cannot be read" in read_race("advice", tmp_path).said
+    assert "cannot be read" in read_race("advice", tmp_path).sentence
 
 
 def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
-    actions = Actions(Watched(tmp_path))
+    actions = Actions(WatchedFolder(tmp_path))
     settings = "rounds=100000\nworld.data.clients=5\nworld.participation=always"
     name = actions.start({"source": "digits", "settings": settings, "name": "mine"})
     assert name == "mine"

@@ -21,7 +21,7 @@ from turnout.recipes import recipes
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import run_planned
-from turnout.view.report.finding import find_runs
+from turnout.running.records.finding import find_runs
 from turnout.view.report.results import results
 
 Capture = pytest.CaptureFixture[str]

@@ -35,17 +35,21 @@ from turnout.parts.terms.elastic import Elastic
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
+from turnout.running import runs
 from turnout.running.config.kinds import KINDS
+from turnout.running.reported import with_hooks
 from turnout.running.result import Run, RunGroup, load_model, open_run
-from turnout.running.runs import run
 from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.settings import InProcess, Processes, Ray
 from turnout.suggestions import suggest_names, suggest_settings
 from turnout.tasks import Classification, Metric, NextCharacter, Regression, Task
 from turnout.types import Turnout
+from turnout.view import HOOKS
 from turnout.view.report.comparison import Comparison, compare
 from turnout.world import attacks, devices, participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
+
+run = with_hooks(runs.run, HOOKS)
 
 __all__ = [
     "APFL",

@@ -21,9 +21,9 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
+from turnout.running.tracker import Tracker
 from turnout.settings import RuntimeSpec
 from turnout.tasks import TaskSpec
-from turnout.view.trackers.tracker import Tracker
 from turnout.world.attacks.base import Attack
 from turnout.world.devices.base import Devices
 from turnout.world.events import Events

@@ -17,9 +17,9 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
+from turnout.running.charts.lines import line_chart
+from turnout.running.charts.svg import sheet
 from turnout.statistics import BySeed
-from turnout.view.report.charts import line_chart
-from turnout.view.report.svg import sheet
 from turnout_papers.recipes import compression as recipes
 from turnout_papers.studies.claims import Claim, above, better, no_worse
 from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, not_run, row

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import HEIGHT, WIDTH, sheet, text
+from turnout.running.charts.units import Unit
 from turnout.statistics import BySeed
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.svg import HEIGHT, WIDTH, sheet, text
-from turnout.view.report.units import Unit
 from turnout_papers.studies.study import Curves
 
 Chart = tuple[str, str, Sequence[Series]]  # title, what is on the x axis, lines

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
+from turnout.running.charts.lines import line_chart
+from turnout.running.charts.svg import sheet
 from turnout.statistics import difference
-from turnout.view.report.charts import line_chart
-from turnout.view.report.svg import sheet
 from turnout_papers.studies.claims import Claim, above, no_worse
 from turnout_papers.studies.drawing import over_rounds
 from turnout_papers.studies.friend_cases import Setting, accuracy, experiment

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from turnout.errors import UserError
 from turnout.machine.checksums import load_tensors
 from turnout.parts.substitution.friends import similarity
+from turnout.running.charts.lines import line_chart
+from turnout.running.charts.svg import sheet
 from turnout.running.records.checkpoint import NAME, start_over
 from turnout.running.result import Run
 from turnout.settings import Evaluate
 from turnout.types import unflatten
-from turnout.view.report.charts import line_chart
-from turnout.view.report.svg import sheet
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import Chart, band, matrix
 from turnout_papers.studies.friend_cases import ALPHAS, METHODS, SIZES, Setting, accuracy, experiment

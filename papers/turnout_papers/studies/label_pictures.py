@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.svg import sheet
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import sheet
 from turnout_papers.recipes.labels import READINGS, USERS
 from turnout_papers.studies.drawing import band, over_rounds, picture
 from turnout_papers.studies.label_numbers import DIPS, DISTILLED, GLOBAL, LOCAL, TAUGHT, dipped

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from turnout.running.folder import make_folder, refuse_full
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.records.records import Records
-from turnout.view.report.warnings import stood_still
+from turnout.running.records.warnings import stood_still
+from turnout.view import HOOKS
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
 from turnout_papers.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
 from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
@@ -187,7 +189,7 @@ class Ways:
                 f"--so-far reads runs of one process, and those of {plan.title} are deployments: --resume takes those "
                 "that have ended as they are, and makes the others"
             )
-        play = ended_runs if self.so_far else part.play or finished_runs
+        play = ended_runs if self.so_far else part.play or partial(finished_runs, hooks=HOOKS)
         return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
 
     def missing(self, parts: Sequence[Part]) -> dict[str, str]:

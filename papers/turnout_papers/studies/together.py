@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
+from turnout.running.charts.lines import line_chart
+from turnout.running.charts.svg import sheet
 from turnout.statistics import BySeed
-from turnout.view.report.charts import line_chart
-from turnout.view.report.svg import sheet
 from turnout_papers.recipes import together as recipes
 from turnout_papers.recipes.together import ALL, PAPERS, PLAIN, all_but
 from turnout_papers.studies.claims import Claim, above, better, no_worse

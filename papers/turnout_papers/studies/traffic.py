@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.running.charts.lines import Series
 from turnout.statistics import BySeed
-from turnout.view.report.charts import Series
 from turnout_papers.studies.study import Curve, Curves
 
 WAYS = ("bytes_up", "bytes_down")  # the columns such a study lists in `more`

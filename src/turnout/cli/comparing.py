@@ -90,6 +90,7 @@ def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, qui
     from turnout.running.folder import new_folder
     from turnout.running.plan import RunPlan, planned_runs
     from turnout.running.planned import run_planned
+    from turnout.view import HOOKS
 
     check_numbers(seeds, None)
     variants = {}
@@ -104,7 +105,7 @@ def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, qui
     plan = RunPlan("compare", planned_runs(variants, range(seeds)), out or new_folder("compare"))
     if not quiet:
         say(plan.text())
-    failed = run_planned(plan, jobs=jobs, resume=out is not None, quiet=quiet)
+    failed = run_planned(plan, jobs=jobs, resume=out is not None, quiet=quiet, hooks=HOOKS)
     if failed:
         say_failures(failed, len(plan.runs))
     return plan.out

@@ -107,10 +107,10 @@ def write_devices(run: Path, path: Path) -> None:
 
 def _model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
     from turnout.cli.screen import say
+    from turnout.running.charts.units import size
     from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
     from turnout.running.result import open_one
     from turnout.running.trained import module_named
-    from turnout.view.report.units import size
 
     check_destination("--model", path)
     check_form(path)
@@ -136,8 +136,7 @@ def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
 
 def _replay(run: Path, tracker: str, where: str) -> None:
     from turnout.cli.screen import say
-    from turnout.view.trackers.replay import replay
-    from turnout.view.trackers.tracker import make_tracker
+    from turnout.view.trackers import replay
 
-    outbox = replay(run, lambda: make_tracker(tracker))
+    outbox = replay(run, tracker)
     say(f"{where} {len(outbox)} run{'s' * (len(outbox) > 1)}: {', '.join(list(outbox)[:6])}", stderr=False)

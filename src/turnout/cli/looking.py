@@ -58,7 +58,8 @@ def report(
     """
     from turnout.cli.screen import console
     from turnout.running.reported import say_warnings, say_where
-    from turnout.view.report import results_table, write_picture, write_report
+    from turnout.view.report.page import write_picture, write_report
+    from turnout.view.report.results import results_table
 
     screen = console()
     table = results_table(folder, target, screen.width)

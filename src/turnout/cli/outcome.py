@@ -18,10 +18,11 @@ from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
 from turnout.running.planned import explained
 from turnout.running.profile import Profile, profile_table, read_profile
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
+from turnout.running.records.warnings import warnings_of
 from turnout.running.result import Run
-from turnout.view.report import find_runs, warnings_of
-from turnout.view.report.clock import fastest
-from turnout.view.report.runs import Runs
+from turnout.view.report.simulated_time import fastest
 
 
 def say_failures(failed: Sequence[Failed], runs: int) -> None:

@@ -110,7 +110,8 @@ def run(
     from turnout.cli import outcome, planning, ranks
     from turnout.cli.screen import say
     from turnout.running.planned import run_planned
-    from turnout.running.reported import say_warnings, say_where, show_results
+    from turnout.running.reported import print_table, say_warnings, say_where
+    from turnout.view import HOOKS, make_table
 
     start = time.monotonic()
     if ranks.follows():
@@ -129,7 +130,7 @@ def run(
         with ranks.joined():
             failed = run_planned(
                 plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=data_dir, profile=profile,
-                other_engine=other_engine,
+                other_engine=other_engine, hooks=HOOKS,
             )  # fmt: skip
     except KeyboardInterrupt:
         say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
@@ -141,7 +142,7 @@ def run(
             say_where(plan.out, stderr=True)
         raise UserError(failed[0].why)
     if json_to != "-":
-        show_results(plan.out)
+        print_table(make_table, plan.out)
         if deadline is not None:
             outcome.say_fastest(plan.out)
         if profile:

@@ -77,7 +77,7 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
 
 
 def _result(run: ListedRun) -> str:
-    from turnout.view.report.units import show
+    from turnout.running.charts.units import show
 
     state = run.state
     if state.metric is None or state.value is None:
@@ -96,8 +96,8 @@ def plot(runs: Several, out: Out, metric: Metrics = None) -> None:
     turnout plot runs/fedavg runs/scaffold --metric global_accuracy --metric bytes_up --out both.pdf
     """
     from turnout.cli.screen import say
+    from turnout.running.charts.units import size
     from turnout.view.report.figure import check_form, write_figure
-    from turnout.view.report.units import size
 
     check_destination("--out", out)
     check_form(out)

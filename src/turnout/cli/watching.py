@@ -42,4 +42,4 @@ def watch(folder: Folder = Path("."), host: Host = "127.0.0.1", port: Port = Non
 
             webbrowser.open(address)
 
-    serve(folder, host, port, said=show)
+    serve(folder, host, port, say=show)

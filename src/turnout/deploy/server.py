@@ -20,6 +20,7 @@ from turnout.machine.files import replacing, write_whole
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.observed import export_events
 from turnout.running.records.records import Records
+from turnout.running.reported import NO_HOOKS, Hooks
 from turnout.running.result import Run
 from turnout.running.runs import run
 from turnout.world.events import EventLog
@@ -28,14 +29,16 @@ from turnout.world.fleet_log import FleetLog
 PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
 
 
-def serve(link: Link, experiment_file: Path, out: Path, keys: Path | None = None, quiet: bool = True) -> Run:
+def serve(
+    link: Link, experiment_file: Path, out: Path, keys: Path | None = None, quiet: bool = True, hooks: Hooks = NO_HOOKS
+) -> Run:
     """Run an experiment on the devices of a link, or resume the run in its folder.
 
     Where the folder `keys` has public keys (NAME.pub), every device must have the one of its client's name.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(beside(out, PID), str(os.getpid()))
-    done = serve_experiment(link, load(experiment_file), out, RegisteredKeys(keys), quiet)
+    done = serve_experiment(link, load(experiment_file), out, RegisteredKeys(keys), quiet, hooks)
     write_whole(beside(out, FINISHED), "")
     return done
 
@@ -46,7 +49,12 @@ def beside(out: Path, ending: str) -> Path:
 
 
 def serve_experiment(
-    link: Link, experiment: Experiment, out: Path, keys: RegisteredKeys | None = None, quiet: bool = True
+    link: Link,
+    experiment: Experiment,
+    out: Path,
+    keys: RegisteredKeys | None = None,
+    quiet: bool = True,
+    hooks: Hooks = NO_HOOKS,
 ) -> Run:
     settings = experiment.runtime
     if not isinstance(settings, Flower):
@@ -59,7 +67,7 @@ def serve_experiment(
         declared = given.declared() if isinstance(given, Agreeable) else None
         data = declared or first_description(link, keys, settings.most_bytes)
     with connected(Connection(link, data, keys)):
-        done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet)
+        done = run(experiment, out, resume=(out / "experiment.toml").exists(), quiet=quiet, hooks=hooks)
     write_replay(experiment, out)
     return done
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from turnout.machine.terminal import Terminal
 from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.charts.units import Unit, duration, fitting, shortened, show, size
 from turnout.running.notebook import NotebookOutput
-from turnout.view.report.units import Unit, duration, fitting, shortened, show, size
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
 BAR, LEFT = 12, 7  # columns of a bar, and of the time that is left

@@ -9,7 +9,7 @@ import torch
 
 from turnout.errors import UserError
 from turnout.machine.memory import free_bytes
-from turnout.view.report.units import size
+from turnout.running.charts.units import size
 
 ON_HOST = "client state"  # is in host memory on any device, and on disk where it is large
 THERE = "data"  # of this run is in memory already when it is seen what is free

@@ -28,9 +28,9 @@ from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.state import failed_start_kept, state_kept
 from turnout.running.stop_rules import metric_of
-from turnout.running.tracking import NOBODY, Listeners, check_trackers, tracked
+from turnout.running.tracker import MakeTracker, TrackedRun, own_tracker
+from turnout.running.tracking import NOBODY, Listeners, tracked
 from turnout.running.tracks.track import Track
-from turnout.view.trackers.tracker import TrackedRun
 
 ENGINE_NAMES = {
     "native": "native engine",
@@ -46,7 +46,8 @@ LINE_SECONDS = 0.05  # at least, between two lines of one run
 class Place:
     """The folder of a run, how much of the machine it may use, and who hears of its rounds.
 
-    group  the title of the runs it is made with, for trackers; its own name where it is alone
+    group         the title of the runs it is made with, for trackers; its own name where it is alone
+    make_tracker  the tracker that a name in `Experiment.track` stands for
     """
 
     name: str
@@ -60,6 +61,7 @@ class Place:
     other_engine: bool = False
     group: str = ""
     listeners: Listeners = NOBODY
+    make_tracker: MakeTracker = own_tracker
 
 
 def at_once(need: Need) -> bool:
@@ -72,7 +74,8 @@ def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool
 
     ask  called before the first round; may wait for memory, and says whether to go on or to look again at what is free
     """
-    check_trackers(experiment.track)
+    for name in experiment.track:  # refuse one that is not known or not installed before the work begins
+        place.make_tracker(name)
     if not place.overwrite:
         refuse_full(place.folder, place.resume)
     with held(place.folder), _one_torch_thread():
@@ -152,7 +155,7 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
     rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
     run = TrackedRun(place.name, place.group or place.name, place.folder, rounds_done(place.folder))
-    with tracked(prepared.experiment, run, place.listeners) as tracking:
+    with tracked(prepared.experiment, run, place.listeners, place.make_tracker) as tracking:
         for step in rounds:
             line, stopped = line.after(step.record, step.evaluation), step.stopped
             yield from (Note(place.name, words) for words in tracking.after(step))

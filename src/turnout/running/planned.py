@@ -15,11 +15,11 @@ from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import held, kept_if_used, refuse_full
 from turnout.running.messages import Place, in_order
 from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
-from turnout.running.reported import reported, say_warnings
+from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
 from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
-from turnout.running.tracking import NOBODY, Listeners, check_trackers
+from turnout.running.tracking import NOBODY, Listeners
 from turnout.running.used import delete_run, refuse_to_delete
 from turnout.runtimes.keeping import KEPT
 
@@ -32,9 +32,11 @@ class Outcome:
     failed: list[Failed]
 
 
-def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
+def finished_runs(
+    plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None, hooks: Hooks = NO_HOOKS
+) -> Outcome:
     """Run or go on with a plan, and go without the runs that fail once begun; one that cannot begin is a mistake."""
-    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir, hooks=hooks)
     refused = [failure for failure in failed if not failure.began]
     if refused or len(failed) == len(plan.runs):
         raise UserError(explained(refused or failed, len(plan.runs)))
@@ -81,6 +83,7 @@ def run_planned(
     profile: bool = False,
     listeners: Listeners = NOBODY,
     other_engine: bool = False,
+    hooks: Hooks = NO_HOOKS,
 ) -> list[Failed]:
     """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
 
@@ -94,10 +97,11 @@ def run_planned(
         _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
-    check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
+    for name in dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track):
+        hooks.make_tracker(name)  # refuses one that is not known or not installed before the work begins
     places = Place(
         "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
-        listeners=listeners, other_engine=other_engine,
+        listeners=listeners, other_engine=other_engine, make_tracker=hooks.make_tracker,
     )  # fmt: skip
     left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
     jobs = _side_by_side(left, jobs, listeners)
@@ -106,7 +110,7 @@ def run_planned(
     failed: list[Failed] = []
     rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
     display = Display(rounds, quiet, len(plan.runs), ended)
-    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:
+    with kept_if_used(plan.out), reported(plan.out, hooks), _group_held(plan, resume), KEPT.held(), display:
         for message in _messages(left, jobs, places):
             display.show(message)
             failed += [message] if isinstance(message, Failed) else []

@@ -16,18 +16,20 @@ from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
+from turnout.running.charts.units import show
 from turnout.running.config.dotted import allowing
 from turnout.running.config.opening import open_table
 from turnout.running.config.text import read_file
 from turnout.running.frames import as_frame, client_columns, round_columns
+from turnout.running.records.finding import find_runs, runs_in
 from turnout.running.records.records import Records
+from turnout.running.records.warnings import warnings_of
+from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
 from turnout.running.trained import trained_model, trained_weights
 from turnout.types import Tensors
-from turnout.view.report.finding import runs_in
-from turnout.view.report.units import show
 
 PRINTED = 20  # runs of a group that are printed
 
@@ -77,15 +79,12 @@ class Run:
 
     def warnings(self) -> list[str]:
         """What is odd about the run: that nobody trained, that the loss exploded, that a class is held by nobody."""
-        from turnout.view.report import find_runs, warnings_of
-
         return warnings_of(find_runs(self.folder).runs[0])
 
     def report(self) -> Path:
         """Write report.html and return its path."""
-        from turnout.view.report import write_report
-
-        return write_report(self.folder)
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
 
     def frame(self, clients: bool = False) -> Any:
         """The records as a pandas DataFrame: a row per round, or with `clients` one per client and round.
@@ -99,9 +98,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the numbers in short, and the curves."""
-        from turnout.view.report import runs_html
-
-        return runs_html(self.folder)
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
+        return page
 
     def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
@@ -212,15 +210,13 @@ class RunGroup:
 
     def report(self) -> Path:
         """Write report.html of all of them and return its path."""
-        from turnout.view.report import write_report
-
-        return write_report(self.folder)
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the table of results, and the curves."""
-        from turnout.view.report import runs_html
-
-        return runs_html(self.folder)
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
+        return page
 
 
 @overload

@@ -15,11 +15,11 @@ from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracke
 from turnout.running.messages import Place, messages_of
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import explained, run_planned, those_that_ended
-from turnout.running.reported import reported, say_warnings, say_where, show_results
+from turnout.running.reported import NO_HOOKS, Hooks, print_table, reported, say_warnings, say_where
 from turnout.running.result import Run, RunGroup, RunName
+from turnout.running.tracker import Tracker
 from turnout.running.tracking import Listeners, OnRound
 from turnout.running.used import refuse_used
-from turnout.view.trackers.tracker import Tracker
 
 
 class Options(TypedDict, total=False):
@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     trackers: Sequence[str | Tracker]
     on_round: OnRound | None
     other_engine: bool
+    hooks: Hooks
 
 
 @overload
@@ -60,6 +61,7 @@ def run(
     trackers: Sequence[str | Tracker] = (),
     on_round: OnRound | None = None,
     other_engine: bool = False,
+    hooks: Hooks = NO_HOOKS,
 ) -> Run | RunGroup:
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
@@ -71,6 +73,7 @@ def run(
     trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
     other_engine  go on with a run though its engine or device is not here, and another one rounds differently
+    hooks      what is done when the runs have ended, and what trackers' names stand for; `to.run` writes the report
     """
     if resume and overwrite:
         raise UserError(
@@ -86,24 +89,26 @@ def run(
         if not resume and not overwrite:
             refuse_used(folder, only)
         place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
-        return _run_one(only, replace(place, listeners=listeners, other_engine=other_engine), quiet)
+        place = replace(place, listeners=listeners, other_engine=other_engine, make_tracker=hooks.make_tracker)
+        return _run_one(only, place, quiet, hooks)
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
     failed = run_planned(
         plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=where, profile=profile,
-        listeners=listeners, other_engine=other_engine,
+        listeners=listeners, other_engine=other_engine, hooks=hooks,
     )  # fmt: skip
     if not quiet:
-        show_results(plan.out, stderr=True)
+        if hooks.table is not None:
+            print_table(hooks.table, plan.out, stderr=True)
         say_where(plan.out, stderr=True)
         say_warnings(plan.out)
     return RunGroup(plan.out, _finished(plan, failed, where))
 
 
-def _run_one(experiment: Experiment, place: Place, quiet: bool) -> Run:
+def _run_one(experiment: Experiment, place: Place, quiet: bool, hooks: Hooks) -> Run:
     folder = place.folder
-    with kept_if_used(folder), reported(folder), Display(total=experiment.rounds, quiet=quiet) as display:
+    with kept_if_used(folder), reported(folder, hooks), Display(total=experiment.rounds, quiet=quiet) as display:
         for message in messages_of(experiment, place):
             display.show(message)
     if not quiet:
@@ -121,10 +126,11 @@ def run_many(
     resume: bool = False,
     quiet: bool = False,
     data_dir: Path | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> list[Run]:
     """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
     plan = RunPlan(title, planned_runs(variants, seeds), out)
-    failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
+    failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, hooks=hooks)
     if not quiet:
         say_warnings(out)
     return list(_finished(plan, failed, data_dir).values())

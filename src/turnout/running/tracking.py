@@ -17,9 +17,17 @@ from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.running.config.write import to_table
 from turnout.running.loop import FinishedRound
-from turnout.view.trackers.numbers import numbers_of, recorded
-from turnout.view.trackers.replay import flat
-from turnout.view.trackers.tracker import TrackedRun, Tracker, make_tracker
+from turnout.running.tracker import (
+    MakeTracker,
+    TrackedRun,
+    Tracker,
+    check_tracker,
+    flat,
+    numbers_of,
+    own_tracker,
+    reason,
+    recorded,
+)
 
 FILE = "tracking.json"
 
@@ -70,8 +78,7 @@ class Tracking:
             tell()
         except Exception as error:  # a library of others
             del self.trackers[said]
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return [f"{said} has failed and is left out from now on: {why}"]
+            return [f"{said} has failed and is left out from now on: {reason(error)}"]
         return []
 
     def end(self, state: str) -> None:
@@ -79,18 +86,14 @@ class Tracking:
             self._tell(said, partial(tracker.end, state))
 
 
-def check_trackers(named: Sequence[str | Tracker]) -> None:
-    """Refuse, before the work begins, a tracker that is not known or whose library is not here."""
-    for said in named:
-        make_tracker(said)
-
-
 @contextmanager
-def tracked(experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY) -> Iterator[Tracking]:
+def tracked(
+    experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY, make_tracker: MakeTracker = own_tracker
+) -> Iterator[Tracking]:
     """The trackers that the experiment names and who listens, begun; at the end they hear how the run ended."""
     tracking, state = Tracking({}, run, set(), listeners.on_round), "interrupted"
     try:
-        _begin(tracking, experiment, [*experiment.track, *listeners.trackers])
+        _begin(tracking, experiment, [*experiment.track, *listeners.trackers], make_tracker)
         yield tracking
         tracking.catch_up(None)  # where the run was complete already
         state = "finished"
@@ -101,13 +104,15 @@ def tracked(experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBO
         tracking.end(state)
 
 
-def _begin(tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker]) -> None:
+def _begin(
+    tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker], make_tracker: MakeTracker
+) -> None:
     """Begin every tracker, and keep what finds the run again there."""
     run, known = tracking.run, _read(tracking.run.folder)
     settings = flat(to_table(experiment)) if named else {}
     for said in dict.fromkeys(named):
         name = said if isinstance(said, str) else _name_of(said, tracking.trackers)
-        tracker = make_tracker(said)
+        tracker = make_tracker(said) if isinstance(said, str) else check_tracker(said, repr(said))
         tracking.new |= set() if name in known else {name}
         known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
         tracking.trackers[name] = tracker

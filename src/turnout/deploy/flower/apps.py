@@ -12,6 +12,7 @@ one, and named by its path.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from turnout.deploy.flower.grid import GridLink, content_of, parts_of
+from turnout.running.reported import NO_HOOKS
 
 if TYPE_CHECKING:
     from turnout.deploy.flower.answering import Device
@@ -35,7 +37,10 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     serve = importlib.import_module("turnout.deploy.server").serve
     keys = str(config.get("keys") or "")
-    serve(GridLink(grid), Path(str(config["experiment"])), Path(str(config["out"])), Path(keys) if keys else None)
+    places = Path(str(config["experiment"])), Path(str(config["out"])), Path(keys) if keys else None
+    # No caller of ours is above this process: reports and trackers are found by name, where they are installed.
+    here = importlib.util.find_spec("turnout.view") is not None
+    serve(GridLink(grid), *places, hooks=importlib.import_module("turnout.view").HOOKS if here else NO_HOOKS)
 
 
 @client_app.query()

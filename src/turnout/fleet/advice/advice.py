@@ -22,9 +22,9 @@ from turnout.fleet.advice.plan import Plan
 from turnout.fleet.advice.race import BOUND, Race, Scores, mean
 from turnout.fleet.advice.trial import Outcome
 from turnout.machine.files import write_whole
+from turnout.running.charts.units import show, size
 from turnout.running.config.read import to_toml
 from turnout.statistics import Ranking, compare, words_of
-from turnout.view.report.units import show, size
 
 PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
 

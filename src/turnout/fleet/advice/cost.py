@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turnout.fleet.advice.aims import NEARLY, Judge
 from turnout.fleet.advice.fleet import percent
 from turnout.fleet.advice.trial import Outcome
-from turnout.view.report.units import duration, size
+from turnout.running.charts.units import duration, size
 
 Runs = Mapping[tuple[str, int], Outcome]  # (world, seed) -> what came out
 

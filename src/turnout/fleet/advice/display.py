@@ -12,7 +12,7 @@ from rich.text import Text
 
 from turnout.fleet.advice.aims import Aim
 from turnout.fleet.advice.race import Race, Scores, mean
-from turnout.view.report.units import duration, size
+from turnout.running.charts.units import duration, size
 
 
 class Board:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from turnout.fleet.advice.advice import Row
-from turnout.view.report.axes import make_axis
-from turnout.view.report.svg import HEIGHT, RIGHT, WIDTH, frame, text
+from turnout.running.charts.axes import make_axis
+from turnout.running.charts.svg import HEIGHT, RIGHT, WIDTH, frame, text
 
 NAMES, TOP, BOTTOM = 150, 40, 34  # room for names, the title, the axis
 MOST = 16  # rows that fit

@@ -12,16 +12,17 @@ from turnout.fleet.advice.candidates import PLAIN
 from turnout.fleet.advice.fleet import percent
 from turnout.fleet.advice.intervals import interval_chart
 from turnout.fleet.advice.race import BOUND
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.page import renderer, trusted, whole_page
+from turnout.running.charts.units import duration, title_of
 from turnout.running.config.read import to_toml
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import duration, title_of
-from turnout.view.report.whole_page import whole_page
 
 if TYPE_CHECKING:
     from turnout.fleet.advice.advice import Advice
 
 SHOWN = 6  # candidates in a chart
+
+render = renderer("turnout.fleet.advice")
 
 
 def page(advice: Advice) -> str:

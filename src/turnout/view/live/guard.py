@@ -1,9 +1,9 @@
 """Who may look, who may press buttons, and what a page may load.
 
-On this machine's own address (loopback) everybody on it may look. Whatever changes something needs the token, there
-too: it comes with the address that the server prints, and stays in a cookie that other sites cannot use. On any other
-address everything needs it. A request must name a host that is ours, so that another site cannot point its own name at
-this server; one that changes something must come from our own page.
+On this machine's own address (loopback) every user of it may look. A request that changes something needs the token,
+there too: it comes with the address that the server prints, and stays in a cookie that other sites cannot use. On any
+other address every request needs it. A request must name a host that is ours, so that another site cannot point its own
+name at this server; one that changes something must come from our own page.
 """
 
 from __future__ import annotations
@@ -32,20 +32,24 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-LOOKING = ("GET", "HEAD")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Where the server is bound, and its token; `names` are further names of this machine that it may be called by."""
+    """Where the server is, and who may do what.
+
+    host   the address it is bound to
+    port   the port
+    token  the secret that lets a browser act
+    """
 
     host: str
     port: int
     token: str = field(repr=False)
-    names: tuple[str, ...] = ()
 
     @property
     def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
     @property
@@ -68,8 +72,7 @@ class Rules:
             return False
         if name == "localhost" or is_loopback(name):
             return True
-        own = {platform.node().lower(), self.host.lower(), *(one.lower() for one in self.names)}
-        return not self.loopback and (_is_address(name) or name in own)
+        return not self.loopback and (_is_address(name) or name in (platform.node().lower(), self.host.lower()))
 
     def knows(self, given: str | None) -> bool:
         """Whether a token is the right one, without saying by the time it takes how much of it is right."""
@@ -90,7 +93,7 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """Lets a request through, or answers why not; every answer carries the headers above."""
+    """Middleware: lets a request through, or answers why not; every answer carries the headers above."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self.app, self.rules = app, rules
@@ -116,23 +119,15 @@ class Guard:
 
     def _refusal(self, request: Request, may_act: bool) -> Response | None:
         """Why a request is not answered; None where it is. An address with the right token leads on without it."""
-        host = request.headers.get("host", "")
+        host, looks = request.headers.get("host", ""), request.method in ("GET", "HEAD")
         if not self.rules.is_ours(host):
             return PlainTextResponse(f"this server is not called {host!r}\n", 421)
-        if request.method in LOOKING and self.rules.knows(request.query_params.get("token")):
+        if looks and self.rules.knows(request.query_params.get("token")):
             return self._welcome(request)
-        if request.method not in LOOKING:
-            return self._refused_act(request, host, may_act)
-        if not self.rules.loopback and not may_act:
-            return PlainTextResponse("open the address that turnout watch printed: it has the token\n", 401)
-        return None
-
-    def _refused_act(self, request: Request, host: str, may_act: bool) -> Response | None:
-        if request.headers.get("origin") != f"http://{host}":
+        same_site = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+        if not looks and (request.headers.get("origin") != f"http://{host}" or not same_site):
             return PlainTextResponse("only this server's own pages may do that\n", 403)
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return PlainTextResponse("only this server's own pages may do that\n", 403)
-        if not may_act:
+        if not may_act and not (looks and self.rules.loopback):
             return PlainTextResponse("open the address that turnout watch printed: it has the token\n", 401)
         return None
 

@@ -1,143 +1,178 @@
-"""The first page: what runs, what has run, what studies found, how a race stands, and a form to start a run."""
+"""The first page: runs and their states, studies, races, and a form to start a run.
+
+Races of `turnout advise` and results of `turnout study` are read from the files that these commands write.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import time
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.machine.checksums import table_of
+from turnout.running.charts.lines import spark
+from turnout.running.charts.units import show
 from turnout.running.listing import ListedRun
+from turnout.running.records.finding import client_names, runs_in
+from turnout.running.records.glossary import Glossary
 from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
+from turnout.running.records.runs import FoundRun
 from turnout.running.state import RECORDS
-from turnout.view.live.races import Race, read_race
-from turnout.view.live.watched import Watched
-from turnout.view.report.charts import spark
-from turnout.view.report.finding import client_names, runs_in
-from turnout.view.report.units import show
-from turnout_papers.studies.running import Findings
+from turnout.view.live.watched import ANSWER, TRIALS, WatchedFolder
 
 NAMED = 24  # clients at work that the first page names
 WORST = ("running", "failed", "interrupted", "waiting", "finished")
 CAN_RESUME = ("interrupted", "failed", "waiting")
+RANKING = ["candidate", "score", "seeds", "difference", "state"]
+CLAIM, ROW = ("claim", "outcome", "evidence"), ("case", "metric", "ours", "spread", "repeats", "published")
 
 
-@dataclass(frozen=True)
-class RunRow:
-    """A run in the list."""
-
-    name: str
-    shown: str
-    state: str
-    worst: str  # of the states of several runs, the one to look at
-    why: str
-    done: int
-    rounds: int  # 0 while the run is prepared
-    result: str
-    when: str
-    curve: Markup
-    activity: str
-    running: bool
-    can_resume: bool
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """A study in the list: how many of its claims came out how."""
-
-    name: str
-    study: str
-    scale: str
-    outcomes: dict[str, int]
-
-
-def overview(watched: Watched) -> dict[str, Any]:
+def overview(watched: WatchedFolder) -> dict[str, Any]:
     """Everything that the first page shows."""
     rows = [run_row(name, run, watched) for name, run in watched.runs().items()]
+    studies = []
+    for name, path in watched.studies().items():
+        with suppress(UserError):
+            found = read_study(path)
+            outcomes = Counter(claim["outcome"] for claim in found["claims"])
+            studies.append({"name": name, "study": found["study"], "scale": found["scale"], "outcomes": outcomes})
     return {
         "folder": str(watched.folder.absolute()),
-        "running": [row for row in rows if row.running],
+        "running": [row for row in rows if row["running"]],
         "rows": rows,
-        "studies": [row for name, path in watched.studies().items() if (row := _study_row(name, path))],
-        "races": races(watched),
+        "studies": studies,
+        "races": [read_race(name, folder) for name, folder in watched.races().items()],
     }
 
 
-def run_row(name: str, run: ListedRun, watched: Watched) -> RunRow:
+def run_row(name: str, run: ListedRun, watched: WatchedFolder) -> dict[str, Any]:
+    """A run in the list; `worst` is the state to look at of several runs, `rounds` is 0 while the run is prepared."""
     state = run.state
-    running = "running" in state.state
-    result = ""
-    if state.metric is not None and state.value is not None:
-        result = f"{state.metric} {show(state.value, state.unit)}"
-    return RunRow(
-        name=name,
-        shown=watched.folder.absolute().name if name == "." else name,
-        state=state.state,
-        worst=next((word for word in WORST if word in state.state), state.state),
-        why=state.why or "",
-        done=state.done,
-        rounds=state.rounds or state.done,
-        result=result,
-        when=time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else "",
-        curve=_curve(run),
-        activity=activity(run.path) if running else "",
-        running=running,
-        can_resume=not running and any(word in state.state for word in CAN_RESUME),
-    )
+    running, metric, value = "running" in state.state, state.metric, state.value
+    return {
+        "name": name,
+        "shown": watched.folder.absolute().name if name == "." else name,
+        "state": state.state,
+        "worst": next((word for word in WORST if word in state.state), state.state),
+        "why": state.why or "",
+        "done": state.done,
+        "rounds": state.rounds or state.done,
+        "result": "" if metric is None or value is None else f"{metric} {show(value, state.unit)}",
+        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else "",
+        "curve": _curve(run),
+        "activity": _activity(run.path) if running else "",
+        "running": running,
+        "can_resume": not running and any(word in state.state for word in CAN_RESUME),
+    }
 
 
 def _curve(run: ListedRun) -> Markup:
     """The main metric of a run, or of the first of several."""
-    metric = run.state.metric.rpartition(": ")[2] if run.state.metric else None
-    folder = next((found.path for found in _inside(run.path)), None)
-    if metric is None or folder is None:
+    found = _inside(run.path)
+    if run.state.metric is None or not found:
         return Markup()
-    with Records.read(folder / RECORDS) as records:
+    metric = run.state.metric.rpartition(": ")[2]
+    with Records.read(found[0].path / RECORDS) as records:
         return Markup(spark(records.curve(metric)[1])) if metric in records.metrics() else Markup()
 
 
-def _inside(path: Path) -> list[Any]:
-    try:
-        return list(runs_in(path).runs)
-    except UserError:
-        return []
-
-
-def activity(path: Path) -> str:
-    """Who is training now, in words; nothing where no round says so."""
-    now = None
+def _activity(path: Path) -> str:
+    """Which clients train now, in words; empty where no round is open."""
     for found in _inside(path):
+        now = None
         with suppress(UserError), Records.read(found.path / RECORDS) as records:  # one may be just beginning
             now = read_now(records)
         if now is not None:
-            called = dict(enumerate(client_names(found.path)))
-            listed = ", ".join(called.get(client, str(client)) for client in now.clients[:NAMED])
+            names = dict(enumerate(client_names(found.path)))
+            listed = ", ".join(names.get(client, str(client)) for client in now.clients[:NAMED])
             more = f" and {now.asked - NAMED:,} more" if now.asked > NAMED else ""
-            which = "" if found.seed is None else f"{found.variant} seed {found.seed}, "
+            which = "" if found.seed is None else f"{found.name}, "
             return f"{which}round {now.round}: {now.asked:,} asked: {listed}{more}"
     return ""
 
 
-def _study_row(name: str, path: Path) -> StudyRow | None:
+def _inside(path: Path) -> list[FoundRun]:
     try:
-        found = read_findings(path)
+        return runs_in(path).runs
     except UserError:
-        return None
-    outcomes: dict[str, int] = {}
-    for claim in found.claims:
-        outcomes[claim.outcome] = outcomes.get(claim.outcome, 0) + 1
-    return StudyRow(name, found.study, found.scale, outcomes)
+        return []
 
 
-def read_findings(path: Path) -> Findings:
-    """What a study found."""
-    return Findings.from_json(path.read_bytes(), str(path))
+@dataclass(frozen=True)
+class RaceTable:
+    """A race as a page shows it.
+
+    name          of its folder
+    sentence      how it stands
+    header, rows  a table of the candidates
+    """
+
+    name: str
+    sentence: str
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
 
 
-def races(watched: Watched) -> list[Race]:
-    return [read_race(name, folder) for name, folder in watched.races().items()]
+def read_study(path: Path) -> dict[str, Any]:
+    """A study's file: `study`, `scale`, `claims`, `rows`."""
+    try:
+        found = table_of(path.read_bytes())
+        claims = [{name: str(claim[name]) for name in CLAIM} for claim in found["claims"]]
+        rows = [{name: row[name] for name in ROW} for row in found["rows"]]
+        return {"study": str(found["study"]), "scale": str(found["scale"]), "claims": claims, "rows": rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not what `turnout study run` writes ({error})") from error
+
+
+def read_race(name: str, folder: Path) -> RaceTable:
+    """A race from its folder: its answer, or the runs that have ended so far; an error is shown in its place."""
+    try:
+        if (folder / ANSWER).is_file():
+            found = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+            return RaceTable(name, str(found["answer"]), RANKING, [_cells(row) for row in found["ranking"]])
+        return _standing(name, (folder / TRIALS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return RaceTable(name, f"its files cannot be read ({type(error).__name__}: {error})")
+
+
+def _standing(name: str, lines: str) -> RaceTable:
+    """How many runs of each candidate have ended, and the mean of their last values."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines.splitlines():
+        try:
+            trial = json.loads(line)
+        except ValueError:  # a line that is just being written
+            continue
+        found.setdefault(str(trial["trial"]["candidate"]), []).append(trial["outcome"])
+    metrics = list(dict.fromkeys(m for outcomes in found.values() for o in outcomes for m in o.get("values", {})))[:3]
+    rows = []
+    for candidate, outcomes in found.items():
+        shown = []
+        for metric in metrics:
+            last = [o["values"][metric][-1] for o in outcomes if o.get("values", {}).get(metric)]
+            shown.append(show(math.fsum(last) / len(last) if last else math.nan, Glossary().unit(metric)))
+        diverged = sum(bool(o.get("diverged")) for o in outcomes)
+        rows.append([candidate, str(len(outcomes)), *shown, str(diverged) if diverged else ""])
+    count = sum(map(len, found.values()))
+    ended = "1 run has" if count == 1 else f"{count:,} runs have"
+    return RaceTable(name, f"the race is running: {ended} ended", ["candidate", "runs", *metrics, "diverged"], rows)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """A row of the ranking.
+
+    >>> _cells({"candidate": "C", "score": 0.123456, "seeds": 7, "difference": math.nan})
+    ['C', '0.123', '7', '', '']
+    """
+    values = [row.get(name) for name in RANKING]
+    empty = [v is None or (isinstance(v, float) and math.isnan(v)) for v in values]
+    return ["" if e else f"{v:.3g}" if isinstance(v, float) else str(v) for v, e in zip(values, empty, strict=True)]

@@ -1,9 +1,15 @@
-"""The pages of a run, or of runs made together: curves, who turns up, its clients, one client; and several compared."""
+"""The pages of a run, or of runs made together: curves, who turns up, devices, clients, one client; several compared.
+
+The devices of a deployment are in the table `devices` where its server keeps one; else they follow from the rounds:
+when each last answered, which have left, which are asked now.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -11,53 +17,46 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.running.charts.heat import turnout_map
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.page import render, trusted
+from turnout.running.charts.units import duration, show
+from turnout.running.records.finding import find_runs
+from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
+from turnout.running.records.runs import Runs
 from turnout.running.state import RECORDS
-from turnout.view.live.devices import devices_of, is_deployment
 from turnout.view.live.overview import run_row
-from turnout.view.live.watched import Watched
+from turnout.view.live.watched import WatchedFolder
 from turnout.view.report import sections
-from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.client_rows import rows_of
+from turnout.view.report.clients import turnout_charts
 from turnout.view.report.figure import together
-from turnout.view.report.finding import find_runs
-from turnout.view.report.history import RECORDED, heading, is_joined, unit_of
+from turnout.view.report.history import quantities_of, rows_of
 from turnout.view.report.lines import merged
-from turnout.view.report.maps import turnout_charts, turnout_map
-from turnout.view.report.page import common_kinds, facts, notes, variants_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import Unit, show
-from turnout.view.report.warnings import warnings_in
+from turnout.view.report.page import head, variants_of
 
 RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
 PAGE = 100  # clients in a list
+MOST_DEVICES = 500
+_CLIENTS = """
+SELECT client, count(*), coalesce(sum(work > 0), 0), avg(work), max(CASE WHEN work > 0 THEN round END)
+FROM clients GROUP BY client ORDER BY client
+"""
 
 
-def run_page(watched: Watched, name: str) -> dict[str, Any]:
-    """What the page of a run shows."""
+def run_page(watched: WatchedFolder, name: str) -> dict[str, Any]:
+    """The page of a run: the parts of the report that are worth looking at while it runs."""
     path = watched.path(name)
     row = run_row(name, watched.runs()[name], watched)
     try:
         runs = find_runs(path)
-    except UserError as mistake:
-        return {"row": row, "title": row.shown, "facts": [], "notes": [str(mistake)], "kinds": [], "sections": []}
-    deployed = [run for run in runs.runs if is_deployment(run.settings())]
-    return {
-        "row": row,
-        "title": runs.title,
-        "facts": facts(runs),
-        "kinds": common_kinds(runs),
-        "notes": [*notes(runs), *(f"{who}: {words}" if who else words for who, words in warnings_in(runs))],
-        "variants": variants_of(runs),
-        "devices": devices_of(deployed[0].path, row.running) if deployed else [],
-        "sections": _sections(runs),
-    }
-
-
-def _sections(runs: Runs) -> list[Markup]:
-    """The parts of the report that are worth looking at while a run goes on."""
-    return [
+    except UserError as error:
+        return {"row": row, "title": row["shown"], "facts": [], "notes": [str(error)], "kinds": [], "sections": []}
+    runtimes = [run.settings().get("runtime") for run in runs.runs]
+    is_deployed = [isinstance(runtime, dict) and runtime.get("kind") == "flower" for runtime in runtimes]
+    deployed = [run.path for run, real in zip(runs.runs, is_deployed, strict=True) if real]
+    top = head(runs)
+    made = [
         *sections.results_section(runs),
         *sections.curves_section(runs),
         *_recent_turnout(runs),
@@ -66,6 +65,8 @@ def _sections(runs: Runs) -> list[Markup]:
         *sections.parts_section(runs),
         *sections.events_section(runs),
     ]
+    devices = devices_of(deployed[0], row["running"]) if deployed else []
+    return top | {"row": row, "notes": [*top["notes"], *top["warnings"]], "devices": devices, "sections": made}
 
 
 def _recent_turnout(runs: Runs) -> list[Markup]:
@@ -80,80 +81,58 @@ def _recent_turnout(runs: Runs) -> list[Markup]:
     if not len(turnout[0]):
         return []
     title = "Work done" if len(runs.runs) == 1 else f"{run.variant}, seed {run.seed}"
-    maps = [turnout_map(turnout, title, run.client)]
-    charts = trusted(turnout_charts(runs))
+    maps, charts = [turnout_map(turnout, title, run.client)], trusted(turnout_charts(runs))
     note = f"From round {since + 1} on." if since >= 0 else ""
     return [render("wide_maps.html", title="Who turns up", note=note, maps=maps, charts=charts)]
 
 
-def compare_page(watched: Watched, names: Sequence[str]) -> dict[str, Any]:
+def compare_page(watched: WatchedFolder, names: Sequence[str]) -> dict[str, Any]:
     """Several runs, or folders of runs, as one comparison."""
     if not names:
         raise UserError("tick the runs to compare on the first page")
-    paths = [watched.path(name) for name in dict.fromkeys(names)]
-    runs = together([find_runs(path) for path in paths], paths)
-    return {
-        "title": runs.title,
-        "variants": variants_of(runs),
-        "sections": [
-            *sections.results_section(runs),
-            *sections.curves_section(runs),
-            *sections.bytes_section(runs),
-            *sections.weights_section(runs),
-        ],
-    }
+    runs = together([watched.path(name) for name in dict.fromkeys(names)])
+    made = [
+        *sections.results_section(runs),
+        *sections.curves_section(runs),
+        *sections.bytes_section(runs),
+        *sections.weights_section(runs),
+    ]
+    return {"title": runs.title, "variants": variants_of(runs), "sections": made}
 
 
-class ClientRow(NamedTuple):
-    """A client in the list; `work`, `last` and `value` are None where it never was there, or was not measured."""
-
-    client: int
-    asked: int
-    answered: int
-    work: float | None
-    last: int | None
-    value: float | None
-
-    def cells(self, unit: Unit | None) -> list[str]:
-        """In words; `unit` is that of the metric, None where there is none."""
-        last = "never" if self.last is None else f"round {self.last}"
-        value = [] if unit is None else [show(math.nan if self.value is None else self.value, unit)]
-        work = show(math.nan if self.work is None else self.work, "percent")
-        return [f"{self.asked:,}", f"{self.answered:,}", work, last, *value]
-
-
-class Choice(NamedTuple):
-    """One of several pages that a list leads to."""
-
-    words: str
-    where: str
-    here: bool
-
-
-def clients_page(watched: Watched, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
+def clients_page(watched: WatchedFolder, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
     """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric.
 
-    Of runs that were made together, `number` is the one whose clients are shown.
+    number  which of several runs that were made together
     """
     runs = find_runs(watched.path(name))
     number = min(number, len(runs.runs) - 1)
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
-    rows = _client_rows(run, main)
+    with Records.read(run.path / RECORDS) as records:
+        found = records.db.execute(_CLIENTS).fetchall()
+    ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
+    measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)
+    rows += [(int(client), 0, 0, None, None, value) for client, value in measured.items()]
     if order in ("work", "last", "value"):
-        rows.sort(key=lambda row: -math.inf if getattr(row, order) is None else getattr(row, order))
+        by = ("work", "last", "value").index(order) + 3
+        rows.sort(key=lambda row: -math.inf if row[by] is None else row[by])
     pages = max(1, -(-len(rows) // PAGE))
     page = min(max(page, 1), pages)
-    unit = runs.glossary.unit(main) if main else None
-    shown = [(row.client, run.client(row.client), row.cells(unit)) for row in rows[(page - 1) * PAGE : page * PAGE]]
-    header = ["asked", "answered", "mean work", "last there", *([main] if main else [])]
+    shown = []
+    for client, asked, answered, work, last, value in rows[(page - 1) * PAGE : page * PAGE]:
+        cells = [f"{asked:,}", f"{answered:,}", show(math.nan if work is None else work, "percent")]
+        cells.append("never" if last is None else f"round {last}")
+        cells += [show(math.nan if value is None else value, runs.glossary.unit(main))] if main else []
+        shown.append((client, run.client(client), cells))
     where = [f"/clients?{urlencode({'name': name, 'run': i})}" for i in range(len(runs.runs))]
-    choices = [Choice(_named(other), where[i], i == number) for i, other in enumerate(runs.runs)]
+    names = [other.variant if other.seed is None else f"{other.variant}, seed {other.seed}" for other in runs.runs]
     return {
         "name": name,
         "title": f"Clients of {runs.title}",
         "count": len(rows),
-        "header": header,
+        "header": ["asked", "answered", "mean work", "last there", *([main] if main else [])],
         "rows": shown,
         "page": page,
         "pages": pages,
@@ -161,34 +140,33 @@ def clients_page(watched: Watched, name: str, page: int, order: str, number: int
         "has_metric": main is not None,
         "address": where[number],
         "seed": "" if run.seed is None else run.seed,
-        "choices": choices,
+        "choices": _choices(names, where, number),
     }
 
 
-def _named(run: RunRecords) -> str:
-    return run.variant if run.seed is None else f"{run.variant}, seed {run.seed}"
+def _choices(words: Sequence[str], where: Sequence[str], chosen: int) -> list[dict[str, Any]]:
+    """The pages that a list leads to."""
+    pairs = enumerate(zip(words, where, strict=True))
+    return [{"words": word, "where": to, "here": i == chosen} for i, (word, to) in pairs]
 
 
-def _client_rows(run: RunRecords, main: str | None) -> list[ClientRow]:
-    query = """
-    SELECT client, count(*), sum(work > 0), avg(work), max(CASE WHEN work > 0 THEN round END)
-    FROM clients GROUP BY client ORDER BY client
-    """
-    with Records.read(run.path / RECORDS) as records:
-        found = records.db.execute(query).fetchall()
-    ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
-    measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
-    rows = [ClientRow(c, asked, there or 0, work, last, measured.pop(c, None)) for c, asked, there, work, last in found]
-    return rows + [ClientRow(int(c), 0, 0, None, None, v) for c, v in measured.items()]
-
-
-def client_page(watched: Watched, name: str, client: int, seed: int | None = None) -> dict[str, Any]:
-    """One client over the rounds, in one seed of each variant."""
+def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None = None) -> dict[str, Any]:
+    """One client over the rounds, in one seed of each variant: a chart of every quantity, with a line for each run."""
     runs = find_runs(watched.path(name))
     seeds = list(dict.fromkeys(run.seed for run in runs.runs))
     seed = seed if seed in seeds else seeds[0]
     chosen = [run for run in runs.runs if run.seed == seed]
-    charts = _client_charts(runs, chosen, client)
+    rows = [rows_of(run, np.array([client]), runs.client_metrics) for run in chosen]
+    charts, variants = [], list(runs.variants)
+    for quantity, q in quantities_of(runs).items():
+        series = []
+        for run, found in zip(chosen, rows, strict=True):
+            t, _, values = found[quantity]
+            if np.isfinite(values).any():
+                colour = variants.index(run.variant)
+                series.append(Series(run.variant, t.astype(np.float64), values, colour, joined=q.is_joined))
+        whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if q.unit == "percent" else []
+        charts.append(line_chart(merged(series), q.heading, unit=q.unit, beside=whole))
     if not any(charts):
         raise UserError(f"client {client} was never asked or measured in {name}")
     where = [f"/client?{urlencode({'name': name, 'client': client, 'seed': s})}" for s in seeds]
@@ -199,28 +177,48 @@ def client_page(watched: Watched, name: str, client: int, seed: int | None = Non
         "title": f"Client {chosen[0].client(client)} of {runs.title}",
         "charts": trusted(charts),
         "events": sorted(events),
-        "choices": [Choice(str(s), to, s == seed) for s, to in zip(seeds, where, strict=True)],
+        "choices": _choices([str(s) for s in seeds], where, seeds.index(seed)),
     }
 
 
-def _client_charts(runs: Runs, chosen: Sequence[RunRecords], client: int) -> list[str]:
-    """A chart of everything that was measured or recorded of a client, with a line for each run."""
-    metrics = runs.glossary.in_order({metric for run in chosen for metric in run.client_values})
-    rows = [rows_of(run, np.array([client]), metrics) for run in chosen]
-    charts, variants = [], list(runs.variants)
-    for quantity in [*metrics, *RECORDED]:
-        series = [
-            Series(
-                run.variant,
-                found[quantity][0].astype(np.float64),
-                found[quantity][2],
-                variants.index(run.variant),
-                joined=is_joined(quantity),
-            )
-            for run, found in zip(chosen, rows, strict=True)
-            if np.isfinite(found[quantity][2]).any()
-        ]
-        unit = unit_of(runs, quantity)
-        whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if unit == "percent" else []
-        charts.append(line_chart(merged(series), heading(quantity), unit=unit, beside=whole))
-    return charts
+class DeviceRow(NamedTuple):
+    """A device in the list.
+
+    client  its number
+    name    of its client
+    state   "working", "present", "absent", "left"
+    seen    when it last answered, in words
+    """
+
+    client: int
+    name: str
+    state: str
+    seen: str
+
+
+def devices_of(folder: Path, running: bool) -> list[DeviceRow]:
+    """The devices of a deployment, those at work first."""
+    with Records.read(folder / RECORDS) as records:
+        if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
+            found = []
+            for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
+                ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
+                found.append(DeviceRow(client, name or f"client {client}", state, ago))
+        else:
+            found = _seen_in_rounds(records, running)
+    order = {"working": 0, "present": 1, "absent": 2, "left": 3}
+    return sorted(found, key=lambda device: (order.get(device.state, 4), device.client))[:MOST_DEVICES]
+
+
+def _seen_in_rounds(records: Records, running: bool) -> list[DeviceRow]:
+    last, now, events = records.last_round(), read_now(records) if running else None, records.events()
+    working: Sequence[int] = now.clients if now else ()
+    left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
+    left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
+    query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
+    found = {client: DeviceRow(client, f"client {client}", "working", "now") for client in working}
+    for client, seen in records.db.execute(query):
+        state = "left" if client in left else "present" if seen == last else "absent"
+        state = "working" if client in working else state
+        found[client] = DeviceRow(client, f"client {client}", state, "never" if seen is None else f"round {seen}")
+    return list(found.values())

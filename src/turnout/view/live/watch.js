@@ -1,4 +1,4 @@
-// The live page: hears of changes, fetches itself anew and replaces the parts that differ; and sends what buttons say.
+// The live page: receives changes, fetches itself anew and replaces the parts that differ; and sends what buttons do.
 // Parts are elements with `data-part` and an id. Without this script a page is complete, but stands still.
 
 const shown = new Map(); // by id: a part as the server last sent it
@@ -94,11 +94,11 @@ document.addEventListener("change", event => {
 
 // -- buttons
 
-const said = document.getElementById("said");
+const notice = document.getElementById("notice");
 
 function say(words) {
-  said.textContent = words;
-  said.hidden = !words;
+  notice.textContent = words;
+  notice.hidden = !words;
 }
 
 async function act(what, form) {
@@ -107,8 +107,8 @@ async function act(what, form) {
     const answer = await fetch("/act/" + what, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(form) });
     const text = await answer.text();
     let found = {};
-    try { found = JSON.parse(text); } catch { found.mistake = text; }
-    if (!answer.ok) say(found.mistake || "that did not work");
+    try { found = JSON.parse(text); } catch { found.error = text; }
+    if (!answer.ok) say(found.error || "that did not work");
     return answer.ok;
   } catch {
     say("the server does not answer");

@@ -15,10 +15,10 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
+from turnout.running.records.finding import FoundRuns, runs_in
 from turnout.running.records.records import Records
+from turnout.running.records.runs import FILE
 from turnout.running.records.tables import TABLES, Kind, RecordTable, Row
-from turnout.view.report.finding import FoundRun, runs_in
-from turnout.view.report.runs import FILE
 
 BATCH = 50_000  # rows
 
@@ -26,18 +26,13 @@ BATCH = 50_000  # rows
 def write_csv(folder: Path, to: Path) -> dict[str, int]:
     """Write a CSV file for each table; the rows of each, by the file's name."""
     written = {}
-    for table, runs, columns in _tables(folder, to):
-        with (
-            replacing(to / f"{table.name}.csv") as temporary,
-            open(temporary, "w", newline="", encoding="utf-8") as out,
-        ):
-            writer = csv.writer(out)
+    for name, columns, rows in _tables(folder, to):
+        with replacing(to / f"{name}.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
+            writer, count = csv.writer(out), 0
             writer.writerow(columns)
-            count = 0
-            for row in _rows(table, runs, columns):
+            for count, row in enumerate(rows, 1):  # noqa: B007
                 writer.writerow(row)
-                count += 1
-        written[f"{table.name}.csv"] = count
+        written[f"{name}.csv"] = count
     return written
 
 
@@ -47,20 +42,19 @@ def write_parquet(folder: Path, to: Path) -> dict[str, int]:
     parquet = optional("pyarrow.parquet", "writing Parquet", "parquet")
     types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
     written = {}
-    for table, runs, columns in _tables(folder, to):
-        schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
-        count, rows = 0, _rows(table, runs, columns)
-        with replacing(to / f"{table.name}.parquet") as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+    for name, columns, rows in _tables(folder, to):
+        schema, count = arrow.schema([(column, types[kind]) for column, kind in columns.items()]), 0
+        with replacing(to / f"{name}.parquet") as temporary, parquet.ParquetWriter(temporary, schema) as writer:
             while batch := list(islice(rows, BATCH)):
                 arrays = [arrow.array(v, f.type) for v, f in zip(zip(*batch, strict=True), schema, strict=True)]
                 writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
                 count += len(batch)
-        written[f"{table.name}.parquet"] = count
+        written[f"{name}.parquet"] = count
     return written
 
 
-def _tables(folder: Path, to: Path) -> Iterator[tuple[RecordTable, list[FoundRun], dict[str, Kind]]]:
-    """The tables that have rows, with the columns of all runs together."""
+def _tables(folder: Path, to: Path) -> Iterator[tuple[str, dict[str, Kind], Iterator[Row]]]:
+    """(name, columns of all runs together, rows) of the tables that have rows."""
     if to.exists() and not to.is_dir():
         raise UserError(f"{to} is a file, and several tables are written: give a folder")
     found = runs_in(folder)
@@ -72,20 +66,17 @@ def _tables(folder: Path, to: Path) -> Iterator[tuple[RecordTable, list[FoundRun
                 for name, kind in table.columns(records).items():
                     columns[name] = str if str in (kind, columns.get(name)) else kind
         if columns:
-            yield table, found.runs, ({} if found.single else {"variant": str, "seed": int}) | columns
+            first: dict[str, Kind] = {} if found.single else {"variant": str, "seed": int}
+            yield table.name, first | columns, _rows(table, found, columns)
 
 
-def _rows(table: RecordTable, runs: list[FoundRun], columns: dict[str, Kind]) -> Iterator[Row]:
-    several = "variant" in columns
-    own = list(columns)[2 if several else 0 :]
-    texts = [name for name in own if columns[name] is str]
-    for run in runs:
-        first: tuple[Any, ...] = (run.variant, run.seed) if several else ()
+def _rows(table: RecordTable, found: FoundRuns, columns: dict[str, Kind]) -> Iterator[Row]:
+    """The rows of all runs; a column that holds words in some rows holds words in all."""
+    for run in found.runs:
+        first: tuple[Any, ...] = () if found.single else (run.variant, run.seed)
         with Records.read(run.path / FILE) as records:
-            for row in table.rows(records, own):
-                yield first + (_as_text(row, own, texts) if texts else row)
-
-
-def _as_text(row: Row, names: list[str], texts: list[str]) -> Row:
-    """A column that holds words in some rows holds words in all."""
-    return tuple(str(v) if v is not None and n in texts else v for n, v in zip(names, row, strict=True))
+            for row in table.rows(records, list(columns)):
+                kinds = columns.values()
+                yield first + tuple(
+                    str(v) if kind is str and v is not None else v for v, kind in zip(row, kinds, strict=True)
+                )

@@ -11,41 +11,42 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
 from turnout.machine.optional import optional
-from turnout.view.report.finding import find_runs
-from turnout.view.report.lines import metric_chart, metric_named
-from turnout.view.report.runs import Runs
-from turnout.view.report.svg import sheet
+from turnout.running.charts.svg import sheet
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
+from turnout.view.report.lines import check_metrics, metric_chart
 
 FORMS = (".svg", ".png", ".pdf")
 SHARPNESS = 2.0  # dots of a PNG for each of the SVG's
 
 
 def write_figure(folders: Sequence[Path], metrics: Sequence[str], path: Path) -> list[str]:
-    """Draw metrics (without: the main one), a chart each, with a line for each variant; the titles of the charts."""
-    check_form(path)
-    runs = together([find_runs(folder) for folder in folders], folders)
-    named = [metric_named(runs, said) for said in metrics] or runs.metrics[:1]
-    charts = {metric: metric_chart(runs, metric) for metric in named}
+    """Draw metrics (default: the main one), a chart each, with a line for each variant; returns those drawn."""
+    cairo = check_form(path)
+    runs = together(folders)
+    charts = {metric: metric_chart(runs, metric) for metric in check_metrics(runs, metrics)}
     if not any(charts.values()):
         raise UserError(f"nothing was measured yet in {', '.join(map(str, folders))}: there is no curve to draw")
     picture = sheet(list(charts.values()))
     if path.suffix == ".svg":
         write_whole(path, picture)
     else:
-        write_whole(path, _converted(picture, path.suffix))
+        plain, is_png = in_plain_colours(picture).encode(), path.suffix == ".png"
+        convert = cairo.svg2png if is_png else cairo.svg2pdf
+        write_whole(path, convert(bytestring=plain, scale=SHARPNESS if is_png else 1.0))
     return [title for title, chart in charts.items() if chart]
 
 
-def check_form(path: Path) -> None:
-    """Refuse a suffix that says no form, and a form whose library is not here, before anything is read."""
+def check_form(path: Path) -> Any:
+    """The library that a form needs, None for SVG; an unknown suffix or a missing library is an error."""
     if path.suffix not in FORMS:
         raise UserError(f"{path}: a picture's file ends in {', '.join(FORMS)}, which says its form")
-    if path.suffix != ".svg":
-        _cairo()
+    return None if path.suffix == ".svg" else optional("cairosvg", "a PNG or PDF", "pictures")
 
 
-def together(found: Sequence[Runs], folders: Sequence[Path]) -> Runs:
-    """Runs of several folders as one; variants are called after their folders too, where there are several."""
+def together(folders: Sequence[Path]) -> Runs:
+    """The runs of several folders as one; of several, variants are named after their folders too."""
+    found = [find_runs(folder) for folder in folders]
     if len(found) == 1:
         return found[0]
     names = [folder.absolute().name for folder in folders]
@@ -56,16 +57,6 @@ def together(found: Sequence[Runs], folders: Sequence[Path]) -> Runs:
         single = len(group.runs) == 1 and group.runs[0].seed is None
         runs += [replace(run, variant=name if single else f"{name} {run.variant}") for run in group.runs]
     return Runs(", ".join(names), tuple(runs), metric=found[0].metric)
-
-
-def _cairo() -> Any:
-    return optional("cairosvg", "a PNG or PDF", "pictures")
-
-
-def _converted(picture: str, suffix: str) -> bytes:
-    convert = _cairo().svg2png if suffix == ".png" else _cairo().svg2pdf
-    made: bytes = convert(bytestring=in_plain_colours(picture).encode(), scale=SHARPNESS if suffix == ".png" else 1.0)
-    return made
 
 
 def in_plain_colours(picture: str) -> str:

@@ -14,8 +14,8 @@ from turnout.fleet.diagnosis import Diagnosis, OutageNote
 from turnout.fleet.fleet import Fleet
 from turnout.fleet.likeness import Likeness
 from turnout.fleet.speaks_for import PartToTry
+from turnout.running.charts.units import duration, show, sparkline
 from turnout.running.records.records import Records
-from turnout.view.report.units import duration, show, sparkline
 
 NAMED = 6  # clients of a list
 NAMES = {

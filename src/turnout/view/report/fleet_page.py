@@ -13,15 +13,14 @@ from turnout.fleet.groups import Groups
 from turnout.fleet.likeness import Likeness
 from turnout.fleet.speaks_for import PartToTry
 from turnout.machine.files import write_whole
-from turnout.view.report.bars import bars, histogram
-from turnout.view.report.charts import Series, line_chart
+from turnout.running.charts.bars import bars, histogram
+from turnout.running.charts.heat import HeatMap, turnout_map
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.page import charts_section, renderer, trusted, whole_page
+from turnout.running.charts.svg import sheet
 from turnout.view.report.fleet import facts, likeness_rows, sentences
-from turnout.view.report.heat import HeatMap
-from turnout.view.report.maps import turnout_map
-from turnout.view.report.sections import charts_section
-from turnout.view.report.svg import sheet
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.whole_page import whole_page
+
+render = renderer("turnout.fleet")
 
 
 def write_fleet_page(

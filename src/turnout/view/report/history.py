@@ -1,9 +1,9 @@
 """A client's own part of the page: its metrics, work, weight, bytes and friends over the rounds; one can be chosen.
 
-All clients are drawn on the same axes, so that they can be compared. The frames are drawn here once; the line of the
-chosen client is drawn by the script (history.js) from a table of 16-bit levels.
+All clients are drawn on the same axes, so that they can be compared. The frames are drawn here once; the page's script
+(history.js) draws the line of the chosen client from a table of 16-bit levels.
 
-Shape letters: C clients, K columns (a round, or several where there are many).
+Shape letters: C clients, K columns (a round, or several where there are many), N rows of the records.
 """
 
 from __future__ import annotations
@@ -18,54 +18,183 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.view.report.client_rows import rows_of, worth_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import Unit, show, title_of
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.page import trusted
+from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
+from turnout.running.charts.units import Unit, show, title_of
+from turnout.running.records.records import Records
+from turnout.running.records.runs import FILE, RunRecords, Runs
+from turnout.running.records.schema import Column
+from turnout.view.report import render
 
 MOST_VALUES = 1_000_000  # of all runs together, two bytes each before they are compressed
 MOST_COLUMNS = 250
 MOST_VARIANTS = 12
 FEW_CLIENTS = 20  # of a run: seeds are left out before fewer than these are shown
+MANY = 1_000_000  # rows of clients
 LEVELS = 65534  # level 0 is "nothing"
-RECORDED = {"work": "Work done", "weight": "Weight of its update", "bytes": "Bytes, both ways", "loss": "Training loss",
-            "friend": "Friend that stood in for it"}  # fmt: skip
-UNITS: dict[str, Unit] = {"work": "percent", "bytes": "bytes", "friend": "count"}
+
+ClientRows = tuple[Column, Column, Floats]  # rounds, clients, values
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of single clients.
+
+    heading    of its chart
+    unit       of its values
+    is_joined  whether points are joined: work, bytes and friends are of one round, and say nothing of those between
+    sql        how it is read from the table of clients; empty for a metric
+    """
+
+    heading: str
+    unit: Unit
+    is_joined: bool = True
+    sql: str = ""
+
+
+RECORDED = {
+    "work": Quantity("Work done", "percent", False, "k.work"),
+    "weight": Quantity("Weight of its update", "number", False, "k.weight"),
+    "bytes": Quantity(
+        "Bytes, both ways", "bytes", False, "coalesce(k.bytes_up, 0) + coalesce(k.bytes_down, 0)"
+    ),
+    "loss": Quantity("Training loss", "number", True, "k.loss"),
+    "friend": Quantity(
+        "Friend that stood in for it", "count", False,
+        "CASE WHEN k.friend >= 0 AND k.friend != k.client THEN k.friend END",
+    ),
+}  # fmt: skip
+# A client's rows are found one by one in each round, which is fast where few of many clients are wanted: CROSS JOIN
+# keeps SQLite from scanning all rows instead.
+_ROWS = """
+SELECT k.round, k.client, {} FROM rounds r CROSS JOIN json_each(?) c
+CROSS JOIN clients k ON k.round = r.round AND k.client = c.value ORDER BY k.round
+"""
+_MEASURED = """
+SELECT v.round, v.client, v.value FROM (SELECT DISTINCT round FROM evaluations) r CROSS JOIN json_each(?) c
+CROSS JOIN client_evaluations v ON v.round = r.round AND v.name = ? AND v.client = c.value ORDER BY v.round
+"""
 
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded of some clients of a run: a value per client and column, NaN where there is none."""
+    """What was recorded of some clients of a run.
+
+    run       the run
+    everyone  how many clients it has
+    client_C  those shown
+    round_K   the middle of each column
+    values    by quantity: [C, K], NaN where there is none
+    """
 
     run: RunRecords
-    everyone: int  # clients that the run has
+    everyone: int
     client_C: NDArray[np.int64]
-    round_K: Floats  # the middle of each column
-    values: dict[str, Floats]  # [C, K]
+    round_K: Floats
+    values: dict[str, Floats]
+
+
+def quantities_of(runs: Runs) -> dict[str, Quantity]:
+    """Everything that is measured or recorded of single clients, by name."""
+    return {name: Quantity(title_of(name), runs.glossary.unit(name)) for name in runs.client_metrics} | RECORDED
+
+
+def rows_of(run: RunRecords, client_C: Column, metrics: Sequence[str]) -> dict[str, ClientRows]:
+    """What was recorded of some clients, by metric and by column of their rows."""
+    listed = json.dumps(client_C.tolist())
+    with Records.read(run.path / FILE) as records:
+        query = _ROWS.format(", ".join(quantity.sql for quantity in RECORDED.values()))
+        table = _table(records, query, (listed,), 2 + len(RECORDED))
+        found = {name: table[:, [0, 1, 2 + i]] for i, name in enumerate(RECORDED)}
+        found |= {name: _table(records, _MEASURED, (listed, name), 3) for name in metrics}
+    return {name: (t[:, 0].astype(np.int64), t[:, 1].astype(np.int64), t[:, 2]) for name, t in found.items()}
+
+
+def _table(records: Records, query: str, values: tuple[str, ...], width: int) -> Floats:
+    return np.array(records.db.execute(query, values).fetchall(), np.float64).reshape(-1, width)
+
+
+def _worth_of(run: RunRecords) -> tuple[Column, Floats]:
+    """(clients, a number that is higher for better ones): the last main metric, else how much work they did.
+
+    All clients that were ever asked or measured; NaN for those not measured. Of runs with very many rows, where finding
+    all clients that were asked takes long, only those measured.
+    """
+    main = next(iter(run.glossary.in_order(run.client_values)), None)
+    if main is None or run.total("asked") <= MANY:
+        with Records.read(run.path / FILE) as records:
+            asked = _table(records, "SELECT client, avg(work) FROM clients GROUP BY client ORDER BY client", (), 2)
+        client_C, work_C = asked[:, 0].astype(np.int64), asked[:, 1]
+        if main is None:
+            return client_C, work_C
+    else:
+        client_C = run.client_values[main][0]
+    measured, values = run.client_values[main]
+    everyone = np.union1d(client_C, measured).astype(np.int64)
+    worth_C = np.full(len(everyone), np.nan)
+    worth_C[np.searchsorted(everyone, measured)] = values if run.glossary.higher_is_better(main) else -values
+    return everyone, worth_C
+
+
+def read_history(run: RunRecords, metrics: Sequence[str], room: int) -> History:
+    """The rows of at most `room` clients of a run: all, or some spread evenly from the worst to the best."""
+    everyone, worth_C = _worth_of(run)
+    client_C = everyone
+    if len(everyone) > max(room, 1):
+        order = np.argsort(worth_C, kind="stable")
+        client_C = everyone[order[np.linspace(0, len(order) - 1, max(room, 1)).round().astype(int)]]
+    client_C = np.unique(client_C)
+    rounds = run.rounds["round"].astype(np.int64)
+    first, count = (int(rounds[0]), int(rounds[-1] - rounds[0]) + 1) if len(rounds) else (0, 1)
+    K = min(count, MOST_COLUMNS)
+    round_K = first + (np.arange(K) + 0.5) * count / K - 0.5
+    values = {}
+    for name, (t_N, client_N, value_N) in rows_of(run, client_C, metrics).items():
+        place_N = np.searchsorted(client_C, client_N) * K + (t_N - first) * K // count
+        inside = (t_N >= first) & (t_N < first + count) & np.isfinite(value_N)  # a run may continue meanwhile
+        place_N, value_N = place_N[inside], value_N[inside]
+        cells = np.full(len(client_C) * K, np.nan)
+        if name == "friend":  # the last of each cell; else the mean
+            cells[place_N] = value_N
+        else:
+            n = np.bincount(place_N, minlength=len(cells))
+            np.divide(np.bincount(place_N, value_N, len(cells)), n, out=cells, where=n > 0)
+        values[name] = cells.reshape(-1, K)
+    return History(run, len(everyone), client_C, round_K, values)
 
 
 def history_section(runs: Runs) -> list[Markup]:
     """The part for one client; nothing where no client was recorded."""
-    metrics = runs.glossary.in_order({name for run in runs.runs for name in run.client_values})
-    names = [*metrics, *RECORDED]
-    shown, room = _that_fit(runs, len(names))
-    histories = [history for run in shown if len((history := read_history(run, metrics, room)).client_C)]
-    names = [name for name in names if any(np.isfinite(h.values[name]).any() for h in histories)]
+    quantities = quantities_of(runs)
+    shown, room = _that_fit(runs, len(quantities))
+    histories = [history for run in shown if len((history := read_history(run, runs.client_metrics, room)).client_C)]
+    names = [name for name in quantities if any(np.isfinite(h.values[name]).any() for h in histories)]
     if not histories or not names:
         return []
-    axes = {name: _axis(runs, name, [h.values[name] for h in histories]) for name in names}
-    x = make_axis(min(h.round_K[0] for h in histories), max(h.round_K[-1] for h in histories), LEFT, WIDTH - RIGHT,
-                  "count", about=6)  # fmt: skip
-    charts = [frame(heading(name), grid(x, axes[name], "round") + '<g class="own"></g><g class="cursor"></g>', "{}")
-              for name in names]  # fmt: skip
-    about = {
-        "quantities": [_about(runs, name, axes[name]) for name in names],
-        "runs": [_packed(history, names, axes, x, runs) for history in histories],
-    }
-    data = json.dumps(about, separators=(",", ":"))
-    return [render("history.html", title="One client", note=_note(histories, runs), charts=trusted(charts), data=data)]
+    axes = {}
+    for name in names:
+        known, unit = np.concatenate([h.values[name].ravel() for h in histories]), quantities[name].unit
+        ends = [float(np.nanmin(known)), float(np.nanmax(known)), *([0.0, 1.0] if unit == "percent" else [])]
+        axes[name] = value_axis(min(ends), max(ends), HEIGHT - BOTTOM, 40, unit)
+    first, last = min(h.round_K[0] for h in histories), max(h.round_K[-1] for h in histories)
+    x = make_axis(first, last, LEFT, WIDTH - RIGHT, "count", about=6)
+    charts, about = [], []
+    for name, y in axes.items():
+        q = quantities[name]
+        charts.append(frame(q.heading, grid(x, y, "round") + '<g class="own"></g><g class="cursor"></g>', "{}"))
+        low, high = (round(float(y.place(v)), 2) for v in (y.low, y.high))
+        about.append({"unit": q.unit, "low": y.low, "high": y.high, "from": low, "to": high,
+                      "joined": q.is_joined, "client": name == "friend"})  # fmt: skip
+    packed = [_packed(history, axes, x, runs) for history in histories]
+    data = json.dumps({"quantities": about, "runs": packed}, separators=(",", ":"))
+    note = "All clients have the same scales."
+    if any(len(h.client_C) < h.everyone for h in histories):
+        most = max(len(h.client_C) for h in histories)
+        note += f" {most:,} clients are here, spread from the worst to the best; turnout watch shows any of them."
+    if len(runs.runs) > len(histories):
+        note += f" {len(histories)} of {len(runs.runs)} runs are here, the first seeds of each variant."
+    return [render("history.html", title="One client", note=note, charts=trusted(charts), data=data)]
 
 
 def _that_fit(runs: Runs, quantities: int) -> tuple[list[RunRecords], int]:
@@ -81,114 +210,32 @@ def _that_fit(runs: Runs, quantities: int) -> tuple[list[RunRecords], int]:
     return shown, fitting // len(shown)
 
 
-def read_history(run: RunRecords, metrics: Sequence[str], room: int) -> History:
-    """The rows of at most `room` clients of a run: all, or some from the worst to the best."""
-    everyone, worth_C = worth_of(run)
-    client_C = _chosen(everyone, worth_C, max(room, 1))
-    rounds = run.rounds["round"].astype(np.int64)
-    first, count = (int(rounds[0]), int(rounds[-1] - rounds[0]) + 1) if len(rounds) else (0, 1)
-    K = min(count, MOST_COLUMNS)
-    round_K = first + (np.arange(K) + 0.5) * count / K - 0.5
-    values = {name: np.full((len(client_C), K), np.nan) for name in [*metrics, *RECORDED]}
-    for name, (t_N, client_N, value_N) in rows_of(run, client_C, metrics).items():
-        place_N = np.searchsorted(client_C, client_N) * K + (t_N - first) * K // count
-        inside = (t_N >= first) & (t_N < first + count) & np.isfinite(value_N)  # a run may go on meanwhile
-        values[name] = _gathered(place_N[inside], value_N[inside], len(client_C) * K, name == "friend").reshape(-1, K)
-    return History(run, len(everyone), client_C, round_K, values)
+def _packed(history: History, axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:
+    """A run's clients as the script reads them: levels of 16 bits, the high bytes first, compressed.
 
-
-def _gathered(place_N: NDArray[np.int64], value_N: Floats, cells: int, last: bool) -> Floats:
-    """The mean of what falls in each cell, or the last of it."""
-    if last:
-        found = np.full(cells, np.nan)
-        found[place_N] = value_N
-        return found
-    count = np.bincount(place_N, minlength=cells)
-    return np.divide(np.bincount(place_N, value_N, cells), count, out=np.full(cells, np.nan), where=count > 0)
-
-
-def _chosen(client_C: NDArray[np.int64], worth_C: Floats, room: int) -> NDArray[np.int64]:
-    """Clients by number: all, or as many as fit, spread evenly from the worst to the best."""
-    if len(client_C) > room:
-        order = np.argsort(worth_C, kind="stable")
-        client_C = client_C[order[np.linspace(0, len(order) - 1, room).round().astype(int)]]
-    return np.unique(client_C)
-
-
-def _axis(runs: Runs, name: str, values: Sequence[Floats]) -> Axis:
-    known = np.concatenate([v[np.isfinite(v)] for v in values])
-    low, high = float(known.min()), float(known.max())
-    unit = unit_of(runs, name)
-    low, high = (min(low, 0.0), max(high, 1.0)) if unit == "percent" else (low, high)
-    return value_axis(low, high, HEIGHT - BOTTOM, 40, unit)
-
-
-def unit_of(runs: Runs, name: str) -> Unit:
-    """The unit of a metric, or of what is recorded of a client."""
-    return UNITS.get(name, "number") if name in RECORDED else runs.glossary.unit(name)
-
-
-def heading(name: str) -> str:
-    """What stands above the chart of a quantity."""
-    return RECORDED.get(name) or title_of(name)
-
-
-def is_joined(name: str) -> bool:
-    """Whether its points are joined: work, bytes and friends are of one round, and say nothing of those between."""
-    return name == "loss" or name not in RECORDED
-
-
-def _about(runs: Runs, name: str, axis: Axis) -> dict[str, object]:
-    """What the script must know of a quantity: its range in values and in pixels, and whether points are joined."""
-    places = [round(float(axis.place(v)), 2) for v in (axis.low, axis.high)]
-    return {"unit": unit_of(runs, name), "low": axis.low, "high": axis.high, "from": places[0], "to": places[1],
-            "joined": is_joined(name), "client": name == "friend"}  # fmt: skip
-
-
-def _packed(history: History, names: Sequence[str], axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:
-    """A run's clients as the script reads them: levels of 16 bits, the high bytes first, compressed."""
-    levels = np.stack([_levels(history.values[name], axes[name]) for name in names])
-    split = np.stack([levels >> 8, levels & 255]).astype(np.uint8)
-    run = history.run
+    `values` stand behind the clients' numbers in the list: the last main metric.
+    """
+    run, listed = history.run, history.client_C.tolist()
+    levels = []
+    for name, axis in axes.items():
+        values = history.values[name]
+        share = np.clip((np.nan_to_num(values) - axis.low) / (axis.high - axis.low), 0, 1)
+        levels.append(np.where(np.isfinite(values), 1 + (share * (LEVELS - 1)).round(), 0).astype(np.int64))
+    split = np.stack([np.stack(levels) >> 8, np.stack(levels) & 255]).astype(np.uint8)
+    friend_CK = history.values["friend"]
+    known = np.union1d(history.client_C, friend_CK[np.isfinite(friend_CK)]).astype(np.int64)
+    main, last = next(iter(runs.glossary.in_order(run.client_values)), None), []
+    if main is not None:
+        value = dict(zip(*(v.tolist() for v in run.client_values[main]), strict=True))
+        last = [show(float(value[c]), runs.glossary.unit(main)) if c in value else "" for c in listed]
     return {
         "variant": run.variant,
         "seed": "" if run.seed is None else str(run.seed),
         "style": style(list(runs.variants).index(run.variant)),
-        "clients": history.client_C.tolist(),
-        "names": _names(history),
-        "said": _said(run, history.client_C, runs),
+        "clients": listed,
+        "names": {str(c): run.client(c) for c in known.tolist()} if run.names else {},
+        "values": last,
         "x": [round(float(v), 1) for v in x.place(history.round_K)],
         "rounds": [f"{v:.0f}" for v in history.round_K],
         "data": base64.b64encode(zlib.compress(split.tobytes(), 9)).decode(),
     }
-
-
-def _names(history: History) -> dict[str, str]:
-    """The names of the clients that are shown, and of their friends, by number; none where the data has none."""
-    friend_CK = history.values["friend"]
-    known = np.union1d(history.client_C, friend_CK[np.isfinite(friend_CK)]).astype(np.int64).tolist()
-    return {str(c): history.run.client(c) for c in known} if history.run.names else {}
-
-
-def _levels(values: Floats, axis: Axis) -> NDArray[np.int64]:
-    share = np.clip((np.nan_to_num(values) - axis.low) / (axis.high - axis.low), 0, 1)
-    return np.where(np.isfinite(values), 1 + (share * (LEVELS - 1)).round(), 0).astype(np.int64)
-
-
-def _said(run: RunRecords, client_C: NDArray[np.int64], runs: Runs) -> list[str]:
-    """What stands behind each client's number in the list: its last main metric."""
-    main = next(iter(runs.glossary.in_order(run.client_values)), None)
-    if main is None:
-        return []
-    known = dict(zip(*(v.tolist() for v in run.client_values[main]), strict=True))
-    return [show(float(known[c]), runs.glossary.unit(main)) if c in known else "" for c in client_C.tolist()]
-
-
-def _note(histories: Sequence[History], runs: Runs) -> str:
-    said = "All clients have the same scales."
-    if any(len(h.client_C) < h.everyone for h in histories):
-        most = max(len(h.client_C) for h in histories)
-        said += f" {most:,} clients are here, spread from the worst to the best; turnout watch shows any of them."
-    if len(runs.runs) > len(histories):
-        said += f" {len(histories)} of {len(runs.runs)} runs are here, the first seeds of each variant."
-    return said

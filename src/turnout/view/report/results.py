@@ -1,14 +1,14 @@
 """The results table, the same in a terminal and on a page: a row per variant, mean ± deviation over seeds.
 
-A variant is set in bold only where all others are shown to be behind it (comparison.py); `difference` is to the one
-with the best mean, with its interval, and ≈ marks those that cannot be told from it. Turnout counts clients (the share
-of those asked that answered), work what they did (the share of what was asked for).
+A variant is in bold only where all others are shown to be behind it (comparison.py); `difference` is to the one with
+the best mean, with its interval, and ≈ marks those that cannot be distinguished from it. Turnout is the share of the
+clients asked that answered, work the share of the asked work that was done.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,51 +17,95 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from turnout.view.report.clock import has_clock, time_to
+from turnout.running.charts.units import Unit, duration, show, sparkline, spread
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import RunRecords, Runs, mean_of
 from turnout.view.report.comparison import comparison, gap_text
-from turnout.view.report.finding import find_runs
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.units import Unit, duration, show, sparkline, spread
+from turnout.view.report.simulated_time import has_times, time_to
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
 LEFT_OUT = ("best", "time", "seeds", "curve", "down", "up", "simulated")
 LEFT_OUT_LAST = ("work", "turnout", "sum of weights", "difference")
 
+Cell = Callable[[list[RunRecords]], str]
+
 
 @dataclass(frozen=True)
 class Results:
-    """Cells as text; `leading` is the row that all others are shown to be behind, None if none is; `said` in words."""
+    """The table as text.
+
+    header, rows  the cells
+    leading       number of the row that all others are shown to be behind; None if there is none
+    verdict       the comparison in a sentence; empty for a single variant
+    """
 
     header: list[str]
     rows: list[list[str]]
     leading: int | None
-    said: str = ""
+    verdict: str = ""
 
 
 def results(runs: Runs, target: float | None = None) -> Results:
     """The table of a folder of runs."""
-    target = runs.target if target is None else target
-    main = runs.metrics[0] if runs.metrics else None
-    several = len({len(found) for found in runs.variants.values()}) > 1  # else the title says how many
-    header = ["variant", *(["seeds"] if several else [])]
-    found = comparison(runs, target) if main and len(runs.variants) > 1 else None
-    if main:
-        header += [main, *(["difference"] if found else []), "best"]
-    header += runs.metrics[1:]
-    if target is not None and main:
-        goal = show(target, runs.glossary.unit(main)).replace(".0 ", " ")
-        header += [f"rounds to {goal}", *([f"time to {goal}"] if has_clock(runs) else [])]
-    totals = _totals(runs)
-    header += totals
-    rows = [_row(runs, name, several, target, totals) for name in runs.variants]
-    if found is None:
-        return Results(header, rows, None)
-    for row, standing in zip(rows, found.ranking.standings, strict=True):
-        row.insert(header.index("difference"), gap_text(standing, found.unit))
-    best = found.ranking.best
+    target, unit = runs.target if target is None else target, runs.glossary.unit
+
+    def over_seeds(read: Callable[[RunRecords, str], float], metric: str) -> Cell:
+        return lambda found: spread([read(run, metric) for run in found], unit(metric))
+
+    columns: list[tuple[str, Cell]] = [("variant", lambda found: found[0].variant)]
+    if len({len(found) for found in runs.variants.values()}) > 1:  # else the title says how many
+        columns.append(("seeds", lambda found: str(len(found))))
+    compared = comparison(runs, target) if runs.metrics and len(runs.variants) > 1 else None
+    if runs.metrics:
+        main = runs.metrics[0]
+        columns.append((main, over_seeds(RunRecords.final, main)))
+        if compared is not None:
+            gaps = {s.name: gap_text(s, compared.unit) for s in compared.ranking.standings}
+            columns.append(("difference", lambda found: gaps[found[0].variant]))
+        columns.append(("best", over_seeds(RunRecords.best, main)))
+        columns += [(metric, over_seeds(RunRecords.final, metric)) for metric in runs.metrics[1:]]
+        if target is not None:
+            goal = show(target, unit(main)).replace(".0 ", " ")
+            columns.append((f"rounds to {goal}", lambda found: _reached([r.rounds_to(main, target) for r in found])))
+        if target is not None and has_times(runs):
+            columns.append((f"time to {goal}", lambda found: _reached([time_to(r, main, target) for r in found], True)))
+    columns += _totals(runs)
+    rows = [[cell(found) for _, cell in columns] for found in runs.variants.values()]
+    best = compared.ranking.best if compared is not None else None
     leading = None if best is None else list(runs.variants).index(best)
-    return Results(header, rows, leading, found.ranking.sentence())
+    return Results([name for name, _ in columns], rows, leading, compared.ranking.sentence() if compared else "")
+
+
+def _totals(runs: Runs) -> list[tuple[str, Cell]]:
+    """What whole runs had and cost; work and the sum of weights only where they say something of their own.
+
+    A mean over the replies has weights that sum to 1; below that a part of the old model is kept.
+    """
+
+    def mean(of: Callable[[RunRecords], float], unit: Unit) -> Cell:
+        return lambda found: show(float(np.mean([of(run) for run in found])), unit)
+
+    found = [("turnout", mean(RunRecords.attendance, "percent"))]
+    if any(abs(run.mean("work") - run.attendance()) > SAME for run in runs.runs):
+        found.append(("work", mean(lambda run: run.mean("work"), "percent")))
+    if any((np.abs(run.weight_sums() - 1) > SAME).any() for run in runs.runs):
+        found.append(("sum of weights", mean(lambda run: mean_of(run.weight_sums()), "number")))
+    found.append(("up", mean(lambda run: run.total("bytes_up"), "bytes")))
+    found.append(("down", mean(lambda run: run.total("bytes_down"), "bytes")))
+    found.append(("time", mean(lambda run: run.total("seconds"), "seconds")))
+    if has_times(runs):
+        found.append(("simulated", mean(lambda run: run.total("simulated_seconds"), "seconds")))
+    return found
+
+
+def _reached(found: Sequence[float | None], is_time: bool = False) -> str:
+    """Mean rounds or seconds to a target over the seeds that reached it, and how many did if not all."""
+    reached = [float(n) for n in found if n is not None]
+    if not reached:
+        return "not reached"
+    words = duration(float(np.mean(reached))) if is_time else spread(reached)
+    return words if len(reached) == len(found) else f"{words} ({len(reached)} of {len(found)})"
 
 
 def results_table(folder: str | Path, target: float | None = None, width: int | None = None) -> Table:
@@ -76,14 +120,14 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         names.append("curve")
         for variant, row in zip(runs.variants, rows, strict=True):
             row.append(sparkline(runs.curve(variant, runs.metrics[0])[1], width=16))
-    need = _widths(names, rows, width := width or shutil.get_terminal_size().columns)
-    table = Table(
-        title=Text(f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title),
-        title_justify="left",
-    )
+    width = width or shutil.get_terminal_size().columns
+    need = [max([len(row[i]) for row in rows] + [len(w) for w in name.split()]) for i, name in enumerate(names)]
+    need[0] = min(need[0], max(12, width // 4))  # a long variant is folded
+    title = f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title
+    table = Table(title=Text(title), title_justify="left")
     kept = _fitting(names, need, width)
     out = [name for i, name in enumerate(names) if i not in kept]
-    below = [found.said, f"not shown at this width: {', '.join(out)}" if out else ""]
+    below = [found.verdict, f"not shown at this width: {', '.join(out)}" if out else ""]
     if any(below):
         table.caption, table.caption_justify = Text("\n".join(filter(None, below))), "left"
     for i in kept:
@@ -93,12 +137,6 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         cells = (Text(row[k], no_wrap=k > 0, overflow="ellipsis" if k else "fold") for k in kept)
         table.add_row(*cells, style="bold" if i == found.leading else None)
     return table
-
-
-def _widths(names: list[str], rows: list[list[str]], width: int) -> list[int]:
-    """What each column needs, its head one word to a line; a long variant is folded."""
-    need = [max([len(row[i]) for row in rows] + [len(w) for w in names[i].split()]) for i in range(len(names))]
-    return [min(need[0], max(12, width // 4)), *need[1:]]
 
 
 def _fitting(names: list[str], need: list[int], width: int) -> list[int]:
@@ -118,59 +156,3 @@ def seeds_of(runs: Runs) -> str:
     """How many seeds the rows average over, where all have as many: "5 seeds", or just "seeds"."""
     counts = {len(found) for found in runs.variants.values()}
     return f"{counts.pop()} seeds" if len(counts) == 1 else "seeds"
-
-
-Total = tuple[Callable[[RunRecords], float], Unit]
-
-
-def _totals(runs: Runs) -> dict[str, Total]:
-    """What whole runs had and cost, by column; work and the sum of weights only where they say something of their own.
-
-    A mean over those who replied has weights that sum to 1; below that a part of the old model is kept.
-    """
-    found: dict[str, Total] = {"turnout": (RunRecords.attendance, "percent")}
-    if _differ(run.mean("work") - run.attendance() for run in runs.runs):
-        found["work"] = (lambda run: run.mean("work"), "percent")
-    if _differ(weight - 1 for run in runs.runs for weight in run.weight_sums().tolist()):
-        found["sum of weights"] = (_mean_weight, "number")
-    costs: dict[str, Total] = {
-        "up": (lambda run: run.total("bytes_up"), "bytes"),
-        "down": (lambda run: run.total("bytes_down"), "bytes"),
-        "time": (lambda run: run.total("seconds"), "seconds"),
-    }
-    if has_clock(runs):
-        costs["simulated"] = (lambda run: run.total("simulated_seconds"), "seconds")
-    return found | costs
-
-
-def _mean_weight(run: RunRecords) -> float:
-    known_T = run.weight_sums()[~np.isnan(run.weight_sums())]
-    return float(known_T.mean()) if len(known_T) else float("nan")
-
-
-def _differ(gaps: Iterable[float]) -> bool:
-    return any(abs(gap) > SAME for gap in gaps)
-
-
-def _row(runs: Runs, name: str, several: bool, target: float | None, totals: dict[str, Total]) -> list[str]:
-    found, unit = runs.variants[name], runs.glossary.unit
-    cells = [name, *([str(len(found))] if several else [])]
-    for i, metric in enumerate(runs.metrics):
-        cells.append(spread([run.final(metric) for run in found], unit(metric)))
-        if i == 0:
-            cells.append(spread([run.best(metric) for run in found], unit(metric)))
-    if target is not None and runs.metrics:
-        main = runs.metrics[0]
-        cells.append(_reached([run.rounds_to(main, target) for run in found]))
-        if has_clock(runs):
-            cells.append(_reached([time_to(run, main, target) for run in found], "seconds"))
-    return cells + [show(float(np.mean([total(run) for run in found])), shown) for total, shown in totals.values()]
-
-
-def _reached(found: Sequence[float | None], unit: Unit = "number") -> str:
-    """Mean rounds or seconds to a target over the seeds that reached it, and how many did if not all."""
-    reached = [float(n) for n in found if n is not None]
-    if not reached:
-        return "not reached"
-    words = duration(float(np.mean(reached))) if unit == "seconds" else spread(reached)
-    return words if len(reached) == len(found) else f"{words} ({len(reached)} of {len(found)})"

@@ -3,76 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from markupsafe import Markup
 
 from turnout.machine.checksums import KEY
 from turnout.round_record import RoundRecord
-from turnout.view.report.charts import spark
-from turnout.view.report.lines import column_chart, metric_by_bytes, metric_charts
-from turnout.view.report.marks import marks_said
+from turnout.running.charts.lines import spark
+from turnout.running.charts.page import charts_section
+from turnout.running.charts.svg import sample
+from turnout.running.charts.units import title_of
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.view.report import render
+from turnout.view.report.lines import column_chart, explain_marks, metric_by_bytes, metric_charts
 from turnout.view.report.results import results, seeds_of
-from turnout.view.report.runs import RunRecords, Runs
-from turnout.view.report.svg import sample
-from turnout.view.report.templates import render, trusted
-from turnout.view.report.units import title_of
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
 _MOST_EVENTS = 200  # of one list
-
-Event = tuple[int, str, str, str]  # round, client, kind, detail
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """A variant in the table of results, with a piece of its line; `of` is its number, "" where there is only one."""
-
-    variant: str
-    cells: list[str]
-    curve: Markup
-    sample: Markup
-    of: str
-    leading: bool
-
-
-@dataclass(frozen=True)
-class EventList:
-    """What happened to the members in the runs named by `of`; the first of `count` events are shown."""
-
-    of: str
-    count: int
-    shown: Sequence[Event]
-
-
-@dataclass(frozen=True)
-class SettingsFile:
-    """A file of the run folder: as rows where it is a table of values, else as it is."""
-
-    name: str
-    content: str
-    rows: list[tuple[str, str]] | None
-
-
-def charts_section(title: str, charts: Iterable[str], note: str = "") -> list[Markup]:
-    """Charts under a heading."""
-    shown = trusted(charts)
-    return [render("charts.html", title=title, note=note, charts=shown)] if shown else []
+_MOST_NAMES = 6  # of runs with the same events
 
 
 def results_section(runs: Runs) -> list[Markup]:
     """The results of each variant with its curve; one in bold only where all others are shown to be behind it."""
     found = results(runs)
-    main = runs.metrics[0] if runs.metrics else None
     rows = []
     for i, (variant, cells) in enumerate(zip(runs.variants, found.rows, strict=True)):
-        curve = Markup(spark(runs.curve(variant, main)[1], i)) if main else Markup()
-        of = str(i) if len(found.rows) > 1 else ""
-        rows.append(ResultRow(cells[0], cells[1:], curve, Markup(sample(i)), of, i == found.leading))
-    note = f"Mean ± standard deviation over {seeds_of(runs)}, after the last round. " if _several(runs) else ""
-    note += f"{found.said[:1].upper()}{found.said[1:]}. " if found.said else ""
+        curve = Markup(spark(runs.curve(variant, runs.metrics[0])[1], i)) if runs.metrics else Markup()
+        of = str(i) if len(found.rows) > 1 else ""  # its number, by which the page hides it
+        row = {"variant": cells[0], "cells": cells[1:], "curve": curve, "sample": Markup(sample(i)), "of": of}
+        rows.append(row | {"leading": i == found.leading})
+    several = any(len(some) > 1 for some in runs.variants.values())
+    note = f"Mean ± standard deviation over {seeds_of(runs)}, after the last round. " if several else ""
+    note += f"{found.verdict[:1].upper()}{found.verdict[1:]}. " if found.verdict else ""
     note += "Turnout is the share of the clients asked that answered"
     note += ", work the share of the asked work that was done." if "work" in found.header else "."
     return [render("results.html", title="Results", note=note, header=found.header, rows=rows)]
@@ -80,13 +43,9 @@ def results_section(runs: Runs) -> list[Markup]:
 
 def curves_section(runs: Runs) -> list[Markup]:
     """Every evaluated metric and the training loss, over rounds."""
-    note = "Lines are means over seeds, bands one standard deviation." if _several(runs) else ""
-    return charts_section("Curves", metric_charts(runs), f"{note} {marks_said(runs)}".strip())
-
-
-def _several(runs: Runs) -> bool:
-    """Whether a variant has more than one seed."""
-    return any(len(found) > 1 for found in runs.variants.values())
+    several = any(len(some) > 1 for some in runs.variants.values())
+    note = "Lines are means over seeds, bands one standard deviation." if several else ""
+    return charts_section("Curves", metric_charts(runs), f"{note} {explain_marks(runs)}".strip())
 
 
 def bytes_section(runs: Runs) -> list[Markup]:
@@ -116,21 +75,19 @@ def parts_section(runs: Runs) -> list[Markup]:
 
 
 def events_section(runs: Runs) -> list[Markup]:
-    """Who joined and left, and what was decided; runs that agree are listed once."""
-    found: dict[tuple[Event, ...], list[RunRecords]] = {}
+    """Which clients joined and left, and what was decided; runs with the same events are listed once."""
+    found: dict[tuple[tuple[int, str, str, str], ...], list[RunRecords]] = {}
     for run in runs.runs:
         if run.events:
             listed = tuple((t, run.client(client), kind, detail) for t, client, kind, detail in run.events)
             found.setdefault(listed, []).append(run)
-    lists = [EventList(_names(users, runs), len(e), e[:_MOST_EVENTS]) for e, users in found.items()]
+    lists = []
+    for events, some in found.items():
+        names = [r.variant if r.seed is None else f"{r.variant}, seed {r.seed}" for r in some]
+        of = " in " + "; ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
+        of = of if len(some) < len(runs.runs) else ""
+        lists.append({"of": of, "count": len(events), "shown": events[:_MOST_EVENTS]})
     return [render("events.html", title="Joined and left", note="", lists=lists)] if lists else []
-
-
-def _names(found: list[RunRecords], runs: Runs) -> str:
-    if len(found) == len(runs.runs):
-        return ""
-    names = [r.variant if r.seed is None else f"{r.variant}, seed {r.seed}" for r in found]
-    return " in " + "; ".join(names[:6]) + (" and others" if len(names) > 6 else "")
 
 
 def settings_section(runs: Runs) -> list[Markup]:
@@ -143,7 +100,10 @@ def settings_section(runs: Runs) -> list[Markup]:
                 contents.setdefault(_shared(content), []).append(variant)
         for content, users in contents.items():
             of = "" if len(contents) == 1 else " of " + ", ".join(users)
-            files.append(SettingsFile(name + of, content, _rows(content)))
+            table = _object(content)
+            rows = None if table is None else [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False))
+                                               for k, v in table.items()]  # fmt: skip
+            files.append({"name": name + of, "content": content, "rows": rows})
     return [render("settings.html", title="Settings", note="", files=files)] if files else []
 
 
@@ -153,19 +113,12 @@ def _shared(content: str) -> str:
     >>> _shared('{"run": "a1", "device": "cpu"}'), _shared("rounds = 3")
     ('{"device": "cpu"}', 'rounds = 3')
     """
-    rows = _object(content)
-    return content if rows is None else json.dumps({k: v for k, v in rows.items() if k not in (KEY, "run")})
-
-
-def _rows(content: str) -> list[tuple[str, str]] | None:
-    """The values of a JSON object by name; None where it is something else."""
-    rows = _object(content)
-    if rows is None:
-        return None
-    return [(k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in rows.items()]
+    table = _object(content)
+    return content if table is None else json.dumps({k: v for k, v in table.items() if k not in (KEY, "run")})
 
 
 def _object(content: str) -> dict[str, Any] | None:
+    """A JSON object; None where the text is something else."""
     try:
         found = json.loads(content)
     except ValueError:

@@ -10,18 +10,18 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.view.trackers.tracker import TrackedRun
+from turnout.running.tracker import TrackedRun, reason
 
 SECONDS = 2.0  # between two messages to the server
 LONGEST = 500  # letters of a parameter
-AT_ONCE = 100  # parameters, and 1000 numbers, in one message: what MLflow takes
+AT_ONCE = 100  # parameters, and 1000 numbers, in one message: MLflow's limit
 # MLflow would try for minutes to reach a server that is gone, and the run would wait.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 ENDS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 class MLflow:
-    """An MLflow run. Without an address: what MLFLOW_TRACKING_URI says, or MLflow's own default."""
+    """An MLflow run. The default address is MLFLOW_TRACKING_URI, or MLflow's own default."""
 
     def __init__(self, place: str | None = None):
         for name, value in PATIENCE.items():
@@ -31,37 +31,35 @@ class MLflow:
             self._client = self._library.MlflowClient(tracking_uri=place)
         except Exception as error:  # an address of no known kind, a package it lacks
             where = place or "its default place (mlflow:http://host:5000 names another)"
-            raise UserError(f"MLflow at {where} cannot be used: {_short(error)}") from error
+            raise UserError(f"MLflow at {where} cannot be used: {reason(error)}") from error
         self._waiting: list[Any] = []
         self._sent = 0.0
         self._run = ""
 
     def begin(self, run: TrackedRun) -> str:
         try:
-            self._run = self._found(run.before) or self._made(run)
+            if run.before is not None:
+                self._client.update_run(run.before, "RUNNING")
+                self._run = run.before
+            else:
+                self._run = self._created(run)
         except Exception as error:  # the server is not there, or refuses
-            raise UserError(f"MLflow cannot be told of this run: {_short(error)}") from error
+            raise UserError(f"MLflow cannot track this run: {reason(error)}") from error
         return self._run
 
-    def _found(self, before: str | None) -> str | None:
-        if before is None:
-            return None
-        self._client.update_run(before, "RUNNING")
-        return before
-
-    def _made(self, run: TrackedRun) -> str:
+    def _created(self, run: TrackedRun) -> str:
         known = self._client.get_experiment_by_name(run.group)
         group = known.experiment_id if known is not None else self._client.create_experiment(run.group)
         made: str = self._client.create_run(group, run_name=run.name, tags={"folder": str(run.folder)}).info.run_id
-        entity = self._library.entities
-        params = [entity.Param(_name(n), str(v)[:LONGEST]) for n, v in run.settings.items()]
+        param = self._library.entities.Param
+        params = [param(_allowed(name), str(value)[:LONGEST]) for name, value in run.settings.items()]
         for start in range(0, len(params), AT_ONCE):
             self._client.log_batch(made, params=params[start : start + AT_ONCE])
         return made
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
-        self._waiting += [self._library.entities.Metric(_name(n), v, now, step) for n, v in values.items()]
+        self._waiting += [self._library.entities.Metric(_allowed(n), v, now, step) for n, v in values.items()]
         if time.monotonic() - self._sent > SECONDS:
             self._send()
 
@@ -75,14 +73,10 @@ class MLflow:
         self._client.set_terminated(self._run, ENDS[state])
 
 
-def _name(name: str) -> str:
-    """A name with the letters MLflow takes.
+def _allowed(name: str) -> str:
+    """A name with the characters MLflow allows.
 
-    >>> _name("round/top 5 (all)")
+    >>> _allowed("round/top 5 (all)")
     'round/top 5 _all_'
     """
     return re.sub(r"[^\w\-. /]", "_", name)
-
-
-def _short(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.machine.optional import optional
-from turnout.view.trackers.tracker import TrackedRun
+from turnout.running.tracker import TrackedRun
 
 
 class TensorBoard:
@@ -22,7 +22,7 @@ class TensorBoard:
     def begin(self, run: TrackedRun) -> str:
         names = [name.replace("/", "_") for name in dict.fromkeys((run.group, run.name))]
         folder = run.folder / "tensorboard" if self.place is None else Path(self.place, *names)
-        # What an earlier process told of later rounds is hidden: they are computed again.
+        # Later rounds that an earlier process logged are hidden: they are computed again.
         purge = run.first + 1 if run.before is not None else None
         self._writer = self._library.SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
         if run.before is None and run.settings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.view.trackers.tracker import TrackedRun
+from turnout.running.tracker import TrackedRun, reason
 
 
 class WandB:
@@ -26,8 +26,8 @@ class WandB:
                 settings=self._library.Settings(silent=True, console="off"),
             )  # fmt: skip
         except Exception as error:  # no key, no network
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-            raise UserError(f"W&B cannot be told of this run: {why} (WANDB_MODE=offline keeps it here)") from error
+            hint = "WANDB_MODE=offline keeps it here"
+            raise UserError(f"W&B cannot track this run: {reason(error)} ({hint})") from error
         found: str = self._run.id
         return found
 

@@ -1,4 +1,4 @@
-"""What the records of one run, or of several variants and seeds, say: curves, totals, means over seeds."""
+"""The records of one run, or of several variants and seeds: curves, totals, means over seeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column
 from turnout.tasks import MetricInfo
-from turnout.view.report.axes import Floats
+
+Floats = NDArray[np.float64]
 
 FILE = "records.sqlite"
 SPENT = ("rounds", "bytes", "seconds")  # what reaching a target takes
@@ -23,20 +25,50 @@ NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
 
 
 @dataclass(frozen=True)
-class RunRecords:
-    """One run folder and what was read from it.
+class FoundRun:
+    """A run of a folder.
 
-    curves         by metric: (rounds, values)
-    client_values  by metric: (clients, values) of the last time it was measured
-    events         (round, client, kind, detail)
-    glossary       which way each metric is better, and its unit
-    warned         what was odd before the first round
-    names          of the clients, where the data has names
+    variant  the name of its experiment
+    seed     as listed; None for a run alone
+    path     its folder
     """
 
     variant: str
     seed: int | None
     path: Path
+
+    @property
+    def name(self) -> str:
+        """The variant, and the seed where it is one of several."""
+        return self.variant if self.seed is None else f"{self.variant} seed {self.seed}"
+
+    def text(self, name: str) -> str:
+        """A text file of the run folder; empty if it is not there."""
+        path = self.path / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def settings(self) -> dict[str, Any]:
+        """The experiment file as tables; empty if it cannot be read."""
+        try:
+            return tomllib.loads(self.text("experiment.toml"))
+        except (ValueError, RecursionError):
+            return {}
+
+
+@dataclass(frozen=True)
+class RunRecords(FoundRun):
+    """A run with its records.
+
+    rounds         the columns of the rounds, by name
+    curves         by metric: (rounds, values)
+    client_values  by metric: (clients, values) of the last time it was measured
+    events         (round, client, kind, detail)
+    has_friends    whether a friend stood in for any client
+    glossary       which way each metric is better, and its unit
+    warned         warnings from before the first round
+    names          of the clients, where the data has names
+    """
+
     rounds: dict[str, Column]
     curves: dict[str, tuple[Column, Column]]
     client_values: dict[str, tuple[Column, Column]]
@@ -47,7 +79,7 @@ class RunRecords:
     names: tuple[str, ...] = ()
 
     def client(self, number: int) -> str:
-        """What a client is called: its name, or its number where it has none."""
+        """A client's name, or its number where it has none."""
         return self.names[number] if 0 <= number < len(self.names) else str(number)
 
     def final(self, metric: str) -> float:
@@ -63,9 +95,7 @@ class RunRecords:
 
     def rounds_to(self, metric: str, target: float) -> int | None:
         """Rounds trained when the metric first reached a target; None if it never did."""
-        if metric not in self.curves:
-            return None
-        rounds, values = self.curves[metric]
+        rounds, values = self.curves.get(metric, NO_CURVE)
         reached = values >= target if self.glossary.higher_is_better(metric) else values <= target
         return int(rounds[reached.argmax()]) + 1 if reached.any() else None
 
@@ -90,17 +120,15 @@ class RunRecords:
         return int(self.settings().get("seed", named if named.isdecimal() else 0))
 
     def total(self, column: str) -> float:
-        """A column of the rounds, summed; gaps count as 0."""
+        """The sum of a column of the rounds; gaps count as 0."""
         return float(np.nansum(self.rounds[column].astype(np.float64)))
 
     def mean(self, column: str) -> float:
-        """A column of the rounds, averaged over the rounds that have it; NaN if none does."""
-        values = self.rounds[column].astype(np.float64)
-        values = values[~np.isnan(values)]
-        return float(values.mean()) if len(values) else float("nan")
+        """The mean of a column over the rounds that have it; NaN if none does."""
+        return mean_of(self.rounds[column])
 
     def shifts(self) -> dict[int, str]:
-        """What shifted in which round: whom the objective is over, and what global metrics are measured on."""
+        """By round: how the objective or the test set of global metrics shifted."""
         found: dict[int, list[str]] = {}
         for name in ("objective", "test_set"):
             for t, words in zip(self.rounds["round"].tolist(), self.rounds.get(name, ()), strict=False):
@@ -109,17 +137,17 @@ class RunRecords:
         return {t: "; ".join(words) for t, words in sorted(found.items())}
 
     def attendance(self) -> float:
-        """The share of the clients asked that answered, over all rounds; NaN if nobody was asked."""
+        """The share of the clients asked that answered, over all rounds; NaN if none was asked."""
         asked = self.total("asked")
         return self.total("answered") / asked if asked else float("nan")
 
     def weight_sums(self) -> Floats:
-        """What everything that was summed in each round weighed, old updates that stood in (`Stale`) included."""
+        """The sum of weights in each round, old updates that stood in (`Stale`) included."""
         weighed_T = self.rounds["weight_sum"].astype(np.float64)
         return weighed_T + np.nan_to_num(self.rounds.get("stale_weight", np.zeros(1)).astype(np.float64))
 
     def turnout(self, after: int = -1) -> tuple[Column, Column, Column]:
-        """(rounds, clients, work) of everyone asked after a round."""
+        """(rounds, clients, work) of every client asked after a round."""
         kind = np.dtype([("round", np.int64), ("client", np.int64), ("work", np.float64)])
         with Records.read(self.path / FILE) as records:
             rows = np.fromiter(records.turnout_rows(after), dtype=kind)
@@ -133,24 +161,16 @@ class RunRecords:
             pairs = np.fromiter(records.db.execute(query), dtype=kind)
         return pairs["client"], pairs["friend"]
 
-    def text(self, name: str) -> str:
-        """A text file of the run folder; empty if it is not there."""
-        path = self.path / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-    def settings(self) -> dict[str, Any]:
-        """The experiment file as tables; empty if it cannot be read."""
-        try:
-            return tomllib.loads(self.text("experiment.toml"))
-        except (ValueError, RecursionError):
-            return {}
-
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a folder. `waiting` counts those that are listed but have no records yet.
+    """All runs of a folder.
 
-    The target and the main metric are those of `runs.json`, else those at which the first run was to stop.
+    title    what they are called together
+    runs     those with records
+    waiting  how many are listed and have no records yet
+    target   of `runs.json`, else the one at which the first run was to stop
+    metric   the main one, likewise
     """
 
     title: str
@@ -169,7 +189,7 @@ class Runs:
 
     @cached_property
     def glossary(self) -> Glossary:
-        """Which way each metric is better, and its unit, in all of the runs; the first that knows a metric says it."""
+        """Which way each metric is better, and its unit; the first run that knows a metric decides."""
         known: dict[str, MetricInfo] = {}
         for run in self.runs:
             known |= {name: info for name, info in run.glossary.metrics.items() if name not in known}
@@ -180,6 +200,11 @@ class Runs:
         """Everything evaluated; the main metric first."""
         names = self.glossary.in_order({name for run in self.runs for name in run.curves})
         return sorted(names, key=lambda name: name != self.metric)
+
+    @cached_property
+    def client_metrics(self) -> list[str]:
+        """Everything measured of single clients; the main metric first."""
+        return self.glossary.in_order({name for run in self.runs for name in run.client_values})
 
     @cached_property
     def shifts(self) -> dict[int, str]:
@@ -204,6 +229,13 @@ class Runs:
         return mean_curve([(r["round"], r[name].astype(np.float64)) for r in found])
 
 
+def mean_of(values: Column) -> float:
+    """The mean of the values that are not NaN; NaN if none is."""
+    known = values.astype(np.float64)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
 def mean_curve(pairs: Iterable[tuple[Column, Column]]) -> tuple[Floats, Floats, Floats]:
     """Mean and standard deviation (n - 1) at every round that any of the curves has.
 
@@ -220,6 +252,5 @@ def mean_curve(pairs: Iterable[tuple[Column, Column]]) -> tuple[Floats, Floats, 
     count = np.bincount(place, minlength=len(rounds))
     mean = np.bincount(place, values, len(rounds)) / count
     square = np.bincount(place, (values - mean[place]) ** 2, len(rounds))
-    many = count > 1
-    deviation = np.sqrt(np.divide(square, count - 1, out=np.full(len(rounds), np.nan), where=many))
+    deviation = np.sqrt(np.divide(square, count - 1, out=np.full(len(rounds), np.nan), where=count > 1))
     return rounds.astype(np.float64), mean, deviation

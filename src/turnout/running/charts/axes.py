@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.view.report.units import Unit, size
+from turnout.running.charts.units import Unit, size
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def make_axis(
     """An axis for data in a range."""
     if not high > low:
         pad = 1.0 if unit == "count" else abs(low) * 0.1 or 1.0
-        most = 1.0 if unit == "percent" and high <= 1 else math.inf  # nobody does more than all of the work
+        most = 1.0 if unit == "percent" and high <= 1 else math.inf  # no client does more than all of the work
         low, high = (low / 2, low * 2) if log else (low - pad, min(high + pad, most))
     ticks = log_ticks(low, high) if log else round_ticks(low, high, about, unit == "count")
     return Axis(low, high, start, end, tuple(ticks), tuple(tick_labels(ticks, unit)), log)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from rich.text import Text
 
-from turnout.view.report.axes import Axis, Floats, make_axis, value_axis
-from turnout.view.report.charts import Series
-from turnout.view.report.units import Unit
+from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
+from turnout.running.charts.lines import Series
+from turnout.running.charts.units import Unit
 
 MARKS = "●○▲△■□◆◇"
 COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_blue")
@@ -22,7 +22,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille
 def text_plot(
     series: Sequence[Series], title: str, unit: Unit = "number", width: int = 72, height: int = 12, over: str = ""
 ) -> Text:
-    """Lines over a common axis, `width` letters wide with the labels; nothing but the title for no data.
+    """Lines over a common axis, `width` letters wide with the labels; only the title for no data.
 
     >>> steps = np.arange(4.0)
     >>> print(text_plot([Series("a", steps, steps)], "Up", width=14, height=3, over="the round").plain)
@@ -33,9 +33,9 @@ def text_plot(
       └┬──────┬───
        0      2
     """
-    lines = [_known(s) for s in series]
-    lines = [s for s in lines if len(s.x)]
     found = Text(title, style="bold").append(f" over {over}" if over else "", style="not bold dim")
+    known = [(s, np.isfinite(s.x) & np.isfinite(s.y)) for s in series]
+    lines = [Series(s.name, s.x[keep], s.y[keep], s.colour) for s, keep in known if keep.any()]
     if not lines:
         return found.append("\nnothing measured yet", style="not bold dim")
     ys, xs = (np.concatenate([getattr(s, axis) for s in lines]) for axis in "yx")
@@ -52,7 +52,7 @@ def text_plot(
 
 
 def legend(names: Sequence[str]) -> Text:
-    """Which mark is whose, in the order drawn."""
+    """The mark of each line, in the order drawn."""
     words = [Text(f"{mark_of(i)} {name}", style=COLOURS[i % len(COLOURS)]) for i, name in enumerate(names)]
     return Text("   ").join(words)
 
@@ -64,11 +64,6 @@ def mark_of(number: int) -> str:
     '●○○▲'
     """
     return MARKS[(number + number // len(COLOURS)) % len(MARKS)]
-
-
-def _known(s: Series) -> Series:
-    keep = np.isfinite(s.x) & np.isfinite(s.y)
-    return Series(s.name, s.x[keep], s.y[keep], s.colour)
 
 
 def _places(s: Series, x: Axis, y: Axis, columns: int, step: int) -> tuple[Floats, Floats]:
@@ -103,21 +98,19 @@ def _marked(lines: Sequence[Series], x: Axis, y: Axis, across: int, height: int)
         cells[(row_X // 4).astype(int), (at_X // 2).astype(int)] = i
     rows = []
     for row in cells.tolist():
-        text = Text()
+        rows.append(Text())
         for i in row:
-            text.append(" " if i < 0 else mark_of(i), style="" if i < 0 else COLOURS[i % len(COLOURS)])
-        text.rstrip()
-        rows.append(text)
+            rows[-1].append(" " if i < 0 else mark_of(i), style="" if i < 0 else COLOURS[i % len(COLOURS)])
+        rows[-1].rstrip()
     return rows
 
 
 def _below(x: Axis, margin: int, across: int) -> str:
     """The axis under the lines, with its numbers."""
-    numbers = [" "] * across
-    ticks = ["─"] * across
+    numbers, ticks = [" "] * across, ["─"] * across
     for at, words in zip((x.place(np.array(x.ticks)) // 2).astype(int).tolist(), x.labels, strict=True):
         start = max(0, min(at - len(words) // 2, across - len(words)))
-        if at < across and all(request == " " for request in numbers[max(0, start - 1) : start + len(words) + 1]):
+        if at < across and all(letter == " " for letter in numbers[max(0, start - 1) : start + len(words) + 1]):
             ticks[at] = "┬"
             numbers[start : start + len(words)] = words
     return f"\n{'':>{margin}} └{''.join(ticks)}\n{'':>{margin}}  {''.join(numbers)}".rstrip()

@@ -1,4 +1,4 @@
-"""What every chart is made of: the frame, the grid, the legend, styles by number; and several charts as one picture."""
+"""The pieces of every chart: frame, grid, legend, line styles; and several charts as one picture."""
 
 from __future__ import annotations
 
@@ -7,48 +7,46 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
 
 import numpy as np
 
-from turnout.view.report.axes import Axis, Floats
+from turnout.running.charts.axes import Axis, Floats
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, BOTTOM = 58, 20, 42
 COLOURS = 8
-DASHES = 5  # with so many dashes a colour, 40 lines are told apart
+DASHES = 5  # for each colour: 40 lines look different
 
 
 def printable(words: object) -> str:
-    """Anything a person wrote, without the characters that neither HTML nor XML can hold."""
+    """Text without the characters that neither HTML nor XML can hold."""
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]", "\ufffd", str(words))
 
 
 def text(words: object) -> str:
-    """Anything a person wrote, safe in SVG."""
+    """Text that is safe in SVG."""
     return html.escape(printable(words))
 
 
 @cache
 def packaged(name: str) -> str:
-    """A text file that comes with this package."""
-    return resources.files("turnout.view.report").joinpath(name).read_text(encoding="utf-8")
+    """A text file of this package."""
+    return resources.files("turnout.running.charts").joinpath(name).read_text(encoding="utf-8")
 
 
 def frame(title: str, body: str, points: str = "") -> str:
-    """A chart under its title; `points` are for the page's script."""
-    data = f' data-chart="{html.escape(points)}"' if points else ""
-    reach = ' tabindex="0"' if points else ""  # the arrow keys go through its values
-    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{reach}{data}'
+    """A chart under its title; `points` are for the page's script, whose arrow keys go through them."""
+    data = f' tabindex="0" data-chart="{html.escape(points)}"' if points else ""
+    head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}"{data}'
     return f'<svg class="chart" {head}><text class="title" x="8" y="18">{text(title)}</text>{body}</svg>'
 
 
 def sheet(pictures: Sequence[str], css: str | None = None, attributes: str = "") -> str:
-    """Charts two by two as one standalone SVG document with its own style sheet (that of the charts, if not given)."""
-    found = [picture for picture in pictures if picture]
-    across, down = min(len(found), 2), (len(found) + 1) // 2
+    """Charts two by two as one SVG document with its own style sheet (default: charts.css)."""
+    drawn = [picture for picture in pictures if picture]
+    across, down = min(len(drawn), 2), (len(drawn) + 1) // 2
     body = ""
-    for i, picture in enumerate(found):
+    for i, picture in enumerate(drawn):
         place = f'x="{i % 2 * WIDTH}" y="{i // 2 * HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
         body += picture.replace("<svg ", f"<svg {place} ", 1)
     body = re.sub(r' (data-chart|data-v|tabindex)="[^"]*"', "", body)  # a picture has no script to read them
@@ -60,32 +58,22 @@ def sheet(pictures: Sequence[str], css: str | None = None, attributes: str = "")
 
 def grid(x: Axis, y: Axis, x_label: str) -> str:
     """The ticks of both axes with their labels."""
-    parts = []
+    parts, right, bottom = [], WIDTH - RIGHT, HEIGHT - BOTTOM
     for at, words in zip(y.place(np.array(y.ticks)), y.labels, strict=True):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
-    bottom = HEIGHT - BOTTOM
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
     for at, words in zip(x.place(np.array(x.ticks)), x.labels, strict=True):
         parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
         parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{words}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{text(x_label)}</text>')
-    return "".join(parts)
+    middle = f'x="{(LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle"'
+    return "".join([*parts, f'<text class="label" {middle}>{text(x_label)}</text>'])
 
 
-class Named(NamedTuple):
-    """A line in a legend; `of` are the numbers of the variants it stands for, by which a page switches it."""
-
-    name: str
-    colour: int
-    of: str = ""
-
-
-def legend(names: Sequence[Named]) -> tuple[str, int]:
-    """Names with their colours in rows, and the height they take."""
+def legend(lines: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
+    """(name, colour, variants) of each line, laid out in rows; and the height of the rows."""
     parts, x, row = [], 8.0, 0
-    for name, colour, of in names:
+    for name, colour, of in lines:
         short = name if len(name) <= 40 else name[:39] + "…"
         width = 44 + 8 * len(short)  # a phone has larger letters
         if x > 8 and x + width > WIDTH:
@@ -98,12 +86,12 @@ def legend(names: Sequence[Named]) -> tuple[str, int]:
 
 
 def switch(of: str) -> str:
-    """The attribute by which a page's script shows and hides what belongs to variants; nothing for none."""
+    """The attribute by which a page's script shows and hides what belongs to the variants with these numbers."""
     return f' data-v="{of}"' if of else ""
 
 
 def sample(colour: int) -> str:
-    """A short piece of a variant's line, as beside its name in a table."""
+    """A short piece of a variant's line, to stand beside its name."""
     line = f'<path class="line key {style(colour)}" d="M2,6h22"/>'
     return f'<svg class="sample" viewBox="0 0 26 12" aria-hidden="true">{line}</svg>'
 

@@ -62,7 +62,7 @@ for (const part of document.querySelectorAll("[data-history]")) {
   const listSeeds = () => offer(seeds, about.runs.filter(run => run.variant === variants.value).map(run => [run.seed, run.seed]));
   const listClients = () => {
     const run = chosen();
-    offer(clients, run.clients.map((c, i) => [c, nameOf(run, c) + (run.said[i] ? " (" + run.said[i] + ")" : "")]));
+    offer(clients, run.clients.map((c, i) => [c, nameOf(run, c) + (run.values[i] ? " (" + run.values[i] + ")" : "")]));
   };
   const draw = async () => {
     const run = chosen();

@@ -1,0 +1,95 @@
+"""Which runs a folder holds: itself, those its `runs.json` lists, or those that lie below it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnout.errors import UserError
+from turnout.machine.checksums import read_json
+from turnout.running.records.records import Records
+from turnout.running.records.run_list import NAME, ListedRun, RunList, read_run_list
+from turnout.running.records.runs import FILE, FoundRun, RunRecords, Runs
+
+
+@dataclass(frozen=True)
+class FoundRuns:
+    """The runs of a folder.
+
+    title    what they are called together
+    runs     those with records, in the order listed
+    single   the folder is a run itself
+    waiting  those that are listed and have no records yet
+    named    a target and a metric, where `runs.json` names them
+    """
+
+    title: str
+    runs: list[FoundRun]
+    single: bool
+    waiting: list[FoundRun] = field(default_factory=list)
+    named: dict[str, Any] = field(default_factory=dict)
+
+
+def runs_in(folder: str | Path) -> FoundRuns:
+    """The runs of a folder: itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
+    folder = Path(folder)
+    if (folder / FILE).is_file():
+        name = folder.absolute().name
+        return FoundRuns(name, [FoundRun(name, None, folder)], single=True)
+    listed = read_run_list(folder) if (folder / NAME).is_file() else _list_below(folder)
+    runs = [FoundRun(entry.variant, entry.seed, folder / entry.path) for entry in listed.runs]
+    present = [run for run in runs if (run.path / FILE).is_file()]
+    if not present:
+        raise UserError(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
+    waiting = [run for run in runs if run not in present]
+    return FoundRuns(listed.title, present, single=False, waiting=waiting, named=listed.named)
+
+
+def _list_below(folder: Path) -> RunList:
+    own, entries = folder.absolute().name, []
+    for file in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")]:
+        path = file.parent.relative_to(folder)
+        number = re.fullmatch(r"seed-(\d+)", path.name)
+        variant = str(path.parent if number else path)
+        entries.append(ListedRun(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
+    return RunList(own, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
+
+
+def find_runs(folder: str | Path) -> Runs:
+    """The records of a folder's runs."""
+    found = runs_in(folder)
+    runs = tuple(map(_read_run, found.runs))
+    title = str(runs[0].settings().get("title") or found.title) if found.single else found.title
+    stop, kinds = runs[0].settings().get("stop"), {"target": float | int, "metric": str}
+    stop = stop if isinstance(stop, dict) else {}
+    named = {key: stop[key] for key, kind in kinds.items() if isinstance(stop.get(key), kind)} | found.named
+    return Runs(title, runs, len(found.waiting), **named)
+
+
+def _read_run(run: FoundRun) -> RunRecords:
+    with Records.read(run.path / FILE) as records:
+        friends = records.db.execute("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1")
+        return RunRecords(
+            run.variant,
+            run.seed,
+            run.path,
+            rounds=records.rounds(),
+            curves={name: records.curve(name) for name in records.metrics()},
+            client_values={name: records.client_evaluation(name) for name in records.client_metrics()},
+            events=records.events(),
+            has_friends=friends.fetchone() is not None,
+            glossary=records.glossary(),
+            warned=tuple(records.warnings()),
+            names=client_names(run.path),
+        )
+
+
+def client_names(path: Path) -> tuple[str, ...]:
+    """The clients' names in a run's folder; none where the file is older or damaged: a report needs none."""
+    try:
+        names = read_json(path / "data.json", "").get("names")
+    except (OSError, UserError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
