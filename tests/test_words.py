@@ -58,9 +58,8 @@ def test_known_are_is_never_empty():
 
 
 def main_mistake(*arguments: str) -> None:
-    from turnout.cli import app, mount_studies
+    from turnout.cli import app
 
-    mount_studies(arguments)
     app(list(arguments), prog_name="turnout", standalone_mode=False)
 
 
