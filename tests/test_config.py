@@ -20,7 +20,8 @@ import turnout as to
 from turnout.recipes import cook, recipes
 from turnout.running.config.catalogue import commented, kinds
 from turnout.running.config.kinds import KINDS, ROLE_NAMES
-from turnout.running.config.read import build, check_same, from_table, lasting, load, with_setting
+from turnout.running.config.read import build, from_table, load, with_setting
+from turnout.running.config.run_file import check_same, lasting
 from turnout.running.config.write import to_toml
 
 EVERYTHING = """

@@ -13,9 +13,8 @@ import pytest
 
 import turnout as to
 from turnout.errors import UserError
-from turnout.running.config.check import check_settings
 from turnout.running.config.read import build, from_table, load
-from turnout.running.config.read_back import check_reads_back
+from turnout.running.config.run_file import check_reads_back, check_settings
 from turnout.running.config.write import to_table, to_toml
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import turnout as to
 from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.export import export_turnout
 from turnout.running.records.glossary import Glossary
-from turnout.running.records.observed import export_turnout
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.task import MetricInfo

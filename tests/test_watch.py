@@ -22,8 +22,7 @@ from asgi import Browser
 from turnout.errors import UserError
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.records.now import end_now, keep_now, read_now
-from turnout.running.records.records import Records
+from turnout.running.records.records import Records, end_now, keep_now, read_now
 from turnout.running.state import is_held
 from turnout.running.stopping import interrupt
 from turnout.view.live.acting import Actions

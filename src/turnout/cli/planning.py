@@ -13,13 +13,12 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, recipes
-from turnout.running.config.read import from_table, load, with_setting, with_value
-from turnout.running.config.text import parse_value, read_file
+from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.given import tracked_by
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
-from turnout.running.records.run_list import ListedRun, read_run_list
+from turnout.running.records.run_list import RunEntry, read_run_list
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.processes import GROUP, opened
 from turnout.runtimes.ranks import Ranks, under_torchrun
@@ -224,7 +223,7 @@ def _holds_runs(out: Path) -> bool:
 
 def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    title, entries = out.name, [ListedRun("", 0, ".")]
+    title, entries = out.name, [RunEntry("", 0, ".")]
     if (out / "runs.json").is_file():
         listed = read_run_list(out)
         title, entries = listed.title, list(listed.runs)

@@ -9,8 +9,7 @@ from pathlib import Path
 from turnout.data.description import read_description
 from turnout.errors import UserError
 from turnout.machine.checksums import load_tensors, read_json
-from turnout.running.config.opening import open_table
-from turnout.running.config.text import read_file
+from turnout.running.config.read import open_table, read_file
 from turnout.running.loop import DELETE
 from turnout.running.records import run_list
 from turnout.running.records.checkpoint import NAME as CHECKPOINT

@@ -29,13 +29,12 @@ from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
 from turnout.round_log import CUT, Evaluation, RoundRecord
-from turnout.running.config.read import check_same, to_toml
-from turnout.running.config.read_back import check_reads_back
+from turnout.running.config.read import to_toml
+from turnout.running.config.run_file import check_reads_back, check_same
 from turnout.running.folder import contents, make_folder, refuse_full
 from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
-from turnout.running.records.now import end_now, keep_now
-from turnout.running.records.observed import export_events, export_turnout
-from turnout.running.records.records import Records
+from turnout.running.records.export import export_events, export_turnout
+from turnout.running.records.records import Records, end_now, keep_now
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import read_first_values

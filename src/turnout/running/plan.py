@@ -16,9 +16,10 @@ from turnout.machine.checksums import text_with_checksum
 from turnout.machine.files import write_whole
 from turnout.machine.script import script_left_alone
 from turnout.machine.threads import cores
-from turnout.running.config.read import check_same, to_toml
+from turnout.running.config.read import to_toml
+from turnout.running.config.run_file import check_same
 from turnout.running.folder import file_name
-from turnout.running.records.run_list import ListedRun, read_run_list, write_run_list
+from turnout.running.records.run_list import RunEntry, read_run_list, write_run_list
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def write_plan(plan: RunPlan) -> None:
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text_with_checksum(text))
-    write_run_list(plan.out, plan.title, [ListedRun(run.variant, run.seed, run.path) for run in plan.runs])
+    write_run_list(plan.out, plan.title, [RunEntry(run.variant, run.seed, run.path) for run in plan.runs])
 
 
 def other_runs(plan: RunPlan) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.machine.threads import cores
-from turnout.running.config.check import check_settings
-from turnout.running.config.read import check_same
+from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display, Failed, Message
 from turnout.running.folder import held, kept_if_used, refuse_full
 from turnout.running.messages import Place, in_order

@@ -17,9 +17,8 @@ from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
 from turnout.running.config.dotted import allowing
-from turnout.running.config.opening import open_table
-from turnout.running.config.text import read_file
-from turnout.running.frames import as_frame, client_columns, round_columns
+from turnout.running.config.read import open_table, read_file
+from turnout.running.records.export import as_frame, client_columns, round_columns
 from turnout.running.records.records import Records
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop

@@ -17,7 +17,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import is_locked
-from turnout.running.config.read import new_settings
+from turnout.running.config.run_file import new_settings
 from turnout.running.folder import LOCK_FILE
 from turnout.running.records.records import Records
 from turnout.task import Unit

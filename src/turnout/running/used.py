@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.running.config.read import changed_settings
+from turnout.running.config.run_file import changed_settings
 from turnout.running.folder import RUN_FILES, contents, held, is_lock
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.records import Records

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from turnout.running.records.now import read_now
-from turnout.running.records.records import Records
+from turnout.running.records.records import Records, read_now
 from turnout.running.state import RECORDS
 from turnout.view.report.units import duration
 

@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from turnout.errors import UserError
 from turnout.running.listing import ListedRun
-from turnout.running.records.now import read_now
-from turnout.running.records.records import Records
+from turnout.running.records.records import Records, read_now
 from turnout.running.state import RECORDS
 from turnout.view.live.races import Race, read_race
 from turnout.view.live.watched import Watched

@@ -15,8 +15,8 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
+from turnout.running.records.export import TABLES, Kind, RecordTable, Row
 from turnout.running.records.records import Records
-from turnout.running.records.tables import TABLES, Kind, RecordTable, Row
 from turnout.view.report.finding import FoundRun, runs_in
 from turnout.view.report.runs import FILE
 

@@ -10,7 +10,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.checksums import read_json
 from turnout.running.records.records import Records
-from turnout.running.records.run_list import NAME, ListedRun, RunList, read_run_list
+from turnout.running.records.run_list import NAME, RunEntry, RunList, read_run_list
 from turnout.view.report.runs import FILE, RunRecords, Runs
 
 
@@ -74,7 +74,7 @@ def _found(folder: Path) -> RunList:
         number = re.fullmatch(r"seed-(\d+)", path.name)
         variant = str(path.parent) if number else str(path)
         variant = folder.absolute().name if variant == "." else variant  # the seeds of one variant
-        entries.append(ListedRun(variant, int(number[1]) if number else 0, str(path)))
+        entries.append(RunEntry(variant, int(number[1]) if number else 0, str(path)))
     return RunList(folder.absolute().name, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
 
 

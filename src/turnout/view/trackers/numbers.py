@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turnout.round_log import Evaluation, RoundRecord
+from turnout.running.records.export import TABLES
 from turnout.running.records.records import Records
-from turnout.running.records.tables import TABLES
 
 _COLUMNS = tuple(
     f.name
