@@ -136,7 +136,7 @@ def test_a_round_that_is_no_number_is_damage(number: str, made: Path, tmp_path: 
 
 def test_a_whole_folder_is_said_to_be_whole(made: Path, capsys: Capture) -> None:
     assert main(["check", str(made / "whole")]) == 0
-    assert "all whole" in capsys.readouterr().out
+    assert "all intact" in capsys.readouterr().out
     assert main(["check", str(made)]) == 0  # the runs below it
     assert main(["check", str(made / "nowhere")]) == 2
 

@@ -14,8 +14,7 @@ import pytest
 import turnout as to
 from commands import SMALL, turnout
 from turnout.running.folder import held
-from turnout.running.listing import last_run, listed_runs
-from turnout.running.state import state_of
+from turnout.running.state import last_run, listed_runs, state_of
 from turnout.view.report.charts import Series
 from turnout.view.report.text_plot import text_plot
 

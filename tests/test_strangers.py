@@ -77,7 +77,7 @@ INSTALLED = [
     {"model": {"kind": "subprocess:Popen", "args": MARK, "shell": True}},
     {"model": "os:system"},
     {"model": "torch.nn:Linear"},
-    {"model": "turnout.running.used:delete_run"},
+    {"model": "turnout.running.folder:delete_run"},
     {"algorithm": {"weighting": {"kind": "subprocess:Popen", "args": MARK, "shell": True}}},
     {"algorithm": {"weighting": "antigravity.x:Y"}},
     {"algorithm": {"weighting": "antigravity:webbrowser"}},

@@ -23,8 +23,7 @@ from turnout.errors import UserError
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.folder import held
 from turnout.running.records.records import Records, end_now, keep_now, read_now
-from turnout.running.state import is_held
-from turnout.running.stopping import interrupt
+from turnout.running.state import interrupt, is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
 from turnout.view.live.changes import Changes

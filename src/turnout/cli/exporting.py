@@ -110,8 +110,7 @@ def _opened(run: Path, data_dir: Path | None, client: str | None) -> Run:
 
 
 def _write_model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
-    from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
-    from turnout.running.trained import module_named
+    from turnout.running.trained import WEIGHTS, check_form, module_named, write_program, write_weights
     from turnout.view.report.units import size
 
     check_destination("--model", path)

@@ -95,7 +95,7 @@ def device(
     turnout run digits --set 'world.devices={kind="device-file", path="laptop.csv", mode="resample"}'
     """
     from turnout.cli.planning import DEFAULT_RECIPE, one_experiment
-    from turnout.running.training_speed import samples_per_second
+    from turnout.running.observed_times import samples_per_second
     from turnout.world.devices.device_file import DeviceRow, write_devices
 
     _check_out(out, force)

@@ -16,8 +16,7 @@ from turnout.recipes import cook, recipes
 from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
-from turnout.running.given import tracked_by
-from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
+from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
 from turnout.running.records.run_list import RunEntry, read_run_list
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.processes import GROUP, opened

@@ -13,7 +13,7 @@ from turnout.machine.files import check_destination
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from turnout.running.listing import ListedRun
+    from turnout.running.state import ListedRun
 
 STATES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "waiting": "dim"}
 
@@ -40,7 +40,7 @@ def runs(
     turnout runs runs/mine
     """
     from turnout.machine.terminal import console
-    from turnout.running.listing import listed_runs
+    from turnout.running.state import listed_runs
 
     listed = listed_runs(folder, each)
     console().print(_table(folder, listed))
@@ -117,8 +117,8 @@ def show(
     from rich.text import Text
 
     from turnout.machine.terminal import console
-    from turnout.running.listing import last_run, listed_run
     from turnout.running.reported import say_warnings, say_where
+    from turnout.running.state import last_run, listed_run
     from turnout.view.report.text import shown
 
     folder = run or last_run()

@@ -31,7 +31,7 @@ from turnout.machine.memory import give_back_freed_memory
 from turnout.round_log import CUT, Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
 from turnout.running.config.run_file import check_reads_back, check_same
-from turnout.running.folder import contents, make_folder, refuse_full
+from turnout.running.folder import contents, delete_run, make_folder, refuse_full, refuse_to_delete
 from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.running.records.export import export_events, export_turnout
 from turnout.running.records.records import Records, end_now, keep_now
@@ -40,7 +40,6 @@ from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import read_first_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
-from turnout.running.used import delete_run, refuse_to_delete
 from turnout.task import metric_infos
 
 CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often

@@ -11,7 +11,7 @@ from turnout.errors import UserError
 from turnout.machine.threads import cores
 from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import held, kept_if_used, refuse_full
+from turnout.running.folder import delete_run, held, kept_if_used, refuse_full, refuse_to_delete
 from turnout.running.messages import Place, in_order
 from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
 from turnout.running.reported import reported, say_warnings
@@ -19,7 +19,6 @@ from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
 from turnout.running.tracking import NOBODY, Listeners, check_trackers
-from turnout.running.used import delete_run, refuse_to_delete
 from turnout.runtimes.keeping import KEPT
 
 

@@ -10,15 +10,13 @@ from typing import TypedDict, Unpack, overload
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.display import Display, Failed
-from turnout.running.folder import kept_if_used, new_folder
-from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
+from turnout.running.folder import kept_if_used, new_folder, refuse_used
 from turnout.running.messages import Place, messages_of
-from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.plan import Given, RunPlan, Seeds, Several, named, planned_runs, seeds_of, tracked_by
 from turnout.running.planned import explained, run_planned, those_that_ended
 from turnout.running.reported import reported, say_warnings, say_where, show_results
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracking import Listeners, OnRound
-from turnout.running.used import refuse_used
 from turnout.view.trackers.tracker import Tracker
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from markupsafe import Markup
 
 from turnout.errors import UserError
-from turnout.running.listing import ListedRun
 from turnout.running.records.records import Records, read_now
-from turnout.running.state import RECORDS
+from turnout.running.state import RECORDS, ListedRun
 from turnout.view.live.races import Race, read_race
 from turnout.view.live.watched import Watched
 from turnout.view.report.charts import spark

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import UserError
-from turnout.running.listing import DEEPEST, ListedRun, listed_run, run_folders
-from turnout.running.state import RECORDS, is_held
+from turnout.running.state import DEEPEST, RECORDS, ListedRun, is_held, listed_run, run_folders
 from turnout.view.live.races import ANSWER, TRIALS
 from turnout.view.report.finding import runs_in
 
