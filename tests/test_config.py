@@ -347,10 +347,10 @@ def test_the_catalogue_says_what_is_in_the_code() -> None:
 
 NEW_TERM = """
 from dataclasses import dataclass
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 
 @dataclass(frozen=True)
-class Halved(Stateless):
+class Halved(LocalTerm):
     "Half of the gradient."
 
     name: str = "halved"

@@ -102,7 +102,7 @@ COMMANDS = {
 }
 
 typer.core.HAS_RICH = False  # help is plain text here, and with rich its brackets would have backslashes
-PLAIN = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
 
 
 @cache

@@ -68,7 +68,7 @@ def write_json(data: Any, json_to: str) -> None:
     sys.stdout.write(text) if json_to == "-" else Path(json_to).write_text(text, encoding="utf-8")
 
 
-def _parameters(function: Command) -> list[inspect.Parameter]:
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """A function's parameters, with annotations as types; `Reading` is imported later and stays unresolved."""
     hints = get_type_hints(function, localns={"Reading": object}, include_extras=True)
     return [p.replace(annotation=hints[p.name]) for p in inspect.signature(function).parameters.values()]

@@ -68,8 +68,7 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
         if state.why and state.state == "finished":  # before its last round
             words.append(f"\n{state.why}", style="dim")
         rounds = f"{state.done:,}/{state.rounds:,}" if state.rounds else f"{state.done:,}"
-        measured = state.metric is not None and state.value is not None
-        result = f"{state.metric} {show(state.value, state.unit)}" if measured else ""
+        result = f"{state.metric} {show(state.value, state.unit)}" if state.metric and state.value is not None else ""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else ""
         table.add_row(Text(f"{name}{several}", overflow="fold"), words, rounds, result, when)
     return table

@@ -90,9 +90,7 @@ def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
     settings = {"runtime": InProcess(device="cpu", threads=1), "world.devices": None}
     track = prepare(experiment.but(**settings))
     if not isinstance(track, Weights) or not isinstance(track.runtime, InProcessRuntime):
-        raise UserError(
-            "training speed needs a model whose weights are federated: name such a recipe or file"
-        )
+        raise UserError("training speed needs a model whose weights are federated: name such a recipe or file")
     ids = torch.arange(min(track.clients, 100))
     examples_I = track.runtime.examples(ids)
     alone = ids[examples_I.argmax()].unsqueeze(0)

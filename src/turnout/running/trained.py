@@ -166,9 +166,7 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
 def check_form(path: Path) -> None:
     """Refuse an unknown suffix, or a format whose library is missing, before the work begins."""
     if path.suffix not in (WEIGHTS, *PROGRAMS):
-        raise UserError(
-            f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which sets the format"
-        )
+        raise UserError(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which sets the format")
     if path.suffix == ".onnx":
         _onnx()
 
