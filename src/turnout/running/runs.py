@@ -1,4 +1,4 @@
-"""Running experiments from Python: one, or several times seeds (`run`), variants and seeds (`run_many`)."""
+"""Running experiments from Python: one or several, times seeds (`run`, `run_many`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnout.view.trackers.tracker import Tracker
 
 
 class Options(TypedDict, total=False):
-    """What `run` takes beside experiments, a folder and seeds."""
+    """The other options of `run`."""
 
     jobs: int | None
     resume: bool
@@ -62,18 +62,16 @@ def run(
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
     seeds      how many, counted from the experiments' own, or a list of them; without, each runs once with its own
-    jobs       how many runs side by side (as many as there are cores); one experiment is one run
-    resume     go on with the run in the folder, or return it where it is complete
+    jobs       how many runs side by side (default: one per core); one experiment is one run
+    resume     resume the run in the folder, or return it if it is complete
     overwrite  delete the run in the folder first
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
-    trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
+    trackers   where else to send the numbers: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
-    other_engine  go on with a run though its engine or device is not here, and another one rounds differently
+    other_engine  resume a run with another engine or device than it began with, which rounds differently
     """
     if resume and overwrite:
-        raise UserError(
-            "resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them"
-        )
+        raise UserError("resume=True and overwrite=True: resume the run in the folder, or delete it, but not both")
     where = Path(data_dir) if data_dir else None
     listed = [trackers] if isinstance(trackers, str) else list(trackers)
     listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
@@ -120,7 +118,7 @@ def run_many(
     quiet: bool = False,
     data_dir: Path | None = None,
 ) -> list[Run]:
-    """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
+    """Run variants and seeds, `jobs` at a time; if some fail, the others finish first, then an error is raised."""
     plan = RunPlan(title, planned_runs(variants, seeds), out)
     failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
     if not quiet:
@@ -129,7 +127,7 @@ def run_many(
 
 
 def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
-    """The runs by variant and seed; a mistake where some failed."""
+    """The runs by variant and seed; raises if some failed."""
     if failed:
         raise UserError(explained(failed, len(plan.runs)))
     return those_that_ended(plan, failed, data_dir)
