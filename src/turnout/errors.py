@@ -1,4 +1,4 @@
-"""The exception for a user's mistake, a sentence that says what is wrong, where, and what to do; and hints for names."""
+"""The exception for a user's mistake: a sentence that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A run's trackers and callback, which receive each finished round.
 
-A tracker that fails at the start is an error. One that fails later (its server is gone) is left out from then on,
-with a note: a run of hours does not end for it. The folder keeps each tracker's identifier of the run, so that a resumed run
+A tracker that fails at the start is an error. One that fails later (its server is gone) is left out from then on, with
+a note: a run of hours does not end for it. The folder keeps each tracker's identifier of the run, so that a resumed run
 continues there; a tracker that is new to a resumed run receives the earlier rounds from the records.
 """
 
