@@ -112,7 +112,7 @@ def test_what_the_rows_of_a_round_say_is_sealed(made: Path, tmp_path: Path, caps
     with Records.open(folder / "records.sqlite") as records:
         records.check()
         records.db.execute("UPDATE clients SET weight = weight + 1e-9 WHERE round = 1 AND client = 2")
-        with pytest.raises(Damaged, match="the rows of round 1 are not what was written"):
+        with pytest.raises(Damaged, match="round 1"):
             records.check()
     assert main(["check", str(folder)]) == 1
     assert "restore it from a copy" in capsys.readouterr().out

@@ -240,7 +240,7 @@ def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) 
     shown = group._repr_html_()
     assert "<svg" in shown
     assert "a" in shown
-    with pytest.raises(to.UserError, match="say one of them"):
+    with pytest.raises(to.UserError, match="resume=True and overwrite=True"):
         to.run(both, tmp_path / "out", quiet=True, overwrite=True, resume=True)
     if importlib.util.find_spec("pandas") is None:
         with pytest.raises(to.UserError, match="needs pandas"):
