@@ -128,7 +128,7 @@ def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
             raise UserError(f"--grid {path} is given twice: give all its values at once, --grid {path}=...,...")
         seen.add(path)
     if lost := [path for path in map(_path, settings) if path in seen]:
-        raise UserError(f"--set {lost[0]} has no effect beside --grid {lost[0]}: leave one of them out")
+        raise UserError(f"--set {lost[0]} has no effect together with --grid {lost[0]}: leave one of them out")
 
 
 def _path(setting: str) -> str:
@@ -257,7 +257,7 @@ def with_processes(plan: RunPlan, processes: int | None, jobs: int | None) -> Ru
     for run in plan.runs:
         runtime = run.experiment.runtime
         if not isinstance(runtime, InProcess | Processes):
-            raise UserError(f"--processes {number} beside runtime.kind = {runtime.kind!r}: use only one of them")
+            raise UserError(f"--processes {number} together with runtime.kind = {runtime.kind!r}: use only one of them")
         runs.append(replace(run, experiment=run.experiment.but(runtime=Processes(number, runtime.compute))))
     return replace(plan, runs=runs)
 

@@ -164,7 +164,7 @@ class Display:
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
-        self.said: set[str] = set()  # shown once: why runs failed, what does not fit
+        self.shown: set[str] = set()  # shown once: why runs failed, what does not fit
         self.before: dict[str, int] = {}  # rounds that a run had when it began
         self.ended, self.start, self.last = had_ended, time.monotonic(), time.monotonic()
         self.bar = Progress(
@@ -206,8 +206,8 @@ class Display:
 
     def _note(self, message: Note) -> None:
         """Show each note once: runs of other seeds repeat it."""
-        if message.words not in self.said:
-            self.said.add(message.words)
+        if message.words not in self.shown:
+            self.shown.add(message.words)
             self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
 
     def _prefix(self, name: str) -> str:
@@ -244,8 +244,8 @@ class Display:
         counter = max(len(f"{task.total:.0f}") * 2 + 1 for task in self.bar.tasks if task.visible)
         kept = fitting([line.measured, line.turnout, line.rate], self.console.width - names - BAR - counter - LEFT - 5)
         out = [word for word, part in (("turnout", line.turnout), ("clients/s", line.rate)) if part not in (*kept, "")]
-        if out and (narrow := f"the bar leaves out {' and '.join(out)} at this width") not in self.said:
-            self.said.add(narrow)
+        if out and (narrow := f"the bar leaves out {' and '.join(out)} at this width") not in self.shown:
+            self.shown.add(narrow)
             self.say(narrow, "dim")
         return "  ".join(kept)
 
@@ -269,8 +269,8 @@ class Display:
             self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
             self._say_end(message, line)
         elif self.runs > 1:
-            known = message.why in self.said
-            self.said.add(message.why)
+            known = message.why in self.shown
+            self.shown.add(message.why)
             self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
         self._count()
 

@@ -63,30 +63,21 @@ def nested(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        name, _, rest = key.partition(".")
-        here = f"{above}.{name}" if above else name
-        inner = {rest: value} if rest else value
-        if isinstance(inner, dict):
-            inner = nested(inner, here)
-        if name not in found:
-            found[name] = inner
-        elif isinstance(found[name], dict) and isinstance(inner, dict):
-            found[name] = _joined(found[name], inner, here)
-        else:
-            raise UserError(f"{here} is given twice: keep one of them")
+        _put(found, key, value, above)
     return found
 
 
-def _joined(a: dict[str, Any], b: dict[str, Any], here: str) -> dict[str, Any]:
-    result = dict(a)
-    for name, value in b.items():
-        if name not in result:
-            result[name] = value
-        elif isinstance(result[name], dict) and isinstance(value, dict):
-            result[name] = _joined(result[name], value, f"{here}.{name}")
-        else:
-            raise UserError(f"{here}.{name} is given twice: keep one of them")
-    return result
+def _put(table: dict[str, Any], key: str, value: Any, above: str) -> None:
+    name, _, rest = key.partition(".")
+    here = f"{above}.{name}" if above else name
+    inner = {rest: value} if rest else value
+    if isinstance(inner, dict) and isinstance(table.setdefault(name, {}), dict):
+        for inside, item in inner.items():
+            _put(table[name], inside, item, here)
+    elif name in table:
+        raise UserError(f"{here} is given twice: keep one of them")
+    else:
+        table[name] = inner
 
 
 def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:

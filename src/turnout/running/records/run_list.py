@@ -11,7 +11,7 @@ from turnout.errors import UserError
 from turnout.machine.checksums import Damaged, read_json, write_json
 
 NAME = "runs.json"
-THEN = "the runs in the folders beside it are intact; the command that made them, with --resume, writes the list again"
+THEN = "the runs in the folders around it are intact; the command that made them, with --resume, writes the list again"
 
 
 @dataclass(frozen=True)
