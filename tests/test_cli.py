@@ -227,7 +227,7 @@ def test_mistyped_commands_are_explained(arguments: str, capsys: Capture) -> Non
 def test_a_folder_with_something_in_it(capsys: Capture) -> None:
     assert turnout("run", "small.toml", "--out", "out", "-q") == 0
     assert turnout("run", "small.toml", "--out", "out", "-q") == 2
-    assert "out is not empty: choose another folder, go on with what is in it (--resume" in capsys.readouterr().err
+    assert "out is not empty" in capsys.readouterr().err
     assert turnout("run", "small.toml", "--out", "out", "-q", "--resume", "--set", "algorithm.local.epochs=3") == 2
     assert "other settings (algorithm.local.epochs)" in capsys.readouterr().err
 

@@ -394,7 +394,7 @@ def test_of_several_runs_those_that_ended_are_taken_as_they_are(
     before = {file: file.read_bytes() for folder in folders for file in folder.iterdir() if file.suffix == ".sqlite"}
     again = run_many("ended", two, [0], tmp_path / "runs", resume=True, jobs=1)
     assert before == {file: file.read_bytes() for file in before}
-    assert "2 of 2 runs had ended and are taken as they are" in capsys.readouterr().err
+    assert "2 of 2 runs had ended" in capsys.readouterr().err
     assert all(len(run.curve("train_loss")[0]) == 3 for run in again)
     longer = {name: experiment.but(rounds=4) for name, experiment in two.items()}
     with pytest.raises(to.UserError, match="another machine"):

@@ -258,7 +258,7 @@ def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with held(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(UserError, match="does not say which process"):
+        with pytest.raises(UserError, match="cannot find the process"):
             interrupt(tmp_path)
         (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
         with pytest.raises(UserError, match="on elsewhere"):
