@@ -22,7 +22,7 @@ from turnout.view.report.runs import Runs
 
 
 def say_fastest(out: Path) -> None:
-    """Say which variant reaches the target first in simulated time."""
+    """Print which variant reaches the target first in simulated time."""
     if words := fastest(find_runs(out), None):
         say(words, stderr=False)
 

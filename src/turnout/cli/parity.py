@@ -60,7 +60,8 @@ def parity(
                     for column, runtime in columns.items()
                 }
             broken += sum(not acceptable(d, columns[column]) for column, d in found.items() if not isinstance(d, str))
-            rows.append([name, *map(_cell, found.values())])
+            largest = [None if isinstance(d, str) else d.largest for d in found.values()]  # None: devices refuse it
+            rows.append([name, *("-" if d is None else f"{d:.0e}" if d else "equal" for d in largest)])
             for words in (words for words in found.values() if isinstance(words, str)):
                 console(stderr=True).print(f"{name}: {words}", markup=False, soft_wrap=True)
     if markdown:
@@ -106,9 +107,3 @@ def _compare(comparison: Comparison, runtime: Elsewhere) -> Difference:
         return comparison.with_(runtime)
     except AssertionError as error:  # not even the same rounds
         return Difference(float("inf"), str(error))
-
-
-def _cell(found: Difference | str) -> str:
-    if isinstance(found, str):  # devices refuse it
-        return "-"
-    return f"{found.largest:.0e}" if found.largest else "equal"

@@ -15,6 +15,8 @@ from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNI
 from turnout.recipes import recipes
 from turnout.running.config.catalogue import Kind, first_sentence
 
+EMNIST_PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
+
 
 def _table(title: str) -> Table:
     heading = Text(title, style="bold")
@@ -45,7 +47,11 @@ def public_table(folder: Path) -> Table:
     table = _table("public data sets")
     for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
         found = _all_of([file.name for file in wanted.files], folder, wanted)
-        splits = _emnist_splits(folder) if wanted is EMNIST_ARCHIVE and not found else {}
+        splits = {}
+        for split in EMNIST_LABELS if wanted is EMNIST_ARCHIVE and not found else ():
+            files = [f"emnist-{split}-{part}-ubyte.gz" for part in EMNIST_PARTS]
+            if (path := _all_of(files, folder, EMNIST_ARCHIVE)) is not None:
+                splits[split] = path
         state = _state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
         table.add_row(wanted.title, state.append(f" ({', '.join(splits)})" if splits else ""))
     for layout in (CIFAR10_FILES, CIFAR100_FILES):
@@ -60,16 +66,6 @@ def _all_of(names: Sequence[str], folder: Path, wanted: PublicSet) -> Path | Non
     """The path of the first of these files if all of them exist, else None."""
     found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
     return found[0] if all(found) else None
-
-
-def _emnist_splits(folder: Path) -> dict[str, Path]:
-    """The splits of EMNIST whose four files exist unpacked, each with the path of one of them."""
-    parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
-    found = {
-        split: _all_of([f"emnist-{split}-{part}-ubyte.gz" for part in parts], folder, EMNIST_ARCHIVE)
-        for split in EMNIST_LABELS
-    }
-    return {split: path for split, path in found.items() if path is not None}
 
 
 def _state(found: Path | None, files: str, place: Path) -> Text:

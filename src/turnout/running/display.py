@@ -267,18 +267,15 @@ class Display:
             self.bar.remove_task(self.rows.pop(message.name))
         if isinstance(message, Ended):
             self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
-            self._say_end(message, line)
+            if line is None:
+                has = "its one round" if message.rounds == 1 else f"all of its {message.rounds:,} rounds"
+                self.say(f"{self._prefix(message.name)}has {has} already: nothing left to do", "dim")
+            else:
+                parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
+                name = message.name if self.runs > 1 else "done"
+                self.say(f"{name}: " + ", ".join(part for part in parts if part))
         elif self.runs > 1:
             known = message.why in self.shown
             self.shown.add(message.why)
             self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
         self._count()
-
-    def _say_end(self, message: Ended, line: Line | None) -> None:
-        if line is None:
-            has = "its one round" if message.rounds == 1 else f"all of its {message.rounds:,} rounds"
-            self.say(f"{self._prefix(message.name)}has {has} already: nothing left to do", "dim")
-            return
-        parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
-        name = message.name if self.runs > 1 else "done"
-        self.say(f"{name}: " + ", ".join(part for part in parts if part))

@@ -119,7 +119,13 @@ def _rounds(
         if last and step.evaluation is None:
             step = _measured(track, state, step)
         records.add_round(step.record, step.evaluation)
-        _refuse_nan(step)
+        values = step.evaluation.values if step.evaluation else {}
+        loss = values.get("global_loss", values.get("personal_loss"))
+        if loss is not None and loss != loss:
+            raise UserError(
+                f"the model's test loss is not finite after round {t}: training has diverged. Its records are kept; "
+                "lower algorithm.local.optimizer.lr or algorithm.server.lr"
+            )
         if last or checkpoints.due():
             # A round that was cut has changed only its record; with more simulated hours it runs again.
             checkpoints.write(state, t - 1 if step.record.skipped == CUT else t)
@@ -170,16 +176,6 @@ def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
 def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
     with stage("evaluate"):
         return track.evaluate(state, t)
-
-
-def _refuse_nan(step: FinishedRound) -> None:
-    values = step.evaluation.values if step.evaluation else {}
-    loss = values.get("global_loss", values.get("personal_loss"))
-    if loss is not None and loss != loss:
-        raise UserError(
-            f"the model's test loss is not finite after round {step.record.round}: training has diverged. Its "
-            "records are kept; lower algorithm.local.optimizer.lr or algorithm.server.lr"
-        )
 
 
 def _refuse_gap(records: Records, first: int, folder: Path) -> None:

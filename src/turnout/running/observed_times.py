@@ -50,6 +50,7 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
             "training_seconds), and a run with world.devices"
         )
     column = {name: _floats(columns, name) for name in ("work", "examples", "bytes_up", "bytes_down")}
+    local = experiment.algorithm.local
     parts = [_floats(columns, name) for name in (APART if simulated else (WHOLE, TRAINING))]
     recorded = records.rounds().get("tiers")
     texts = [] if recorded is None else [words for words in recorded.tolist() if isinstance(words, str)]
@@ -59,9 +60,12 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
         if not (column["work"][i] > 0 and all(np.isfinite(took)) and np.isfinite(column["bytes_up"][i])):
             continue
         down, train, up = took if simulated else (None, took[1], None)
+        examples = float(column["examples"][i])
+        batches = max(1.0, np.ceil(examples / local.batch_size))  # of a pass; the last one is smaller
+        full = examples * local.full_work if local.steps is None else examples * local.steps / batches
         yield Observation(
             client=names[client] if names else str(client),
-            samples=float(column["work"][i]) * _full_samples(experiment, float(column["examples"][i])),
+            samples=float(column["work"][i]) * full,
             bytes_down=float(column["bytes_down"][i]),
             bytes_up=float(column["bytes_up"][i]),
             train_seconds=train or 0.0,
@@ -70,15 +74,6 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
             upload_seconds=up,
             tier=tiers[int(columns["tier"][i])] if tiers and "tier" in columns else "device",
         )
-
-
-def _full_samples(experiment: Experiment, examples: float) -> float:
-    """Samples in complete work: epochs over all of them, or so many batches (the last of a pass is smaller)."""
-    local = experiment.algorithm.local
-    if local.steps is None:
-        return examples * local.full_work
-    per_pass = max(1.0, np.ceil(examples / local.batch_size))
-    return examples * local.steps / per_pass
 
 
 def _floats(columns: dict[str, Column], name: str) -> Column:

@@ -106,7 +106,11 @@ def check_folder(plan: RunPlan) -> None:
 
 def write_plan(plan: RunPlan) -> None:
     """Write the list of runs and their experiments, so that all can be resumed from the folder alone."""
-    refuse_to_drop(plan)
+    if lost := other_runs(plan):  # table and report show the listed runs only
+        raise UserError(
+            f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: include all of its "
+            "runs (and more if you like), or choose another --out folder"
+        )
     for run in plan.runs:
         path = plan.out / run.path / "experiment.toml"
         text = check_same(path, run.experiment) if path.exists() else to_toml(run.experiment)
@@ -126,15 +130,6 @@ def other_runs(plan: RunPlan) -> list[str]:
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
         return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]
-
-
-def refuse_to_drop(plan: RunPlan) -> None:
-    """Refuse a plan without some of the folder's runs: table and report show the listed runs only."""
-    if lost := other_runs(plan):
-        raise UserError(
-            f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its "
-            "runs (and more if you like), or choose another --out folder"
-        )
 
 
 def jobs_for(runs: Sequence[PlannedRun]) -> int:

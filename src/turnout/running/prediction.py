@@ -56,7 +56,11 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
         raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers per row, which is not a table")
     known = table.columns.get(label) if label is not None else None
     if kept.target_type == "float32":
-        return Prediction(table, _renamed(_numbers(output_SK, "prediction"), table), _error(output_SK, known, label))
+        score = None
+        if known is not None and output_SK.shape[1] == 1 and all(as_number(cell) is not None for cell in known):
+            error = (output_SK[:, 0].double() - torch.tensor([float(cell) for cell in known])).abs().mean()
+            score = f"predictions differ from column {label!r} by {float(error):.4g} on average"
+        return Prediction(table, _renamed(_numbers(output_SK, "prediction"), table), score)
     if kept.target_shape:  # several labels per row: only the task knows what its outputs mean
         return Prediction(table, _renamed(_numbers(output_SK, "output"), table))
     return Prediction(table, _renamed(_labels(output_SK, kept.labels), table), None if known is None else _accuracy(
@@ -108,10 +112,3 @@ def _renamed(columns: Predicted, table: Csv) -> Predicted:
 def _accuracy(predicted: Sequence[str], known: Sequence[str], label: str | None) -> str:
     right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
     return f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"
-
-
-def _error(output_SK: Tensor, known: Sequence[str] | None, label: str | None) -> str | None:
-    if known is None or output_SK.shape[1] != 1 or any(as_number(cell) is None for cell in known):
-        return None
-    error = (output_SK[:, 0].double() - torch.tensor([float(cell) for cell in known])).abs().mean()
-    return f"predictions differ from column {label!r} by {float(error):.4g} on average"

@@ -208,22 +208,15 @@ def last_run(folder: Path = HERE) -> Path:
 
 def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Folders that are a run or list runs; not those inside them."""
-    if _is_run(folder):
+    is_run = any((folder / name).is_file() for name in ("runs.json", RECORDS))
+    if not is_run and (folder / LOCK_FILE).is_file():  # without a lock file, a user wrote its experiment.toml
+        is_run = (folder / "experiment.toml").is_file() or is_held(folder)  # while being prepared it has only its lock
+    if is_run:
         yield folder
     elif depth < DEEPEST:
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
                 yield from run_folders(path, depth + 1)
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether a folder is a run or lists runs; while being prepared it has only its lock.
-
-    An experiment.toml without a lock file beside it was written by a user.
-    """
-    if any((folder / name).is_file() for name in ("runs.json", RECORDS)):
-        return True
-    return (folder / LOCK_FILE).is_file() and ((folder / "experiment.toml").is_file() or is_held(folder))
 
 
 def _listed(path: Path, each: bool) -> list[ListedRun]:

@@ -80,7 +80,10 @@ def trained_model(
 def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client: int | str | None) -> nn.Module:
     """A track's model: a `StandIn` with the model's names if the folder has all that it needs."""
     kept = read_description(folder)
-    if kept is not None and _kept_here(experiment, client):
+    # A client's own model may be stored elsewhere by another runtime, or be calibrated on the client's samples.
+    calibrated = getattr(experiment.algorithm, "newcomers", None) == "calibrated"
+    in_folder = client is None or (isinstance(experiment.runtime, IN_FOLDER) and not calibrated)
+    if kept is not None and in_folder:
         return _without_data(experiment, folder, kept, client)
     track = prepare(experiment, data_dir)
     number = None if client is None else track.data().client(client)
@@ -88,15 +91,6 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
     if found is None:
         raise UserError(NO_CHECKPOINT.format(folder))
     return track.module(track.unpack(found.state), number)
-
-
-def _kept_here(experiment: Experiment, client: int | str | None) -> bool:
-    """Whether a model is in the run's folder: another runtime may store a client's own elsewhere, and statistics that
-    are calibrated for a newcomer come from its samples."""
-    if client is None:
-        return True
-    calibrated = getattr(experiment.algorithm, "newcomers", None) == "calibrated"
-    return isinstance(experiment.runtime, IN_FOLDER) and not calibrated
 
 
 def _without_data(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:

@@ -109,16 +109,11 @@ class FirstValues:
         about = {"tensors": [asdict(tensor) for tensor in self.tensors], "norms": self.norms, "complete": self.complete}
         save_tensors(folder / FILE, self.values, about)
 
-    def differing(self, other: FirstValues) -> list[str]:
-        """The names of values that differ, or that only one of two models has; untrained ones first."""
-        ours, theirs = ({tensor.name: tensor for tensor in first.tensors} for first in (self, other))
-        names = [n for n in {**ours, **theirs} if n not in ours or n not in theirs or ours[n].hash != theirs[n].hash]
-        trained = {n for n in names if n in ours and ours[n].group in (SHARED, PERSONAL)}
-        return [n for n in names if n not in trained] + [n for n in names if n in trained]
-
     def refuse_other(self, now: FirstValues, folder: Path) -> None:
         """Refuse a model that is not the one a run began with."""
-        names = self.differing(now)
+        ours, theirs = ({tensor.name: tensor for tensor in first.tensors} for first in (self, now))
+        names = [n for n in {**ours, **theirs} if n not in ours or n not in theirs or ours[n].hash != theirs[n].hash]
+        names.sort(key=lambda n: n in ours and ours[n].group in (SHARED, PERSONAL))  # untrained ones first
         if not names:
             return
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

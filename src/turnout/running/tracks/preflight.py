@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
@@ -27,9 +26,10 @@ HOW = "for numbers to predict, set regression = true and task = Regression()"
 
 def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
     """Sentences about the data and the turnout; nothing is generated for it."""
-    found = [] if _has_test_samples(federation) else [
-        "there are no test samples, so nothing is measured: raise test_share, or give a test set"
-    ]  # fmt: skip
+    found, first = list[str](), torch.zeros(1, dtype=torch.int64)
+    central = None if len(federation.test(first, 0).row_R) else federation.central_test() or (None, [])
+    if central is not None and not len(central[1]):
+        found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     found += _unguarded(algorithm, drop_single)
     if not isinstance(federation, Pooled):
         return found
@@ -53,14 +53,6 @@ def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
         return []
     through = f"a hostile client still reaches the model through {', '.join(ways)}"
     return [f"{name} protects only the updates: {through} (MultiKrum leaves out whole replies)"]
-
-
-def _has_test_samples(federation: Federation) -> bool:
-    first = torch.zeros(1, dtype=torch.int64)
-    if len(federation.test(first, 0).row_R):
-        return True
-    central = federation.central_test()
-    return central is not None and len(central[1]) > 0
 
 
 def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:
@@ -96,14 +88,11 @@ def _about_labels(federation: Pooled) -> Iterator[str]:
     elif numbered and missing > max(GAPS, len(held_L)):
         yield (f"the largest label makes {federation.classes:,} classes, but training samples are of {len(held_L):,} "
                "of them: number the labels from 0 without gaps")  # fmt: skip
-    elif names := _tested_only(federation, held_L):
-        yield f"no client has training samples of {names}: they cannot be learned, but there are test samples of them"
-
-
-def _tested_only(federation: Pooled, held_L: Tensor) -> str:
-    """The classes with test samples but without training samples, by name."""
-    tested_L = held_L if federation.central is None else federation.central[1].unique()
-    missing = tested_L[~torch.isin(tested_L, held_L)].tolist()
-    names = [federation.labels[i] if i < len(federation.labels) else str(i) for i in missing]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"class{'es' * (len(names) > 1)} {', '.join(names[:LISTED])}{more}" if names else ""
+    else:
+        tested_L = held_L if federation.central is None else federation.central[1].unique()
+        untrained = tested_L[~torch.isin(tested_L, held_L)].tolist()
+        names = [federation.labels[i] if i < len(federation.labels) else str(i) for i in untrained]
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        listed = f"class{'es' * (len(names) > 1)} {', '.join(names[:LISTED])}{more}"
+        if names:
+            yield f"no client has training samples of {listed}, which cannot be learned, but there are test samples"
