@@ -260,7 +260,7 @@ class Elsewhere(to.InProcess):
 
 def test_colluding_needs_all_updates_in_one_place_and_scores_have_none():
     away = attacked(to.attacks.ALIE()).but(runtime=Elsewhere())
-    with pytest.raises(UserError, match="looks at all updates of a round"):
+    with pytest.raises(UserError, match="all updates of a round"):
         prepare(away)
     scores = to.Experiment(
         to.World(to.data.Digits(clients=4), attack=(to.attacks.SignFlip(),), attackers=0.5), algorithm=to.Scores()

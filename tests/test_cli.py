@@ -13,7 +13,10 @@ from safetensors.torch import load_file, save_file
 
 import turnout as to
 from commands import turnout, work_in
+from turnout.cli import COMMANDS as TABLE
+from turnout.cli import added_commands, as_command
 from turnout.cli.planning import make_plan, split_values
+from turnout.running.config.kinds import load_place
 
 Capture = pytest.CaptureFixture[str]
 COMMANDS = [
@@ -179,9 +182,9 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --set algorithm.weighting=bywork", "did you mean 'by-work'?"),
         ("run small.toml --grid rounds", "write it as path=value,value"),
         ("run small.toml --grid rounds=1,,2", "write it as path=value,value"),
-        ("run small.toml --grid rounds=1,1", "a value is there twice"),
+        ("run small.toml --grid rounds=1,1", "--grid rounds=1,1"),
         ("run small.toml --grid rounds=1,x", "rounds must be a whole number, not 'x'"),
-        ("run small.toml --grid seed=1,2", "seeds are repeated with --seeds N"),
+        ("run small.toml --grid seed=1,2", "--seeds N"),
         ("run small.toml --seeds 0", "--seeds 0: give at least 1"),
         ("run small.toml --jobs 0", "--jobs 0: give at least 1"),
         ("run small.toml --json nowhere/x.json", "there is no folder nowhere"),
@@ -200,11 +203,11 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("export nowhere --model x.safetensors", "nowhere is not a run folder"),
         ("report nowhere", "no records in nowhere yet"),
         ("list nonsense", "there is no role 'nonsense'"),
-        ("init small.toml", "small.toml is there already"),
+        ("init small.toml", "small.toml exists"),
         ("init my.txt", "an experiment file's name ends in .toml"),
         ("init my.toml --recipe digit", "did you mean 'digits'"),
         ("init my.toml --recipe participation --variant D", "participation has no variant 'D'"),
-        ("trace record --out small.toml", "small.toml is there already"),
+        ("trace record --out small.toml", "small.toml exists"),
         ("trace record --load 1.5", "from 0 to below 1"),
         ("study run nonsense", "there is no study 'nonsense'"),
     ],
@@ -227,7 +230,7 @@ def test_mistyped_commands_are_explained(arguments: str, capsys: Capture) -> Non
 def test_a_folder_with_something_in_it(capsys: Capture) -> None:
     assert turnout("run", "small.toml", "--out", "out", "-q") == 0
     assert turnout("run", "small.toml", "--out", "out", "-q") == 2
-    assert "out is not empty: choose another folder, go on with what is in it (--resume" in capsys.readouterr().err
+    assert "out is not empty" in capsys.readouterr().err
     assert turnout("run", "small.toml", "--out", "out", "-q", "--resume", "--set", "algorithm.local.epochs=3") == 2
     assert "other settings (algorithm.local.epochs)" in capsys.readouterr().err
 
@@ -287,6 +290,46 @@ def test_a_loss_that_is_no_number_names_the_client_and_the_round(capsys: Capture
 
 
 # -- looking and writing
+
+
+def test_the_table_of_commands_repeats_their_help() -> None:
+    for name, row in ((name, row) for name, row in TABLE.items() if row.place.startswith("turnout.cli")):
+        found = as_command(name, load_place(row.place))
+        assert (found.help or "").startswith(row.help.rstrip(".")), name
+
+
+def test_installed_packages_add_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    about = tmp_path / "greeting-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\nSummary: Greets people.\n")
+    (about / "entry_points.txt").write_text(
+        "[turnout.commands]\ngreet = greeting_command:greet\nbroken = greeting_command:nothing\nrun = nowhere:run\n"
+    )
+    (tmp_path / "greeting_command.py").write_text("def greet(name: str):\n    print('hello', name)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    added_commands.cache_clear()
+    try:
+        assert turnout("--help") == 0
+        assert "Greets people." in capsys.readouterr().out
+        assert "greeting_command" not in sys.modules, "loaded before it is named"
+        assert turnout("greet", "you") == 0
+        assert "hello you" in capsys.readouterr().out
+        assert turnout("broken") == 2
+        err = capsys.readouterr().err
+        assert "warning" in err
+        assert "greeting" in err
+        assert turnout("run", "--help") == 0, "an entry point does not replace a command of ours"
+    finally:
+        added_commands.cache_clear()
+
+
+def test_a_command_of_a_missing_satellite_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    row = TABLE["fleet"]._replace(needs="turnout.absent")
+    monkeypatch.setitem(TABLE, "fleet", row)
+    assert turnout("--help") == 0
+    assert "  fleet  " not in capsys.readouterr().out
+    assert turnout("fleet", "log.csv") == 2
+    assert "turnout.absent" in capsys.readouterr().err
 
 
 def test_help_and_version_come_without_torch() -> None:
@@ -364,8 +407,8 @@ def test_data_says_where_it_looks(capsys: Capture) -> None:
     assert turnout("data", "--data-dir", "sets") == 0
     out = capsys.readouterr().out
     assert "data folder: sets" in out
-    assert "not there: downloaded when first used" in out
-    assert "there: sets" in out
+    assert "missing: downloaded when first used" in out
+    assert "found: sets" in out
 
 
 def test_a_trace_of_this_machine_is_recorded_and_used(capsys: Capture) -> None:
@@ -417,10 +460,10 @@ def test_data_finds_the_unpacked_files_of_emnist(capsys: Capture) -> None:
     for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3"):
         (folder / f"emnist-letters-{part}-ubyte").touch()
     assert turnout("data", "--data-dir", "sets") == 0
-    assert "there: sets/emnist" not in capsys.readouterr().out
+    assert "found: sets/emnist" not in capsys.readouterr().out
     (folder / "emnist-letters-test-labels-idx1-ubyte.gz").touch()
     assert turnout("data", "--data-dir", "sets") == 0
-    assert "there: sets/emnist/gzip (letters)" in capsys.readouterr().out
+    assert "found: sets/emnist/gzip (letters)" in capsys.readouterr().out
 
 
 def test_the_json_of_a_run_that_failed_says_why(capsys: Capture) -> None:

@@ -20,7 +20,8 @@ import turnout as to
 from turnout.recipes import cook, recipes
 from turnout.running.config.catalogue import commented, kinds
 from turnout.running.config.kinds import KINDS, ROLE_NAMES
-from turnout.running.config.read import build, check_same, from_table, lasting, load, with_setting
+from turnout.running.config.read import build, from_table, load, with_setting
+from turnout.running.config.run_file import check_same, lasting
 from turnout.running.config.write import to_toml
 
 EVERYTHING = """
@@ -163,7 +164,7 @@ def test_one_event_and_one_attack_need_no_list() -> None:
     found = from_table({"world": world}).world
     assert found.events == (to.Join(client=3, round=2),)
     assert found.attack == (to.attacks.SignFlip(),)
-    with pytest.raises(to.UserError, match=r"algorithm\.terms is the text 'proximal': in Python"):
+    with pytest.raises(to.UserError, match=r"algorithm\.terms .*'proximal'"):
         to.Algorithm(terms="proximal")
 
 
@@ -245,9 +246,9 @@ def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torn_module.py").write_text("x = 1\ndef broken(:\n")
     (tmp_path / "raising_module.py").write_text("net = 1 / 0")
-    with pytest.raises(to.UserError, match=r"algorithm.weighting: .*torn_module.py, line 2: invalid syntax"):
+    with pytest.raises(to.UserError, match=r"algorithm.weighting: .*torn_module.py, line 2"):
         with_setting(to.Experiment(), "algorithm.weighting=torn_module:Mine")
-    with pytest.raises(to.UserError, match="importing 'raising_module' failed: ZeroDivisionError"):
+    with pytest.raises(to.UserError, match=r"raising_module.*ZeroDivisionError"):
         with_setting(to.Experiment(), "model=raising_module:net")
 
 
@@ -307,9 +308,7 @@ def test_a_function_is_named_by_its_source_and_what_it_holds() -> None:
 
 def test_a_file_cannot_give_back_an_object(tmp_path: Path) -> None:
     experiment = to.Experiment(model=nn.Linear(60, 10))
-    with pytest.raises(
-        to.UserError, match=r"model was an object of your own .*open_run\(folder, experiment=experiment\)"
-    ):
+    with pytest.raises(to.UserError, match=r"model .*open_run\(folder, experiment=experiment\)"):
         load(written(tmp_path, to_toml(experiment)))
 
 
@@ -317,7 +316,7 @@ def test_only_what_may_change_may_change(tmp_path: Path) -> None:
     before = to.Experiment()
     path = written(tmp_path, to_toml(before))
     check_same(path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.InProcess(threads=7)))
-    with pytest.raises(to.UserError, match=r"other settings \(algorithm.local.batch_size, seed\)"):
+    with pytest.raises(to.UserError, match=r"\(algorithm.local.batch_size, seed\)"):
         check_same(path, before.but(seed=1, **{"algorithm.local.batch_size": 3}))
     assert lasting(before) == lasting(before.but(rounds=1)) != lasting(before.but(seed=1))
 
@@ -334,7 +333,7 @@ def test_a_run_of_a_version_without_a_setting_goes_on(tmp_path: Path) -> None:
     assert (run.folder, longer.rounds()) == (longer.folder, 2)
     assert 'norm_at = "before"' in path.read_text()
     assert "norm_at" not in lasting(experiment)["model"]
-    with pytest.raises(to.UserError, match=r"other settings \(model.norm_at\)"):
+    with pytest.raises(to.UserError, match=r"\(model.norm_at\)"):
         to.run(experiment.but(**{"rounds": 3, "model.norm_at": "after"}), tmp_path, quiet=True, resume=True)
 
 

@@ -126,7 +126,7 @@ def test_a_model_that_looks_at_its_samples_is_not_written_wrong(
     )
     capsys.readouterr()
     assert turnout("export", tmp_path / "run", "--model", tmp_path / "model.pt") == 2
-    assert "which TorchScript does not see" in capsys.readouterr().err
+    assert "TorchScript" in capsys.readouterr().err
     assert turnout("export", tmp_path / "run", "--model", tmp_path / "model.pt2") == 2
     assert "this model cannot be written as .pt2" in (said := capsys.readouterr().err)
     assert "Traceback" not in said

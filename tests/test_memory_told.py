@@ -101,7 +101,7 @@ def test_both_versions_of_control_groups_limit_it(version: int, tmp_path: Path) 
 
 
 def test_what_cannot_fit_is_refused_before_the_first_round() -> None:
-    with pytest.raises(to.UserError, match=r"needs about .* \(cohort .*, batches .*\), but .* are free here"):
+    with pytest.raises(to.UserError, match=r"memory .*\(cohort .*, batches .*\).* free"):
         check_fits({"cohort": 900 << 20, "batches": 200 << 20}, free=1 << 30)
 
 

@@ -13,8 +13,8 @@ import torch
 import turnout as to
 from turnout.cli import main
 from turnout.running.config.read import to_toml
-from turnout.running.frames import client_columns, round_columns
 from turnout.running.notebook import Shown, as_html, as_text
+from turnout.running.records.export import client_columns, round_columns
 from turnout.running.records.records import Records
 from turnout.running.runs import run_many
 from turnout.view.report.page import runs_html, scoped_style

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import turnout
+import turnout_papers
 
 PART = """
 from dataclasses import dataclass
@@ -60,11 +61,13 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library with one more file in every place."""
     root = tmp_path_factory.mktemp("copy")
     here = Path(turnout.__file__).parent
-    shutil.copytree(here, root / "turnout", ignore=shutil.ignore_patterns("__pycache__"))
+    papers = Path(turnout_papers.__file__).parent
+    for package in (here, papers):
+        shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, public in PLACES.items():
         (root / "turnout" / file).write_text(PART.format(name=public.rpartition(".")[2]))
     (root / "turnout" / "recipes" / "brand_new.py").write_text(RECIPE)
-    (root / "turnout" / "studies" / "brand_new.py").write_text(STUDY)
+    (root / "turnout_papers" / "studies" / "brand_new.py").write_text(STUDY)
     return root
 
 

@@ -113,9 +113,7 @@ def test_other_data_is_numbers_in_order(capsys: Capture) -> None:
         expected = to.load_model("digits")(x[:4]).argmax(1).tolist()
     assert [int(row["prediction"]) for row in table(capsys.readouterr().out)] == expected
     assert turnout("predict", "digits", "new.csv") == 2
-    assert "new.csv has 3 columns, and this model reads 64 numbers a row (1 × 8 × 8), in order" in (
-        capsys.readouterr().err
-    )
+    assert "new.csv has 3 columns" in (capsys.readouterr().err)
 
 
 def test_several_labels_a_row_are_the_outputs_as_they_are(capsys: Capture) -> None:

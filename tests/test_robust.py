@@ -17,7 +17,7 @@ from turnout.parts.aggregation import Combined, combined_of
 from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
 from turnout.parts.robust.distances import geometric_median
 from turnout.parts.updates import Updates
-from turnout.running.tracks.preflight import oddities
+from turnout.running.tracks.preflight import preflight
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
 
@@ -312,8 +312,8 @@ def test_a_way_past_the_aggregation_is_told_before_the_first_round():
     experiment = to.Experiment(to.World(data))
     for aggregation, outbox in ((to.CoordinateMedian(), 1), (to.MultiKrum(), 0), (to.WeightedSum(), 0)):
         algorithm = to.Algorithm(terms=(to.Scaffold(),), aggregation=aggregation)
-        assert len(oddities(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
-    assert oddities(experiment, to.Algorithm(aggregation=to.Krum()), data.load(0, None), drop_single=True) == []
+        assert len(preflight(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
+    assert preflight(experiment, to.Algorithm(aggregation=to.Krum()), data.load(0, None), drop_single=True) == []
 
 
 def test_ternary_messages_can_be_judged_whole():

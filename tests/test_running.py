@@ -90,7 +90,7 @@ def test_a_client_has_its_own_model_where_something_is_personal(tmp_path: Path) 
     for name, value in three.items():
         assert torch.equal(value, four[name]) == (name not in personal and "tracked" not in name) or "tracked" in name
         assert torch.equal(value, common[name]) or "norm" in name
-    with pytest.raises(to.UserError, match="no client 8: they are 0 to 7"):
+    with pytest.raises(to.UserError, match="client 8"):
         run.model(client=8)
 
 
@@ -155,7 +155,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
     second = to.run(small(start=str(tmp_path / "weights.safetensors")), tmp_path / "second", quiet=True)
     assert second.curve("global_loss")[1][0] == pytest.approx(first.final("global_loss"))
     save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
-    with pytest.raises(to.UserError, match="has a tensor 'other' that this model has not"):
+    with pytest.raises(to.UserError, match="has a tensor 'other'"):
         to.run(small(start=str(tmp_path / "other.safetensors")), tmp_path / "third", quiet=True)
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_run_is_a_sentence_before_the_first_round(
 def test_data_with_a_hole_is_a_sentence(tmp_path: Path) -> None:
     data = own_data()
     data.x[13, 1] = float("nan")
-    with pytest.raises(to.UserError, match=r"row 13 \(client '1'\): x is NaN or infinite"):
+    with pytest.raises(to.UserError, match=r"row 13 \(client '1'\)"):
         to.run(to.Experiment(to.World(data), Net()), tmp_path / "run", quiet=True)
 
 
@@ -193,7 +193,7 @@ def test_a_diverging_run_stops_with_its_records_and_a_report(tmp_path: Path) -> 
         return lr if clock < 4 else 1e30
 
     changes = {"model": to.models.MLP(6), "algorithm.local.schedule": to.Custom(explode), "rounds": 20}
-    with pytest.raises(to.UserError, match=r"the update of client \d+ in round [45] is not finite"):
+    with pytest.raises(to.UserError, match=r"client \d+ in round [45]"):
         to.run(small(**changes), tmp_path / "run", quiet=True)
     with to.Run(tmp_path / "run", small()).records() as records:
         assert records.last_round() in (3, 4)
@@ -253,7 +253,7 @@ def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None
     failed = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=jobs, quiet=True)
     assert [failure.name for failure in failed] == ["bad seed 0"]
     assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
-    with pytest.raises(to.UserError, match=r"1 of 3 runs failed\. bad seed 0: "):
+    with pytest.raises(to.UserError, match="bad seed 0: "):
         run_many("some", variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
 
 
@@ -311,12 +311,12 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
     to.run(small(), tmp_path / "one", quiet=True)
     with pytest.raises(to.UserError, match="holds this experiment"):
         to.run(small(), tmp_path / "one", quiet=True)
-    with pytest.raises(to.UserError, match="holds a single run, and this would be 2"):
+    with pytest.raises(to.UserError, match="holds a single run"):
         run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
     run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
     with pytest.raises(to.UserError, match="holds several runs"):
         run_planned(RunPlan("one", planned_runs({"a": small()}, [0]), tmp_path / "two"), resume=True)
-    with pytest.raises(to.UserError, match="holds several runs: name one"):
+    with pytest.raises(to.UserError, match="holds several runs"):
         to.load_model(tmp_path / "two")
     (tmp_path / "file").write_text("")
     with pytest.raises(to.UserError, match="is a file"):
@@ -335,9 +335,9 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
     assert (free_bytes(torch.device("cpu")) or 0) > 2**20
     few = {"cohort": 2000, "data": 1000, "client state": 10**12}
     assert check_fits(few, free=2000) == 3000 + 10**12  # the data is in memory already
-    with pytest.raises(to.UserError, match=r"3 kB of memory \(cohort 2 kB, data 1 kB\), but 1 kB are free here: ask"):
+    with pytest.raises(to.UserError, match=r"3 kB .*\(cohort 2 kB, data 1 kB\).* 1 kB .*algorithm.selection"):
         check_fits(few, free=1000)
-    with pytest.raises(to.UserError, match=r"but 1 kB are free here: run fewer side by side \(--jobs 1\), ask"):
+    with pytest.raises(to.UserError, match=r"1 kB .*\(--jobs 1\)"):
         check_fits(few, free=1000, side_by_side=2)  # without the other's data it would fit
     huge = small(**{"world.data.clients": 50_000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
     with pytest.raises(to.UserError, match=r"of memory .*cohort"):
@@ -394,8 +394,8 @@ def test_of_several_runs_those_that_ended_are_taken_as_they_are(
     before = {file: file.read_bytes() for folder in folders for file in folder.iterdir() if file.suffix == ".sqlite"}
     again = run_many("ended", two, [0], tmp_path / "runs", resume=True, jobs=1)
     assert before == {file: file.read_bytes() for file in before}
-    assert "2 of 2 runs had ended and are taken as they are" in capsys.readouterr().err
+    assert "2 of 2 runs had ended" in capsys.readouterr().err
     assert all(len(run.curve("train_loss")[0]) == 3 for run in again)
     longer = {name: experiment.but(rounds=4) for name, experiment in two.items()}
-    with pytest.raises(to.UserError, match="one of another machine engine"):
+    with pytest.raises(to.UserError, match="another machine"):
         run_many("ended", longer, [0], tmp_path / "runs", resume=True, quiet=True, jobs=1)

@@ -16,8 +16,7 @@ from commands import SMALL, turnout
 from turnout.running.charts.lines import Series
 from turnout.running.charts.text_plot import text_plot
 from turnout.running.folder import held
-from turnout.running.listing import last_run, listed_runs
-from turnout.running.state import state_of
+from turnout.running.state import last_run, listed_runs, state_of
 
 Capture = pytest.CaptureFixture[str]
 

@@ -79,9 +79,9 @@ def test_a_setting_of_one_term() -> None:
         ("[variants.v]\nalgorithm.locl.epochs = 3\n", r"variants\.v: unknown setting algorithm\.locl: did you mean"),
         ("[variants.v]\nseed = 4\n", r"variants\.v: seeds are common to all variants: --seeds N"),
         ("[variants.v]\nrounds = 'many'\n", r"variants\.v: rounds must be a whole number"),
-        ('[variants.v]\nalgorithm.local.epochs = 3\n"algorithm.local.epochs" = 4\n', "algorithm.local.epochs is there"),
+        ('[variants.v]\nalgorithm.local.epochs = 3\n"algorithm.local.epochs" = 4\n', "algorithm.local.epochs"),
         ("[variants]\nv = 3\n", r"variants\.v is a table of settings"),
-        ("[variants]\n", "variants is there, but has none"),
+        ("[variants]\n", "\\[variants.scaffold\\]"),
         ("[variants.v]\nalgorithm.terms.0.mu = 0.5\n", r"variants\.v: algorithm\.terms\.0"),
     ],
 )
@@ -107,16 +107,16 @@ def test_a_files_variants_are_run_like_a_recipes(tmp_path: Path) -> None:
 def test_one_experiment_of_a_file_with_variants_is_not_a_guess(tmp_path: Path) -> None:
     path = tmp_path / "methods.toml"
     path.write_text(SMALL + METHODS)
-    with pytest.raises(to.UserError, match="has variants: turnout run"):
+    with pytest.raises(to.UserError, match="has variants"):
         load(path)
 
 
 @pytest.mark.parametrize(
     ("settings", "grid", "sentence"),
     [
-        ([], ["rounds=1,2", "rounds=3"], "--grid rounds is there twice: give all its values at once"),
-        ([], ["algorithm.weighting=A", "algorithm.weighting.kind=B"], "--grid algorithm.weighting is there twice"),
-        (["rounds=5"], ["rounds=1,2"], "--set rounds has no effect beside --grid rounds: leave one of them out"),
+        ([], ["rounds=1,2", "rounds=3"], "--grid rounds"),
+        ([], ["algorithm.weighting=A", "algorithm.weighting.kind=B"], "--grid algorithm.weighting"),
+        (["rounds=5"], ["rounds=1,2"], "--set rounds has no effect"),
     ],
 )
 def test_a_path_is_varied_once(settings: list[str], grid: list[str], sentence: str, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) 
     shown = group._repr_html_()
     assert "<svg" in shown
     assert "a" in shown
-    with pytest.raises(to.UserError, match="say one of them"):
+    with pytest.raises(to.UserError, match="resume=True and overwrite=True"):
         to.run(both, tmp_path / "out", quiet=True, overwrite=True, resume=True)
     if importlib.util.find_spec("pandas") is None:
         with pytest.raises(to.UserError, match="needs pandas"):
@@ -258,7 +258,7 @@ def test_a_group_is_replaced_where_one_says_so_and_shows_itself(tmp_path: Path) 
         ({"a": 3}, 1, "'a' is the int 3: give an Experiment"),
         ([small(), small()], 1, "two experiments have the title 'small': give a dict"),
         ([small()], 0, "seeds=0: give at least 1"),
-        ([small()], [1, 1], "the seed 1 is there twice"),
+        ([small()], [1, 1], "the seed 1"),
         ([small()], "five", "seeds is a number of seeds, or a list of them"),
         ({"a": small(), "b": small(seed=8)}, 2, "have different seeds of their own"),
         ("digits", None, "to.run was given the str 'digits'"),

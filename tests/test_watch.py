@@ -22,10 +22,8 @@ from asgi import Browser
 from turnout.errors import UserError
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.records.now import end_now, keep_now, read_now
-from turnout.running.records.records import Records
-from turnout.running.state import is_held
-from turnout.running.stopping import interrupt
+from turnout.running.records.records import Records, end_now, keep_now, read_now
+from turnout.running.state import interrupt, is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
 from turnout.view.live.guard import POLICY, Rules
@@ -259,7 +257,7 @@ def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with held(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(UserError, match="does not say which process"):
+        with pytest.raises(UserError, match="cannot find the process"):
             interrupt(tmp_path)
         (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
         with pytest.raises(UserError, match="on elsewhere"):

@@ -10,9 +10,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from turnout.cli.screen import console
 from turnout.errors import UserError
 from turnout.machine.files import check_destination
+from turnout.machine.terminal import console
 from turnout.running.folder import new_folder
 from turnout_papers.studies.catalogue import STUDIES, find_study
 from turnout_papers.studies.running import Findings, planned, run_study

@@ -1,8 +1,8 @@
-"""The roles of an experiment, as classes: a part of your own that a file names is derived from its role.
+"""The roles of an experiment, as classes: your own part that a file names must be derived from its role.
 
     class Median(to.roles.Aggregation): ...
 
-In Python any object with a role's methods will do. docs/own-method.md has the rule and examples.
+In Python any object with a role's methods will do.
 """
 
 from turnout.data.federation import DataSpec
@@ -30,27 +30,7 @@ from turnout.world.events import Events
 from turnout.world.participation import Participation
 
 __all__ = [
-    "Aggregation",
-    "AlgorithmSpec",
-    "Attack",
-    "Closing",
-    "Compression",
-    "DataSpec",
-    "Devices",
-    "Events",
-    "Mixing",
-    "ModelSpec",
-    "Optimizer",
-    "Participation",
-    "Partition",
-    "RuntimeSpec",
-    "Schedule",
-    "Selection",
-    "ServerStep",
-    "Sizes",
-    "Substitution",
-    "TaskSpec",
-    "Term",
-    "Tracker",
-    "Weighting",
-]
+    "Aggregation", "AlgorithmSpec", "Attack", "Closing", "Compression", "DataSpec", "Devices", "Events", "Mixing",
+    "ModelSpec", "Optimizer", "Participation", "Partition", "RuntimeSpec", "Schedule", "Selection", "ServerStep",
+    "Sizes", "Substitution", "TaskSpec", "Term", "Tracker", "Weighting",
+]  # fmt: skip

@@ -1,6 +1,6 @@
-"""An object in a few words: its class, and the settings that somebody chose. For notebooks.
+"""An object in a few words, for notebooks: its class, and the settings that differ from their defaults.
 
-Imports nothing of the library: every room may import it.
+Imports nothing of the library: every package may import it.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from typing import Any
 
 from torch import Tensor, nn
 
-FEW = 6  # entries of a list, and of a table, that are written out
+FEW = 6  # entries of a list or a table that are written out
+CELL = '<td style="text-align: left; vertical-align: top">{}</td>'
 LONG = 160  # letters of a value at most
 
 
-def brief(thing: Any) -> str:
+def summarise(thing: Any) -> str:
     """An object's class and the settings that are not the defaults; large values by their size.
 
     >>> from turnout.data.sizes import Pareto
-    >>> brief(Pareto(cap=40)), brief([1, 2]), brief("a"), brief(list(range(99)))
+    >>> summarise(Pareto(cap=40)), summarise([1, 2]), summarise("a"), summarise(list(range(99)))
     ('Pareto(cap=40)', '[1, 2]', "'a'", 'a list of 99')
     """
     if isinstance(thing, Tensor) or hasattr(thing, "__array__"):
         return f"tensor {list(thing.shape)}"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return f"{type(thing).__name__}({', '.join(f'{name}={brief(value)}' for name, value in chosen(thing))})"
+        return f"{type(thing).__name__}({', '.join(f'{name}={summarise(value)}' for name, value in chosen(thing))})"
     if isinstance(thing, nn.Module):
         return f"{type(thing).__name__}, a module with {sum(p.numel() for p in thing.parameters()):,} parameters"
     if isinstance(thing, Mapping):
-        inside = ", ".join(f"{name!r}: {brief(value)}" for name, value in thing.items())
+        inside = ", ".join(f"{name!r}: {summarise(value)}" for name, value in thing.items())
         return f"{{{inside}}}" if len(thing) <= FEW else f"a table of {len(thing)}"
     if isinstance(thing, list | tuple):
-        return f"[{', '.join(map(brief, thing))}]" if len(thing) <= FEW else f"a list of {len(thing)}"
+        return f"[{', '.join(map(summarise, thing))}]" if len(thing) <= FEW else f"a list of {len(thing)}"
     if callable(thing):
         name = getattr(thing, "__name__", type(thing).__name__)
         return "a function" if name == "<lambda>" else name
@@ -60,16 +61,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def settings_html(title: str, rows: Mapping[str, Any]) -> str:
-    """A title, and settings in two columns, as HTML that takes the style of the page around it."""
-    named = [(f"<b>{html.escape(name)}</b>", _value(value)) for name, value in rows.items()]
-    cells = "".join(f"<tr>{_cell(name)}{_cell(value)}</tr>" for name, value in named)
+    """A title and settings in two columns, as HTML in the style of the surrounding page."""
+    texts = {name: summarise(value) for name, value in rows.items()}
+    short = {name: text if len(text) <= LONG else text[: LONG - 1] + "…" for name, text in texts.items()}
+    named = [(f"<b>{html.escape(name)}</b>", html.escape(text)) for name, text in short.items()]
+    cells = "".join(f"<tr>{''.join(map(CELL.format, pair))}</tr>" for pair in named)
     return f"<div><div><b>{html.escape(title)}</b></div><table>{cells}</table></div>"
-
-
-def _cell(inside: str) -> str:
-    return f'<td style="text-align: left; vertical-align: top">{inside}</td>'
-
-
-def _value(value: Any) -> str:
-    words = brief(value)
-    return html.escape(words if len(words) <= LONG else words[: LONG - 1] + "…")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turnout.cli import main, outcome, planning, ranks
+from turnout.cli import main, outcome, planning
 from turnout.machine import activity
 from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
@@ -30,7 +30,7 @@ from turnout.running.records.same import same
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20
-LOADED = (outcome, planning, ranks)  # what a run imports when it begins: children have it already
+LOADED = (outcome, planning)  # what a run imports when it begins: children have it already
 EXPERIMENT = """
 rounds = 6
 evaluate = {every = 2}

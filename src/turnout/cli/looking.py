@@ -1,4 +1,4 @@
-"""What there is to choose from and where data is: `turnout list`, `data`; and `report`, written again."""
+"""Before a run: `turnout list` the parts, `data` on disk, and `init`, an experiment file to start from."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.common import Force, permits_code, say
 from turnout.errors import UserError, nearest
+from turnout.machine.files import check_destination
 
-Only = Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")]
+HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
+A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is
+written as its path: kind = "package.module:Name"."""
 
 
-Markdown = Annotated[bool, typer.Option("--markdown", help="The kinds as a Markdown page.")]
-
-
-def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
+def list_parts(
+    only: Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="The kinds as a Markdown page.")] = False,
+) -> None:
     """List the recipes and the kinds of every part.
 
-    With their settings and defaults, as they are in the code.
+    With their settings and defaults, read from the code.
 
     \b
     turnout list
     turnout list weighting
     turnout list --markdown > docs/parts.md
     """
-    from turnout.cli.screen import console
     from turnout.cli.tables import kind_table, recipe_table
+    from turnout.machine.terminal import console
     from turnout.running.config.catalogue import kinds, markdown
 
     if as_markdown:
@@ -44,47 +48,54 @@ def list_parts(only: Only = None, as_markdown: Markdown = False) -> None:
             screen.print(kind_table(role, listed))
 
 
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder, or a folder of runs.")],
-    target: Annotated[float | None, typer.Option(help="Also count the rounds until the main metric got there.")] = None,
-) -> None:
-    """Write the report of a folder again.
-
-    report.html and curves.svg, from the records alone; and print the table.
-
-    \b
-    turnout report runs/mine
-    turnout report runs/mine --target 0.9
-    """
-    from turnout.cli.screen import console
-    from turnout.running.reported import say_warnings, say_where
-    from turnout.view.report.page import write_picture, write_report
-    from turnout.view.report.results import results_table
-
-    screen = console()
-    table = results_table(folder, target, screen.width)
-    write_report(folder, target)
-    write_picture(folder)
-    screen.print(table)
-    say_where(folder)
-    say_warnings(folder)
-
-
 def data(
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder to look in instead.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Another folder to search.")] = None,
 ) -> None:
-    """Say where data files are looked for.
+    """Show where data files are searched for.
 
-    And which of the public data sets are there.
+    And which of the public data sets are present.
 
     \b
     turnout data
     turnout data --data-dir /data
     """
-    from turnout.cli.screen import console, say
     from turnout.cli.tables import public_table
     from turnout.data import find_data_dir
+    from turnout.machine.terminal import console
 
     folder = find_data_dir(data_dir)
-    say(f"data folder: {folder}{'' if folder.is_dir() else ' (not there yet)'}", stderr=False)
+    say(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist yet)'}", stderr=False)
     console().print(public_table(folder))
+
+
+@permits_code
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The file to write.")],
+    recipe: Annotated[str, typer.Option(help="The recipe to take the settings from.")] = "digits",
+    variant: Annotated[str | None, typer.Option(help="One of its variants. [default: the last]")] = None,
+    force: Force = False,
+) -> None:
+    """Write an experiment file to start from.
+
+    With every setting, and comments that list the alternatives of each part.
+
+    \b
+    turnout init my.toml
+    turnout init my.toml --recipe participation --variant C
+    turnout run my.toml
+    """
+    from turnout.recipes import cook
+    from turnout.running.config.catalogue import commented
+
+    if file.suffix != ".toml":
+        raise UserError(f"{file}: an experiment file's name ends in .toml")
+    if file.exists() and not force:
+        raise UserError(f"{file} exists already: choose another name, or add --force")
+    check_destination("init", file)
+    variants = cook(recipe)
+    name = variant or list(variants)[-1]
+    if name not in variants:
+        raise UserError(f"{recipe} has no variant {name!r}: {nearest(name, variants)}")
+    heading = HEADING.format(recipe=recipe if len(variants) == 1 else f"{recipe}, variant {name}", file=file)
+    file.write_text(commented(variants[name], heading), encoding="utf-8")
+    say(f"{file} is written; run it with: turnout run {file}", stderr=False)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnout.cli.screen import console, say
+from turnout.cli.common import say
 from turnout.errors import UserError
-from turnout.machine.files import check_destination
+from turnout.machine.terminal import console
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
-from turnout.running.planned import explained
 from turnout.running.profile import Profile, profile_table, read_profile
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs
@@ -25,12 +22,8 @@ from turnout.running.result import Run
 from turnout.view.report.simulated_time import fastest
 
 
-def say_failures(failed: Sequence[Failed], runs: int) -> None:
-    say(explained(failed, runs), "red")
-
-
 def say_fastest(out: Path) -> None:
-    """Say which variant reaches the target first in simulated time."""
+    """Print which variant reaches the target first in simulated time."""
     if words := fastest(find_runs(out), None):
         say(words, stderr=False)
 
@@ -40,20 +33,6 @@ def show_profile(plan: RunPlan) -> None:
     found = [p for run in plan.runs if (p := read_profile(plan.out / run.path)) is not None]
     if found:
         console().print(profile_table(sum(found, Profile(0, {}))))
-
-
-def check_json(json_to: str | None) -> None:
-    """Check before the work begins that its result can be written."""
-    if json_to is not None and json_to != "-":
-        check_destination("--json", json_to)
-
-
-def write_json(plan: RunPlan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:
-    text = json.dumps(as_json(plan, failed, seconds), indent=2, allow_nan=False) + "\n"
-    if json_to == "-":
-        sys.stdout.write(text)
-    else:
-        Path(json_to).write_text(text, encoding="utf-8")
 
 
 def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
@@ -78,7 +57,7 @@ def _run_row(plan: RunPlan, runs: Runs, i: int) -> dict[str, Any]:
         "variant": planned.variant,
         "seed": planned.seed,
         "folder": str(read.path),
-        "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
+        "final": {metric: _finite(read.final(metric)) for metric in runs.metrics},
         "rounds": len(read.rounds["round"]),
         "seconds": round(read.total("seconds"), 3),
         "warnings": warnings_of(read),
@@ -94,18 +73,10 @@ def _table(plan: RunPlan, runs: Runs) -> list[dict[str, Any]]:
         for metric in runs.metrics:
             values = np.array([run.final(metric) for run in found])
             spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-            mean = float(values.mean())
-            rows.append(
-                {
-                    "variant": name,
-                    "metric": metric,
-                    "mean": _number(mean),
-                    "spread": _number(spread),
-                    "seeds": len(values),
-                }
-            )
+            numbers = {"mean": _finite(float(values.mean())), "spread": _finite(spread), "seeds": len(values)}
+            rows.append({"variant": name, "metric": metric, **numbers})
     return rows
 
 
-def _number(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -15,11 +15,12 @@ from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNI
 from turnout.recipes import recipes
 from turnout.running.config.catalogue import Kind, first_sentence
 
+EMNIST_PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
+
 
 def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE, show_header=False, pad_edge=False
-    )
+    heading = Text(title, style="bold")
+    return Table(title=heading, title_justify="left", box=box.SIMPLE, show_header=False, pad_edge=False)
 
 
 def recipe_table() -> Table:
@@ -31,7 +32,7 @@ def recipe_table() -> Table:
 
 
 def kind_table(role: str, kinds: list[Kind]) -> Table:
-    """The kinds of a role: how they are written, what they are, their settings."""
+    """The kinds of a role: their names, descriptions and settings."""
     table = _table(role)
     for kind in kinds:
         words = Text(kind.about)
@@ -42,11 +43,15 @@ def kind_table(role: str, kinds: list[Kind]) -> Table:
 
 
 def public_table(folder: Path) -> Table:
-    """The public data sets: where each was found, or which files to put where."""
+    """The public data sets: where each was found, or which files belong where."""
     table = _table("public data sets")
     for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
         found = _all_of([file.name for file in wanted.files], folder, wanted)
-        splits = _emnist_splits(folder) if wanted is EMNIST_ARCHIVE and not found else {}
+        splits = {}
+        for split in EMNIST_LABELS if wanted is EMNIST_ARCHIVE and not found else ():
+            files = [f"emnist-{split}-{part}-ubyte.gz" for part in EMNIST_PARTS]
+            if (path := _all_of(files, folder, EMNIST_ARCHIVE)) is not None:
+                splits[split] = path
         state = _state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
         table.add_row(wanted.title, state.append(f" ({', '.join(splits)})" if splits else ""))
     for layout in (CIFAR10_FILES, CIFAR100_FILES):
@@ -58,22 +63,12 @@ def public_table(folder: Path) -> Table:
 
 
 def _all_of(names: Sequence[str], folder: Path, wanted: PublicSet) -> Path | None:
-    """The path of the first of these files if all of them are there, else None."""
+    """The path of the first of these files if all of them exist, else None."""
     found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
     return found[0] if all(found) else None
 
 
-def _emnist_splits(folder: Path) -> dict[str, Path]:
-    """The splits of EMNIST whose four files are there unpacked, each with the path of one of them."""
-    parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
-    found = {
-        split: _all_of([f"emnist-{split}-{part}-ubyte.gz" for part in parts], folder, EMNIST_ARCHIVE)
-        for split in EMNIST_LABELS
-    }
-    return {split: path for split, path in found.items() if path is not None}
-
-
 def _state(found: Path | None, files: str, place: Path) -> Text:
     if found is not None:
-        return Text(f"there: {found.parent}", style="green")
-    return Text(f"not there: downloaded when first used, or put {files} into {place}")
+        return Text(f"found: {found.parent}", style="green")
+    return Text(f"missing: downloaded when first used, or put {files} into {place}")

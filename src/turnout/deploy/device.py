@@ -29,8 +29,7 @@ from turnout.deploy.processes import free_port, program, surroundings
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Experiment, World
-from turnout.running.config.read import build, load
-from turnout.running.config.text import parse_table
+from turnout.running.config.read import build, load, parse_table
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.prepare import settled
 from turnout.runtimes.clients import ClientPool

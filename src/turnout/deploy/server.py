@@ -18,7 +18,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
 from turnout.running.config.read import load, to_toml
-from turnout.running.records.observed import export_events
+from turnout.running.records.export import export_events
 from turnout.running.records.records import Records
 from turnout.running.reported import NO_HOOKS, Hooks
 from turnout.running.result import Run

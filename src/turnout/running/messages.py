@@ -1,4 +1,4 @@
-"""Runs as streams of messages, in this process (side_by_side.py has several at a time in others)."""
+"""Runs as streams of messages, in this process (side_by_side.py: several at a time in others)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import errno
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -44,10 +43,20 @@ LINE_SECONDS = 0.05  # at least, between two lines of one run
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of a run, how much of the machine it may use, and who hears of its rounds.
+    """The folder of a run, and how it is run.
 
-    group         the title of the runs it is made with, for trackers; its own name where it is alone
-    make_tracker  the tracker that a name in `Experiment.track` stands for
+    name          the run's name
+    folder        its folder
+    data_dir      the folder of data files
+    resume        whether a run in the folder may be resumed
+    threads       threads it may use; None: all
+    side_by_side  how many runs share this machine
+    profile       whether to measure the stages of the round
+    overwrite     whether to delete the run in the folder first
+    other_engine  whether it may resume with another engine
+    group         the title of the runs it is made with, for trackers; its own name if it is alone
+    listeners     who receives its finished rounds
+    make_tracker  makes the tracker of a name in `Experiment.track`
     """
 
     name: str
@@ -65,14 +74,14 @@ class Place:
 
 
 def at_once(need: Need) -> bool:
-    """A run that is alone waits for nobody: it goes on, and finds out by itself whether it fits."""
+    """The answer to a run that is alone: proceed, and check by itself whether it fits."""
     return GO_ON
 
 
 def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it.
 
-    ask  called before the first round; may wait for memory, and says whether to go on or to look again at what is free
+    ask  called before the first round; may wait for memory; answers whether to proceed or to read free memory again
     """
     for name in experiment.track:  # refuse one that is not known or not installed before the work begins
         place.make_tracker(name)
@@ -81,42 +90,31 @@ def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool
     with held(place.folder), _one_torch_thread():
         with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
+            if place.threads is not None and not (place.folder / "environment.json").exists():
+                experiment = experiment.but(runtime=experiment.runtime.on_threads(place.threads))  # its share of cores
             prepared = begin(
-                _on_threads(experiment, place), place.folder, place.resume, place.data_dir, place.overwrite,
-                place.other_engine,
-            )  # fmt: skip
+                experiment, place.folder, place.resume, place.data_dir, place.overwrite, place.other_engine
+            )
         yield from (Note(place.name, str(warning.message)) for warning in caught)
         yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
         estimate = prepared.memory()
         while ask(need := Need.seen(estimate, prepared.device)) != GO_ON:
             pass
-        yield from _run(prepared, place, check_fits(estimate, need.free, place.side_by_side))
-
-
-def _run(prepared: Track, place: Place, needed: int) -> Iterator[Message]:
-    with state_kept(place.folder) as said:
-        began = _began(prepared, place, needed)
-        yield began
-        stopped = said["why"] = yield from _lines(prepared, place)
-        with Records.read(place.folder / "records.sqlite") as records:
-            seconds = float(records.rounds()["seconds"].sum())  # of all rounds, as in the table
-        yield Ended(place.name, max(began.rounds, began.done), seconds, stopped)
-
-
-def _on_threads(experiment: Experiment, place: Place) -> Experiment:
-    """The experiment on its share of the cores; a resumed one keeps its thread count (`loop.as_before`)."""
-    runtime, begun = experiment.runtime, (place.folder / "environment.json").exists()
-    if place.threads is None or begun:
-        return experiment
-    return experiment.but(runtime=runtime.on_threads(place.threads))
+        needed = check_fits(estimate, need.free, place.side_by_side)
+        with state_kept(place.folder) as state:
+            began = _began(prepared, place, needed)
+            yield began
+            stopped = state["why"] = yield from _lines(prepared, place)
+            with Records.read(place.folder / "records.sqlite") as records:
+                seconds = float(records.rounds()["seconds"].sum())  # of all rounds, as in the table
+            yield Ended(place.name, max(began.rounds, began.done), seconds, stopped)
 
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Give torch one thread for its own operations, on any machine: how a sum is split decides how it is rounded.
+    """Give torch one thread for its own operations, on any machine: how a sum is split changes how it rounds.
 
-    Clients are trained by threads of their own (engine/gradients.py). On a busy machine, two threads that wait for each
-    other are slower than one.
+    Clients train in threads of their own (engine/gradients.py).
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -127,25 +125,20 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def _began(prepared: Track, place: Place, memory: int) -> Began:
-    about = prepared.about()
+    about, why = prepared.about(), trouble()  # why: what prevents a faster engine
+    engine = ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if why else "")
+    workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
     return Began(
         name=place.name,
         rounds=prepared.experiment.rounds,
         done=rounds_done(place.folder),
         device=about["device"],
-        engine=_engine(about),
+        engine=", ".join([engine, *workers]),
         threads=about["threads"],
         headline=prepared.headline(),
         memory=memory,
         data_note=prepared.data_note,
     )
-
-
-def _engine(about: Mapping[str, Any]) -> str:
-    """How clients are trained, what was in the way of something faster, and by how many."""
-    name, why = ENGINE_NAMES.get(about["engine"], about["engine"]), trouble()
-    workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
-    return ", ".join([f"{name} ({why})" if why else name, *workers])
 
 
 def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | None]:
@@ -168,7 +161,7 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
 
 
 def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
-    """`messages_of`, with a failure as the last message; the traceback of a failure that is no UserError is kept."""
+    """`messages_of`, with a failure as the last message; keeps the traceback of an error that is not a UserError."""
     kept, began = place.folder / "error.txt", False
     with suppress(OSError):
         kept.unlink(missing_ok=True)
@@ -180,20 +173,19 @@ def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = 
         yield Failed(place.name, str(mistake), True, began)
     except Exception as error:
         short = out_of_memory(error)
-        if short or isinstance(error, OSError):
-            yield Failed(place.name, short or disk_trouble(error, place.folder), True, began)
+        if short is None and isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+            then = "free some space" if full else "fix that"
+            short = (
+                f"{error.filename or place.folder} cannot be used ({error.strerror or error}): {then}, then --resume"
+            )
+        if short is not None:
+            yield Failed(place.name, short, True, began)
             return
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, traceback.format_exc())
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
-
-
-def disk_trouble(error: Any, folder: Path) -> str:
-    """A file that could not be read or written, in words; what was written before can be gone on with."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-    then = "make room, then go on with --resume" if full else "mend that, then go on with --resume"
-    return f"{error.filename or folder} cannot be used ({error.strerror or error}): {then}"
 
 
 def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:

@@ -1,6 +1,6 @@
-"""Progress in a notebook: what was said so far and the bars below it, as one output that is updated in place.
+"""Progress in a notebook: the lines so far and the bars below them, as one output that is updated in place.
 
-rich would need ipywidgets for this, which many notebooks lack. IPython is imported only where it is running already.
+rich would need ipywidgets for this, which many notebooks lack. IPython is imported only if it is running already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ Bar = tuple[str, int, int, str]  # name, done, total, words
 
 @dataclass
 class Shown:
-    """Lines with their styles, and bars."""
+    """The content of a notebook's output.
+
+    lines  with their styles
+    bars   of running runs
+    """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
     bars: Sequence[Bar] = ()
@@ -39,13 +43,13 @@ class NotebookOutput:
         self._draw()
 
     def draw(self, bars: Sequence[Bar]) -> None:
-        """Show these bars, unless the last were drawn a moment ago."""
+        """Show these bars, unless the last ones were drawn a moment ago."""
         self.shown.bars = bars
         if time.monotonic() - self._drawn > DRAW_SECONDS:
             self._draw()
 
     def end(self) -> None:
-        """What was said stays, the bars go."""
+        """Keep the lines, remove the bars."""
         self.shown.bars = ()
         if self.shown.lines or self._handle is not None:
             self._draw()
@@ -60,7 +64,7 @@ class NotebookOutput:
 
 
 def as_html(shown: Shown) -> str:
-    """Everything so far as HTML that takes the colours of the notebook."""
+    """Everything so far as HTML in the colours of the notebook."""
     lines = [f'<div style="{STYLES.get(style, "")}">{html.escape(words)}</div>' for words, style in shown.lines]
     bars = [
         f'<div>{html.escape(name)} <progress value="{done}" max="{total}"></progress> {done}/{total} '

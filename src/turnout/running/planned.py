@@ -1,4 +1,4 @@
-"""A plan of several runs, one after another or side by side: run, gone on with, or read as far as it got."""
+"""A plan of several runs, one after another or side by side: run it, resume it, or read what has ended of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.machine.threads import cores
-from turnout.running.config.check import check_settings
-from turnout.running.config.read import check_same
+from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import held, kept_if_used, refuse_full
+from turnout.running.folder import delete_run, held, kept_if_used, refuse_full, refuse_to_delete
 from turnout.running.messages import Place, in_order
 from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
 from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
@@ -20,13 +19,16 @@ from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
 from turnout.running.tracking import NOBODY, Listeners
-from turnout.running.used import delete_run, refuse_to_delete
 from turnout.runtimes.keeping import KEPT
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The runs that ended well, and those that failed on the way."""
+    """The outcome of a plan.
+
+    runs    finished runs, by variant and seed
+    failed  the others
+    """
 
     runs: dict[RunName, Run]
     failed: list[Failed]
@@ -35,7 +37,7 @@ class Outcome:
 def finished_runs(
     plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None, hooks: Hooks = NO_HOOKS
 ) -> Outcome:
-    """Run or go on with a plan, and go without the runs that fail once begun; one that cannot begin is a mistake."""
+    """Run or resume a plan; runs that fail once begun are left out, a run that cannot begin is an error."""
     failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir, hooks=hooks)
     refused = [failure for failure in failed if not failure.began]
     if refused or len(failed) == len(plan.runs):
@@ -46,7 +48,7 @@ def finished_runs(
 
 
 def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
-    """What has ended of a plan that was begun, as it lies in the folder; nothing is trained. As `finished_runs`."""
+    """The finished runs of a plan, read from its folder; nothing is trained. As `finished_runs`."""
     failed = []
     for planned in plan.runs:
         folder = plan.out / planned.path
@@ -85,11 +87,10 @@ def run_planned(
     other_engine: bool = False,
     hooks: Hooks = NO_HOOKS,
 ) -> list[Failed]:
-    """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
+    """Run a plan, and return the runs that failed; the folder can be resumed and reported on as a whole.
 
-    Of several runs those that have ended are taken as they are: nothing is prepared or asked of the engine for them.
-
-    With `overwrite` what is in the folder is deleted, once the settings of all are known to be right.
+    Of several runs, those that have ended are not prepared again. With `overwrite` the folder's contents are deleted,
+    once the settings of all runs are checked.
     """
     if overwrite:
         refuse_to_delete(plan.out)
@@ -106,7 +107,7 @@ def run_planned(
     left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
     jobs = _side_by_side(left, jobs, listeners)
     if overwrite and len(plan.runs) > 1:
-        delete_run(plan.out)  # a single one is deleted when the new one is known to be able to begin (loop.begin)
+        delete_run(plan.out)  # a single one is deleted once the new one can begin (loop.begin)
     failed: list[Failed] = []
     rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
     display = Display(rounds, quiet, len(plan.runs), ended)
@@ -118,9 +119,9 @@ def run_planned(
 
 
 def _has_ended(plan: RunPlan, planned: PlannedRun, listeners: Listeners) -> bool:
-    """Whether nothing is left of a run, not even somebody to tell of it."""
-    unheard = listeners == NOBODY and not planned.experiment.track
-    return unheard and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
+    """Whether a run is complete, and no tracker or listener needs its rounds."""
+    untracked = listeners == NOBODY and not planned.experiment.track
+    return untracked and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
 
 
 def _refuse(plan: RunPlan, resume: bool) -> None:
@@ -130,7 +131,7 @@ def _refuse(plan: RunPlan, resume: bool) -> None:
 
 @contextmanager
 def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
-    """Hold the folder of several runs and write down which they are; a single run holds its folder itself."""
+    """Hold the folder of several runs and write their list; a single run holds its folder itself."""
     if len(plan.runs) == 1:
         yield
         return
@@ -141,7 +142,7 @@ def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:
-    """Which runs failed and why, each reason once, and no more than a few reasons."""
+    """Which runs failed and why: each reason once, and at most three."""
     reasons: dict[str, list[str]] = {}
     for failure in failed:
         reasons.setdefault(failure.why, []).append(failure.name)
@@ -155,7 +156,7 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
 
 
 def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
-    """How many runs at a time; who listens in this process hears of one after another."""
+    """How many runs at a time: one if listeners in this process receive the rounds."""
     if listeners != NOBODY:
         if jobs is not None and jobs > 1:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Running experiments from Python: one, or several times seeds (`run`), variants and seeds (`run_many`)."""
+"""Running experiments from Python: one or several, times seeds (`run`, `run_many`)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import TypedDict, Unpack, overload
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.display import Display, Failed
-from turnout.running.folder import kept_if_used, new_folder
-from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
+from turnout.running.folder import kept_if_used, new_folder, refuse_used
 from turnout.running.messages import Place, messages_of
-from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.plan import Given, RunPlan, Seeds, Several, named, planned_runs, seeds_of, tracked_by
 from turnout.running.planned import explained, run_planned, those_that_ended
 from turnout.running.reported import NO_HOOKS, Hooks, print_table, reported, say_warnings, say_where
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.tracker import Tracker
 from turnout.running.tracking import Listeners, OnRound
-from turnout.running.used import refuse_used
 
 
 class Options(TypedDict, total=False):
-    """What `run` takes beside experiments, a folder and seeds."""
+    """The other options of `run`."""
 
     jobs: int | None
     resume: bool
@@ -66,19 +64,17 @@ def run(
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
     seeds      how many, counted from the experiments' own, or a list of them; without, each runs once with its own
-    jobs       how many runs side by side (as many as there are cores); one experiment is one run
-    resume     go on with the run in the folder, or return it where it is complete
+    jobs       how many runs side by side (default: one per core); one experiment is one run
+    resume     resume the run in the folder, or return it if it is complete
     overwrite  delete the run in the folder first
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
-    trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
+    trackers   where else to send the numbers: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
-    other_engine  go on with a run though its engine or device is not here, and another one rounds differently
-    hooks      what is done when the runs have ended, and what trackers' names stand for; `to.run` writes the report
+    other_engine  resume a run with another engine or device than it began with, which rounds differently
+    hooks      called when the runs have ended, and makes trackers by name; `to.run` writes the report
     """
     if resume and overwrite:
-        raise UserError(
-            "resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them"
-        )
+        raise UserError("resume=True and overwrite=True: resume the run in the folder, or delete it, but not both")
     where = Path(data_dir) if data_dir else None
     listed = [trackers] if isinstance(trackers, str) else list(trackers)
     listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
@@ -128,7 +124,7 @@ def run_many(
     data_dir: Path | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> list[Run]:
-    """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
+    """Run variants and seeds, `jobs` at a time; if some fail, the others finish first, then an error is raised."""
     plan = RunPlan(title, planned_runs(variants, seeds), out)
     failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, hooks=hooks)
     if not quiet:
@@ -137,7 +133,7 @@ def run_many(
 
 
 def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
-    """The runs by variant and seed; a mistake where some failed."""
+    """The runs by variant and seed; raises if some failed."""
     if failed:
         raise UserError(explained(failed, len(plan.runs)))
     return those_that_ended(plan, failed, data_dir)

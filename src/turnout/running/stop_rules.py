@@ -15,14 +15,22 @@ from turnout.running.records.records import Records
 
 @dataclass(frozen=True)
 class Progress:
-    """What the stop rules depend on. It can be computed from the records, so a resumed run stops at the same round."""
+    """What the stop rules depend on; computed from the records, so that a resumed run stops at the same round.
+
+    best        the metric's best value
+    latest      its last value
+    since_best  evaluations without a new best
+    seconds     computing time so far
+    bytes       bytes sent so far, both ways
+    simulated   simulated seconds since the run began
+    """
 
     best: float | None = None
     latest: float | None = None
-    since_best: int = 0  # evaluations without a new best
+    since_best: int = 0
     seconds: float = 0.0
     bytes: int = 0
-    simulated: float = 0.0  # seconds since the run began
+    simulated: float = 0.0
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
         """The progress after one more round."""
@@ -67,12 +75,12 @@ def metric_of(experiment: Experiment) -> str:
 
 
 def higher_is_better(experiment: Experiment) -> bool:
-    """Which way the watched metric is better."""
+    """Whether a higher value of the stop rules' metric is better."""
     return Glossary.of(experiment.task).higher_is_better(metric_of(experiment))
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
-    """Which stop rule is met, in words; None if none is."""
+    """The stop rule that is met, in words; None if none is."""
     stop, value = experiment.stop, progress.latest
     if stop.target is not None and value is not None:
         higher = higher_is_better(experiment)

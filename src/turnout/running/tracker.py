@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from turnout.errors import UserError, lacking
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.dotted import usual_code
+from turnout.running.records.export import TABLES
 from turnout.running.records.records import Records
-from turnout.running.records.tables import TABLES
 
 _NOT_LOGGED = ("round", "clock", "skipped", "extra", "clients", "events")
 _COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in _NOT_LOGGED)

@@ -1,8 +1,8 @@
-"""A run's trackers and callback, told of each finished round by whoever drives the rounds.
+"""A run's trackers and callback, which receive each finished round.
 
-A tracker that fails at the start is a mistake. One that fails later (its server is gone) is left out from then on, with
-a note: a run of hours does not end for it. The folder keeps what finds the run again at each tracker, so that a
-resumed run goes on there; a tracker that is new to a resumed run is told of the earlier rounds from the records.
+A tracker that fails at the start is an error. One that fails later (its server is gone) is left out from then on, with
+a note: a run of hours does not end for it. The folder keeps each tracker's identifier of the run, so that a resumed run
+continues there; a tracker that is new to a resumed run receives the earlier rounds from the records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ OnRound = Callable[[FinishedRound], object]
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who hears of the rounds in this process: trackers that are objects of a program, and a function."""
+    """Receivers of finished rounds in this process.
+
+    trackers  objects of the user's program
+    on_round  a function of the finished round
+    """
 
     trackers: tuple[Tracker, ...] = ()
     on_round: OnRound | None = None
@@ -47,15 +51,21 @@ NOBODY = Listeners()
 
 @dataclass
 class Tracking:
-    """The trackers of one run."""
+    """The trackers of one run.
 
-    trackers: dict[str, Tracker]  # by how they were named
+    trackers  by name
+    run       the run
+    new       names of those that have not received this run before
+    on_round  the user's function
+    """
+
+    trackers: dict[str, Tracker]
     run: TrackedRun
-    new: set[str]  # those that were not told of this run before
+    new: set[str]
     on_round: OnRound | None
 
     def after(self, step: FinishedRound) -> list[str]:
-        """Tell of a finished round; sentences about trackers that failed."""
+        """Send a finished round; returns sentences about trackers that failed."""
         failed = self.catch_up(step.record.round)
         values = numbers_of(step.record, step.evaluation) if self.trackers else {}
         for said, tracker in list(self.trackers.items()):
@@ -65,7 +75,7 @@ class Tracking:
         return failed
 
     def catch_up(self, first: int | None) -> list[str]:
-        """Tell those who are new to this run, once, what was recorded before a round: all, if there is none to come."""
+        """Send the rounds recorded before `first` (None: all) to trackers that are new to this run, once."""
         failed: list[str] = []
         new, self.new = [said for said in self.trackers if said in self.new], set()
         for past, values in recorded(self.run.folder / "records.sqlite", first) if new else ():
@@ -76,7 +86,7 @@ class Tracking:
     def _tell(self, said: str, tell: Callable[[], None]) -> list[str]:
         try:
             tell()
-        except Exception as error:  # a library of others
+        except Exception as error:  # any failure of another library
             del self.trackers[said]
             return [f"{said} has failed and is left out from now on: {reason(error)}"]
         return []
@@ -90,12 +100,12 @@ class Tracking:
 def tracked(
     experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY, make_tracker: MakeTracker = own_tracker
 ) -> Iterator[Tracking]:
-    """The trackers that the experiment names and who listens, begun; at the end they hear how the run ended."""
+    """Begin the experiment's trackers and the listeners; at the end, send them how the run ended."""
     tracking, state = Tracking({}, run, set(), listeners.on_round), "interrupted"
     try:
         _begin(tracking, experiment, [*experiment.track, *listeners.trackers], make_tracker)
         yield tracking
-        tracking.catch_up(None)  # where the run was complete already
+        tracking.catch_up(None)  # if the run was complete already
         state = "finished"
     except Exception:
         state = "failed"
@@ -107,7 +117,7 @@ def tracked(
 def _begin(
     tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker], make_tracker: MakeTracker
 ) -> None:
-    """Begin every tracker, and keep what finds the run again there."""
+    """Begin every tracker, and keep its identifier of the run."""
     run, known = tracking.run, _read(tracking.run.folder)
     settings = flat(to_table(experiment)) if named else {}
     for said in dict.fromkeys(named):
@@ -121,7 +131,7 @@ def _begin(
 
 
 def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
-    """What a program's own tracker is called: by its class, and numbered where there are several."""
+    """The name of a program's own tracker: its class, numbered if there are several."""
     base = name = type(tracker).__name__
     number = 2
     while name in taken:
@@ -131,5 +141,5 @@ def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
 
 def _read(folder: Path) -> dict[str, str]:
     path = folder / FILE
-    found = read_json(path, "delete it, and trackers begin anew") if path.exists() else {}
+    found = read_json(path, "delete it, and trackers start a new run") if path.exists() else {}
     return {str(name): str(value) for name, value in found.items()}

@@ -14,7 +14,7 @@ from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Evaluate, Experiment
-from turnout.running.config.read import lasting
+from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.track import fingerprint

@@ -19,9 +19,9 @@ import torch
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.threads import script_left_alone
+from turnout.running.side_by_side import worker_context
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
-from turnout.running.worker import worker_context
 
 POINTS = 15  # how often a run is evaluated
 

@@ -1,9 +1,9 @@
 """Whose code the dotted paths `package.module:Name` of a file may name, and how such a name is looked up.
 
-A file may come from a stranger, and a dotted path in it is code. So it is looked up in two steps. `check` says whether
-a path is permitted: by its text, and by where Python would find the module; it imports nothing. `named` imports what is
-permitted. Permitted are modules below the current folder, and packages that the user has named: with --allow, in the
-configuration file, or by installing a package with an entry point (kinds.py).
+A file may come from a stranger, and a dotted path in it is code. So it is looked up in two steps. `check` decides
+whether a path is permitted, by its text and by where Python would find the module; it imports nothing. `named` imports
+what is permitted. Permitted are modules below the current folder, and packages that the user has named: with --allow,
+in the configuration file, or by installing a package with an entry point (kinds.py).
 """
 
 from __future__ import annotations
@@ -19,48 +19,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import turnout
 from turnout.errors import UserError
 
 ALLOW, NO_CODE = "TURNOUT_ALLOW", "TURNOUT_NO_CODE"  # --allow and --no-code, for the processes that a command starts
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, which may lie below the current folder too
-OWN = object()  # stands for a part of the user's own while only names are looked up
-
-
-class Permission(Protocol):
-    """Which dotted paths may be used."""
-
-    by_identity: bool  # whether a part must be derived from its role
-
-    def check(self, dotted: str, path: str) -> None:
-        """Refuse a dotted path, at the setting `path`, that is not permitted; imports nothing."""
-        ...
-
-    def named(self, dotted: str, path: str) -> Any:
-        """The function or class that a permitted path names; nothing of it has been called."""
-        ...
-
-    def but_allow(self, package: str) -> Permission:
-        """The same, and one package more."""
-        ...
+OWN = object()  # stands for a user's own part while only names are looked up
 
 
 @dataclass(frozen=True)
 class Code:
     """Code that files may name.
 
-    allow  top packages, by name
-    below  modules below this folder; None: no code at all, but for the packages
+    allow       top packages, by name
+    below       modules below this folder; None: no code at all, except the packages
+    names_only  whether to look names up without importing anything: each then stands for `OWN`
     """
 
     allow: frozenset[str] = frozenset()
     below: Path | None = None
-    by_identity = True
+    names_only: bool = False
+
+    @property
+    def checks_roles(self) -> bool:
+        """Whether a part must be derived from its role."""
+        return not self.names_only
 
     def check(self, dotted: str, path: str) -> None:
-        module, top = _split(dotted, path)
+        """Refuse a dotted path, at the setting `path`, that is not permitted; imports nothing."""
+        module, _, name = dotted.partition(":")
+        if not all(word.isidentifier() for word in (*module.split("."), name)):
+            raise UserError(f"{path}: {dotted!r} is not a path to code: write it as package.module:Name")
+        top = module.partition(".")[0]
         if top in self.allow:
             return
         if self.below is None:
@@ -82,7 +74,10 @@ class Code:
             )
 
     def named(self, dotted: str, path: str) -> Any:
+        """The function or class that a permitted path names; nothing of it has been called."""
         self.check(dotted, path)
+        if self.names_only:
+            return OWN
         thing = _imported(dotted, path)
         if not callable(thing) or not hasattr(thing, "__qualname__"):
             raise UserError(f"{path}: {dotted} is a {type(thing).__name__}: give a function or a class")
@@ -90,40 +85,23 @@ class Code:
         return thing
 
     def but_allow(self, package: str) -> Code:
+        """The same, with one more package."""
         if self.below is None and _is_below(Path.cwd(), _file_of(package)):
             return self  # announced by a folder beside the file, not installed
         return dataclasses.replace(self, allow=self.allow | {package})
 
 
-@dataclass(frozen=True)
-class NamesOnly:
-    """Looks names up and imports nothing: what a name stands for is `OWN`."""
-
-    code: Permission
-    by_identity = False
-
-    def check(self, dotted: str, path: str) -> None:
-        self.code.check(dotted, path)
-
-    def named(self, dotted: str, path: str) -> Any:
-        self.code.check(dotted, path)
-        return OWN
-
-    def but_allow(self, package: str) -> NamesOnly:
-        return NamesOnly(self.code.but_allow(package))
-
-
 class PartsOf:
-    """The functions and classes of an experiment that is there already: nothing else is called, nothing is imported."""
+    """The functions and classes of an existing experiment: nothing else is called, nothing is imported."""
 
-    by_identity = False
+    checks_roles = False
 
     def __init__(self, experiment: Any):
         self.known = {f"{part.__module__}:{part.__qualname__}": part for part in _makers(experiment)}
 
     def check(self, dotted: str, path: str) -> None:
         if dotted not in self.known:
-            raise UserError(f"{path}: {dotted} is no part of this experiment")
+            raise UserError(f"{path}: {dotted} is not a part of this experiment")
 
     def named(self, dotted: str, path: str) -> Any:
         self.check(dotted, path)
@@ -137,6 +115,9 @@ class PartsOf:
         return self
 
 
+Permission = Code | PartsOf
+
+
 def usual_code() -> Code:
     """What the user permits: modules below the current folder, --allow and the configuration file; or --no-code."""
     if os.environ.get(NO_CODE):
@@ -146,7 +127,7 @@ def usual_code() -> Code:
 
 @contextmanager
 def allowing(packages: Sequence[str] = (), no_code: bool = False) -> Iterator[None]:
-    """Permit more packages, or no code at all, here and in the processes that are started meanwhile."""
+    """Permit more packages, or no code at all, in this process and in those it starts."""
     if packages and no_code:
         raise UserError("--allow permits code and --no-code refuses it: leave one of them out")
     _check_packages(packages, "--allow")
@@ -165,12 +146,10 @@ def allowing(packages: Sequence[str] = (), no_code: bool = False) -> Iterator[No
 
 
 def configuration_file() -> Path:
-    """The user's own configuration file."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "turnout" / "config.toml"
 
 
 def _configured() -> list[str]:
-    """The packages that the user's configuration file allows."""
     path = configuration_file()
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -191,16 +170,8 @@ def _check_packages(packages: Sequence[str], where: str) -> None:
             raise UserError(f"{where}: {package!r} is not the name of a top package, such as my_package")
 
 
-def _split(dotted: str, path: str) -> tuple[str, str]:
-    """The module of a dotted path, and its top package."""
-    module, _, name = dotted.partition(":")
-    if not all(word.isidentifier() for word in (*module.split("."), name)):
-        raise UserError(f"{path}: {dotted!r} is not a path to code: write it as package.module:Name")
-    return module, module.partition(".")[0]
-
-
 def _file_of(module: str) -> Path | None:
-    """The file that Python would load a module from, without importing its packages; None where it finds none."""
+    """The file that Python would load a module from, without importing its packages; None if there is none."""
     if module in sys.modules:
         known = getattr(sys.modules[module], "__file__", None)
         return Path(known) if isinstance(known, str) else None
@@ -241,7 +212,7 @@ def _imported(dotted: str, path: str) -> Any:
         raise UserError(f"{path}: module {module!r} has nothing called {name!r}") from error
     except SyntaxError as error:
         raise UserError(f"{path}: {error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:  # whatever a person's module does when it is imported
+    except Exception as error:  # any failure of a user's module
         raise UserError(f"{path}: importing {module!r} failed: {type(error).__name__}: {error}") from error
 
 

@@ -1,6 +1,6 @@
-"""Type hints, taken apart in one place: what a setting may be, in a person's words, and whether a value is that.
+"""Type hints: what a setting may be, in words, and whether a value fits.
 
-Files are read by it (`build`, read.py), and objects made in Python are checked by it (`check_settings`, check.py).
+Files are read by it (`build`, read.py), and objects made in Python are checked by it (`check_settings`, run_file.py).
 """
 
 from __future__ import annotations
@@ -51,15 +51,18 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Hint:
-    """A type hint, taken apart: its shape, and the hints inside it (options of a choice, items, a table's values; of a
-    literal the values themselves)."""
+    """A parsed type hint.
+
+    shape   what a value is
+    inside  the hints inside it: options of a choice, items, a table's values; for a literal the values themselves
+    """
 
     shape: Shape
     inside: tuple[Any, ...] = ()
 
 
 def parsed(hint: Any) -> Hint:
-    """A type hint, taken apart.
+    """Parse a type hint.
 
     >>> parsed(int | None).shape.name, parsed(tuple[str, ...]).inside
     ('CHOICE', (<class 'str'>,))
@@ -87,7 +90,7 @@ def parsed(hint: Any) -> Hint:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value made in Python is what a hint says; what is not plain is not judged here.
+    """Whether a value made in Python fits a hint; objects of other classes always fit.
 
     >>> fits(float | None, 1), fits(int, 1.0), fits(int, True), fits(tuple[int, ...], (1, "2"))
     (True, False, False, False)
@@ -99,7 +102,10 @@ def fits(hint: Any, value: Any) -> bool:
         case Shape.PLAIN:
             return isinstance(value, PLAIN[hint]) and (hint is bool or not isinstance(value, bool))
         case Shape.LIST:
-            return _fits_list(found.inside, value)
+            if not isinstance(value, tuple | list):  # an array is a list too
+                return not isinstance(value, str | numbers.Number)
+            inside = found.inside
+            return len(value) > MANY or len(inside) != 1 or all(fits(inside[0], item) for item in value)
         case Shape.TABLE:
             return isinstance(value, Mapping)
         case Shape.SET:
@@ -108,22 +114,15 @@ def fits(hint: Any, value: Any) -> bool:
             return any(type(option) is type(value) and option == value for option in found.inside)
         case Shape.ROLE if isinstance(hint, type):
             return not isinstance(value, str | numbers.Number | type(None))
-        case Shape.ROLE | Shape.FUNCTION:  # a role that is no class is a function
+        case Shape.ROLE | Shape.FUNCTION:  # a role that is not a class is a function
             return callable(value)
         case Shape.SETTINGS | Shape.NAMED:
             return isinstance(value, hint)
     return True
 
 
-def _fits_list(inside: tuple[Any, ...], value: Any) -> bool:
-    """Items are looked at where they are all alike and not too many; an array is a list too."""
-    if not isinstance(value, tuple | list):
-        return not isinstance(value, str | numbers.Number)
-    return len(value) > MANY or len(inside) != 1 or all(fits(inside[0], item) for item in value)
-
-
 def in_words(hint: Any) -> str:
-    """A type in a person's words.
+    """A type in words.
 
     >>> in_words(int | None)
     'a whole number or None'
@@ -148,12 +147,12 @@ def in_words(hint: Any) -> str:
 
 
 def example(role: Any) -> str:
-    """How an object that plays a role may be written in Python."""
+    """An example of an object that plays a role, as Python code."""
     return f"{next(iter(KINDS[role].values())).__name__}(...)"
 
 
 def role_in(hint: Any) -> Any:
-    """The role a hint names, through optionals and lists; None where it names none."""
+    """The role in a hint, through optionals and lists; None if there is none."""
     found = parsed(hint)
     if found.shape is Shape.ROLE:
         return hint
@@ -163,18 +162,16 @@ def role_in(hint: Any) -> Any:
 
 
 def nothing(hint: Any) -> str | bool:
-    """How a file says that an optional setting is None: "none", or false where "none" would be a text of its own.
+    """How a file writes that an optional setting is None: "none", or false if "none" could be a text.
 
     >>> nothing(int | None), nothing(str | None)
     ('none', False)
     """
-    options = (hint, *parsed(hint).inside)
-    return False if any(option is str or _is_literal(option, "none") for option in options) else "none"
-
-
-def _is_literal(hint: Any, value: Any) -> bool:
-    found = parsed(hint)
-    return found.shape is Shape.LITERAL and value in found.inside
+    for option in (hint, *parsed(hint).inside):
+        found = parsed(option)
+        if option is str or (found.shape is Shape.LITERAL and "none" in found.inside):
+            return False
+    return "none"
 
 
 def settable(maker: Any) -> dict[str, Any]:
@@ -193,7 +190,7 @@ def takes_any(maker: Any) -> bool:
 
 
 def _parameters(maker: Any) -> list[inspect.Parameter]:
-    """The parameters of a class or function; of one that does not tell, keywords of any name."""
+    """The parameters of a class or function; keywords of any name if it has no signature."""
     try:
         return list(inspect.signature(maker).parameters.values())
     except ValueError:
@@ -202,9 +199,9 @@ def _parameters(maker: Any) -> list[inspect.Parameter]:
 
 @functools.lru_cache(maxsize=1024)
 def _hints(thing: Any) -> dict[str, Any]:
-    """The type hints of a class or function; what only a type checker imports may be anything.
+    """The type hints of a class or function; a name that only type checkers import becomes Any.
 
-    Kept: they are an eighth of a run of a second otherwise.
+    Cached: they would take an eighth of a run of a second.
     """
     try:
         return typing.get_type_hints(thing)

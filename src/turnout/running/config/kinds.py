@@ -1,25 +1,27 @@
 """The roles of an experiment, and the short names of the parts that play them.
 
-A role is the type a setting is annotated with. The modules that hold its parts say what they are called in files, each
-in a dictionary `KINDS` at its end; here is only where to look. An installed package may add kinds by entry points: of
-the group `turnout.weighting`, the name of an entry point is a kind of weighting. Any other part is named by its dotted
-path, `package.module:Name` (dotted.py).
+A role is the type a setting is annotated with. The modules that hold its parts list them in a dictionary `KINDS` at
+their end; here is only where to look. Kinds of satellites (scores, Flower) are named here and imported when they are
+used. An installed package may add kinds by entry points: in the group `turnout.weighting`, the name of an entry point
+is a kind of weighting. Any other part is named by its dotted path, `package.module:Name` (dotted.py).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
-from turnout.errors import UserError, lacking, nearest
+from turnout.errors import UserError, lacking
 from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
 from turnout.models.layers import ModelSpec
@@ -34,7 +36,6 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
-from turnout.running.config.dotted import Permission
 from turnout.settings import RuntimeSpec
 from turnout.suggestions import kinds_in
 from turnout.tasks import TaskSpec
@@ -48,13 +49,14 @@ Maker = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Role:
-    """Where the kinds of a role are found, and where people find them.
+    """Where the kinds of a role are defined, and how they are called.
 
-    name      what files, sentences and lists call the role
-    protocol  the type its settings are annotated with
-    places    the modules that announce its kinds; of a package, all its modules that are no other role's place
-    public    the namespace its kinds are public in, such as `turnout.participation`; "" for `turnout` itself
-    first     the kind that is listed first and given as an example, where it would not be the first anyway
+    name        the role's name in files, messages and lists
+    protocol    the type its settings are annotated with
+    places      the modules with its kinds; of a package, all its modules that are not another role's place
+    public      the namespace of its kinds in Python, such as `participation` for `turnout.participation`
+    first       the kind that is listed first and given as an example, if not the first found
+    satellites  kinds of satellites by name, as "module:Name"
     """
 
     name: str
@@ -62,8 +64,11 @@ class Role:
     places: tuple[str, ...]
     public: str = ""
     first: str | None = None
+    satellites: Mapping[str, str] = field(default_factory=dict)
 
 
+SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.scores.settings:paper_literal"}
+FLOWER = {"flower": "turnout.deploy.flower.settings:Flower"}
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
@@ -73,7 +78,7 @@ ROLES = (
     Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
     Role("task", TaskSpec, ("turnout.tasks",)),
-    Role("algorithm", AlgorithmSpec, ("turnout.experiment", "turnout.scores.settings")),
+    Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
     Role("optimizer", Optimizer, ("turnout.parts.optimizers",)),
     Role("schedule", Schedule, ("turnout.parts.schedules",)),
     Role("term", Term, ("turnout.parts.terms",), first="proximal"),
@@ -87,7 +92,7 @@ ROLES = (
     Role("closing", Closing, ("turnout.parts.closing",)),
     Role("event", Events, ("turnout.world.events",)),
     Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", RuntimeSpec, ("turnout.settings", "turnout.deploy.flower.settings")),
+    Role("runtime", RuntimeSpec, ("turnout.settings",), satellites=FLOWER),
 )
 
 
@@ -101,7 +106,30 @@ def _kinds_of(role: Role) -> dict[str, Maker]:
 
 KINDS: dict[Any, dict[str, Maker]] = {role.protocol: _kinds_of(role) for role in ROLES}
 ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
-UNSAID = {AlgorithmSpec: "weights"}  # the kind of a table that names none
+SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for role in ROLES if role.satellites}
+DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none
+
+
+def is_installed(place: str) -> bool:
+    """Whether the satellite of a kind, given as "module:Name", is installed; imports nothing of it."""
+    return importlib.util.find_spec(".".join(place.split(".")[:2])) is not None
+
+
+def load_place(place: str) -> Any:
+    """The object at "module:Name"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def all_kinds(role: Any) -> dict[str, Maker]:
+    """The kinds of a role, those of installed satellites included, which this imports."""
+    places = SATELLITES.get(role, {})
+    return KINDS[role] | {kind: load_place(place) for kind, place in places.items() if is_installed(place)}
+
+
+def kind_names(role: Any) -> list[str]:
+    """The names of a role's kinds, for messages; imports nothing."""
+    return [*KINDS[role], *(kind for kind, place in SATELLITES.get(role, {}).items() if is_installed(place))]
 
 
 def public_kinds(namespace: str = "") -> dict[str, Maker]:
@@ -121,40 +149,20 @@ def public_kinds(namespace: str = "") -> dict[str, Maker]:
     return found
 
 
-def find(role: Any, kind: str, path: str, code: Permission) -> Any:
-    """The class or function that a kind, an entry point or a permitted dotted path stands for."""
-    table = KINDS[role]
-    if kind in table:
-        return table[kind]
-    installed = _installed(ROLE_NAMES[role])
-    dotted = installed.get(kind, kind)
-    if ":" not in dotted:
-        from turnout.running.config.misplaced import elsewhere
-
-        known = "; ".join([*elsewhere(kind), nearest(kind, {**table, **installed})])
-        raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {known}")
-    if dotted in installed.values():
-        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
-    return code.named(dotted, path)
-
-
 @functools.cache
-def _installed(role: str) -> dict[str, str]:
+def installed_kinds(role: str) -> dict[str, str]:
     """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
     return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
 
 
 def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
-    """Refuse a class, or an object, that is not declared to play a role.
-
-    It is declared by its class: one that is derived from the role, or from a kind of ours.
-    """
+    """Refuse a class, or an object, whose class is not derived from the role or from one of its kinds."""
     if not isinstance(role, type):  # the role is a function
         if not callable(thing):
             raise UserError(f"{path}: {dotted} is not a {ROLE_NAMES[role]}: give a function")
         return
     kind = thing if inspect.isclass(thing) else type(thing)
-    if not plays(role, kind):
+    if not any(base is role or is_kind(role, base) for base in kind.__mro__):
         raise UserError(
             f"{path}: {dotted} gives a {kind.__name__}, which is not declared to be a {ROLE_NAMES[role]}: derive its "
             f"class from turnout.roles.{role.__name__}"
@@ -163,27 +171,29 @@ def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
         raise UserError(f"{path}: {dotted} is not a complete {ROLE_NAMES[role]}: it lacks {', '.join(missing)}")
 
 
-def plays(role: type, kind: type) -> bool:
-    """Whether a class is derived from a role, or from one of our kinds of it.
-
-    >>> plays(Partition, str), plays(Weighting, type("Mine", (Weighting,), {}))
-    (False, True)
-    """
-    return any(base is role or base in KINDS[role].values() for base in kind.__mro__)
+def is_kind(role: Any, maker: Any) -> bool:
+    """Whether a class or function is one of our kinds of a role."""
+    return maker in KINDS[role].values() or _dotted(maker) in SATELLITES.get(role, {}).values()
 
 
 def name_of(role: Any, thing: Any) -> str:
     """How a part is written in a file: its first name of more than one letter, its entry point or its dotted path."""
-    maker = thing if callable(thing) and not _is_instance_of_kind(role, thing) else type(thing)
-    for kind, known in KINDS.get(role, {}).items():
+    ours = KINDS.get(role, {})
+    is_part = any(isinstance(known, type) and isinstance(thing, known) for known in ours.values())
+    maker = thing if callable(thing) and not is_part else type(thing)
+    for kind, known in ours.items():
         if known is maker and len(kind) > 1:
             return kind
-    for kind, dotted in (_installed(ROLE_NAMES[role]) if role in KINDS else {}).items():
-        module, _, name = dotted.partition(":")
+    dotted = _dotted(maker)
+    for kind, place in SATELLITES.get(role, {}).items():
+        if place == dotted:
+            return kind
+    for kind, place in (installed_kinds(ROLE_NAMES[role]) if role in KINDS else {}).items():
+        module, _, name = place.partition(":")
         if getattr(sys.modules.get(module), name, None) is maker:
             return kind
-    return f"{maker.__module__}:{maker.__qualname__}"
+    return dotted
 
 
-def _is_instance_of_kind(role: Any, thing: Any) -> bool:
-    return any(isinstance(known, type) and isinstance(thing, known) for known in KINDS.get(role, {}).values())
+def _dotted(maker: Any) -> str:
+    return f"{getattr(maker, '__module__', '')}:{getattr(maker, '__qualname__', '')}"

@@ -1,8 +1,8 @@
 """Experiments from TOML, and single settings from the command line; write.py is the way back.
 
-Everything is driven by the dataclasses' own type hints (hints.py): a table becomes the object its field is annotated
-with, a role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the
-nearest names.
+The dataclasses' own type hints (hints.py) drive everything: a table becomes the object its field is annotated with, a
+role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest
+names.
 """
 
 from __future__ import annotations
@@ -12,31 +12,86 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from turnout.errors import UserError, lacking, nearest
+from turnout.errors import Absent, UserError, lacking, nearest
 from turnout.experiment import Experiment
+from turnout.machine.checksums import check_text
 from turnout.models import ModelSpec
-from turnout.running.config.dotted import OWN, NamesOnly, PartsOf, Permission, usual_code
+from turnout.running.config.catalogue import find, meant
+from turnout.running.config.dotted import OWN, Code, Permission, usual_code
 from turnout.running.config.hints import Shape, fits, in_words, nothing, parsed, required, settable, takes_any
-from turnout.running.config.kinds import KINDS, ROLE_NAMES, UNSAID, check_plays, find
-from turnout.running.config.misplaced import meant
-from turnout.running.config.text import parse_value, read_file
-from turnout.running.config.write import OWN_OBJECT, said, table_to_toml, to_table, to_toml
+from turnout.running.config.kinds import DEFAULT_KINDS, ROLE_NAMES, check_plays, is_kind, kind_names
+from turnout.running.config.write import OWN_OBJECT
+from turnout.running.config.write import to_toml as to_toml
 
-FREE_TO_CHANGE = ("rounds", "stop", "title", "track", "runtime")  # what may differ when a run is resumed
+RUN_FILE = "experiment.toml"  # the name of a run's own file
+CHANGED = (
+    "a run keeps the settings it began with (--set changes rounds, stop and title); if you changed it yourself, delete "
+    "its last line"
+)
+BITS = 63  # of a whole number, beside its sign: what TOML promises, and records can hold
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """An experiment file as tables (variants.py: one with variants)."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if Path(path).name == RUN_FILE:
+            check_text(Path(path), text, CHANGED)
+    except OSError as error:
+        hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    return parse_table(text, str(path))
+
+
+def parse_table(text: str, where: str) -> dict[str, Any]:
+    """A TOML text as tables. `where`: the name of the text in messages."""
+    try:
+        table = tomllib.loads(text)
+        _check_numbers(table, where)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{where} is not valid TOML: {error}") from error
+    except UserError:
+        raise
+    except ValueError as error:  # Python refuses numbers with thousands of digits
+        raise UserError(f"{where} has a number with thousands of digits: a whole number has at most 19") from error
+    return table
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or the text itself if it is not one."""
+    try:
+        tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError):
+        pass  # parse_table explains it
+    return parse_table(f"value = {text}", f"{text[:40]}{'...' * (len(text) > 40)}")["value"]
+
+
+def _check_numbers(value: Any, where: str, path: str = "") -> None:
+    """Refuse whole numbers that are too large, at any depth."""
+    if isinstance(value, int) and value.bit_length() > BITS:
+        name = f"{where}: {path}" if path and path != "value" else where
+        raise UserError(f"{name} is a whole number of {value.bit_length()} bits: it may be at most {2**BITS - 1}")
+    if isinstance(value, Mapping | list):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_numbers(item, where, f"{path}.{key}" if path else str(key))
 
 
 def load(path: str | Path, code: Permission | None = None) -> Experiment:
     """Read an experiment file that holds one experiment."""
     table = read_file(path)
     if "variants" in table:
-        raise UserError(f"{path} has variants: turnout run {path} runs them all; one experiment has no such section")
+        raise UserError(f"{path} has variants, and one experiment has none: turnout run {path} runs them all")
     return from_table(table, code)
 
 
@@ -49,24 +104,58 @@ def from_table(table: Mapping[str, Any], code: Permission | None = None) -> Expe
     return build(Experiment, dict(table), "", code)
 
 
-def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> Any:
-    """A value of the hinted type from what TOML gave, or a mistake that says where.
+def open_table(table: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run that is opened to read its records or weights: parts that cannot be built are `Absent`.
 
-    All dotted paths are looked up before the first is imported. `code`: which are permitted; without, what the user
-    permits (`usual_code`).
+    >>> open_table({"rounds": 3, "model": "<source 0123456789abcdef>"}).rounds
+    3
+    """
+    try:
+        return from_table(table)
+    except UserError:
+        if table.keys() - settable(Experiment).keys():
+            raise
+    found: Experiment = _open(Experiment, table, "")
+    return found
+
+
+def _open(kind: Any, table: Mapping[str, Any], path: str) -> Any:
+    hints = settable(kind)
+    if unknown := table.keys() - hints.keys():
+        raise UserError(f"unknown settings {', '.join(f'{path}{name}' for name in sorted(unknown))}")
+    arguments: dict[str, Any] = {}
+    for name, value in table.items():
+        here = f"{path}{name}"
+        try:
+            arguments[name] = build(hints[name], value, here)
+        except UserError as mistake:
+            arguments[name] = Absent(str(mistake))
+            if parsed(hints[name]).shape is Shape.SETTINGS and isinstance(value, Mapping):
+                try:
+                    arguments[name] = _open(hints[name], value, f"{here}.")
+                except UserError as inner:
+                    arguments[name] = Absent(str(inner))
+    return kind(**arguments)
+
+
+def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> Any:
+    """A value of the hinted type from what TOML gave, or an error that says where.
+
+    All dotted paths are looked up before the first is imported. `code`: which are permitted (default: `usual_code`).
     """
     code = code or usual_code()
-    if any(":" in text for text in _texts(value)):
-        _build(hint, value, path, NamesOnly(code))
+    if isinstance(code, Code) and any(":" in text for text in texts(value)):
+        _build(hint, value, path, dataclasses.replace(code, names_only=True))
     return _build(hint, value, path, code)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts(value: Any) -> Iterator[str]:
+    """The texts in nested tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+            yield from texts(item)
 
 
 def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
@@ -83,7 +172,7 @@ def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
             return _build_choice(hint, value, path, code)
         case Shape.LIST if isinstance(value, list | tuple):
             return _items(tuple, found.inside[0], value, path, code)
-        case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # a single part needs no list
+        case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # one part without a list
             built = _build(found.inside[0], value, path, code)
             return OWN if built is OWN else (built,)
         case Shape.TABLE if isinstance(value, dict):
@@ -117,20 +206,20 @@ def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
     if isinstance(value, str):
         value = {"kind": value}
     if value is None or isinstance(value, bool | int | float | list):
-        raise UserError(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', KINDS[role])}")
+        raise UserError(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', kind_names(role))}")
     if not isinstance(value, dict):
         return value  # an object given in Python
-    if role in UNSAID:
-        value = {"kind": UNSAID[role]} | value
+    if role in DEFAULT_KINDS:
+        value = {"kind": DEFAULT_KINDS[role]} | value
     if "kind" not in value:
-        raise UserError(f'{path} needs a kind: {path}.kind = "..." {nearest("", KINDS[role])}')
+        raise UserError(f'{path} needs a kind: {path}.kind = "..." {nearest("", kind_names(role))}')
     if not isinstance(value["kind"], str):
-        raise UserError(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', KINDS[role])}")
+        raise UserError(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', kind_names(role))}")
     maker = find(role, value["kind"], path, code)
     rest = {name: item for name, item in value.items() if name != "kind"}
     if maker is OWN:
         return OWN
-    if maker not in KINDS[role].values():
+    if not is_kind(role, maker):
         return _build_own(role, maker, rest, path, code)
     return _build_part(role, maker, rest, path, code)
 
@@ -138,22 +227,18 @@ def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
 def _build_own(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
     """A part from a class or function of the user's own; it must be declared to play the role."""
     dotted = f"{maker.__module__}:{maker.__qualname__}"
-    if role is ModelSpec and not _is_spec(maker):  # it makes a module, which is looked at when the model is built
+    is_spec = inspect.isclass(maker) and not issubclass(maker, nn.Module) and hasattr(maker, "build")
+    if role is ModelSpec and not is_spec:  # it makes a module, which is checked when the model is built
         arguments = _arguments(maker, settings, path, code)
         return partial(maker, **arguments) if arguments else maker
-    if code.by_identity and inspect.isclass(maker):
+    if code.checks_roles and inspect.isclass(maker):
         check_plays(role, maker, dotted, path)
     part = _build_part(role, maker, settings, path, code)
-    if code.by_identity:
+    if code.checks_roles:
         check_plays(role, part, dotted, path)
     elif missing := lacking(part, role):
-        raise UserError(f"{path}: {dotted} is no {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
+        raise UserError(f"{path}: {dotted} is not a {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
     return part
-
-
-def _is_spec(maker: Any) -> bool:
-    """Whether a class is that of model specs, and does not make modules itself."""
-    return inspect.isclass(maker) and not issubclass(maker, nn.Module) and hasattr(maker, "build")
 
 
 def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
@@ -168,8 +253,11 @@ def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code
 def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
     options = parsed(hint).inside
     wanted = [o for o in options if o is not type(None)]
-    if len(wanted) < len(options) and (value is None or _says_nothing(hint, wanted, value)):
-        return None
+    none = nothing(hint)  # "none", or false
+    if len(wanted) < len(options):
+        is_none = isinstance(value, str) and value == none if none else value is False and bool not in wanted
+        if value is None or is_none:
+            return None
     mistakes = []
     for option in wanted:
         try:
@@ -179,12 +267,6 @@ def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
     if len(mistakes) > 1 and not any(parsed(option).shape in (Shape.ROLE, Shape.SETTINGS) for option in wanted):
         raise UserError(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
     raise mistakes[0]
-
-
-def _says_nothing(hint: Any, wanted: Sequence[Any], value: Any) -> bool:
-    if nothing(hint) is False:
-        return value is False and bool not in wanted
-    return isinstance(value, str) and value == nothing(hint)
 
 
 def _build_fields(maker: Any, value: Any, path: str, code: Permission) -> Any:
@@ -227,18 +309,22 @@ def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
     name, _, rest = path.partition(".")
     here = f"{above}.{name}" if above else name
     if isinstance(thing, tuple):
-        return _with_item(thing, name, rest, value, here)
+        if not name.isdigit() or int(name) >= len(thing) or not rest:
+            raise UserError(
+                f"{here}: give the number of one of the {len(thing)} entries and a setting, such as terms.0.mu"
+            )
+        i = int(name)
+        return (*thing[:i], with_value(thing[i], rest, value, here), *thing[i + 1 :])
     hints, now = settings_of(thing, here, above)
     if name not in hints:
         raise UserError(f"unknown setting {here}: {meant(name, thing, above)}")
-    changed = build(hints[name], value, here) if rest in ("", "kind") else None
-    if rest not in ("", "kind"):
-        changed = with_value(now.get(name), rest, value, here)
+    whole = rest in ("", "kind")
+    changed = build(hints[name], value, here) if whole else with_value(now.get(name), rest, value, here)
     return replaced(thing, {name: changed})
 
 
 def settings_of(thing: Any, here: str, above: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that a part may have, with their hints, and those that it has."""
+    """The settings that a part may have, with their hints, and their present values."""
     if isinstance(thing, partial):  # of a function that makes a model
         return settable(thing.func), thing.keywords
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
@@ -252,61 +338,3 @@ def settings_of(thing: Any, here: str, above: str) -> tuple[dict[str, Any], dict
 def replaced(thing: Any, changes: Mapping[str, Any]) -> Any:
     """A part with some of its settings replaced."""
     return partial(thing, **changes) if isinstance(thing, partial) else dataclasses.replace(thing, **changes)
-
-
-def _with_item(items: tuple[Any, ...], name: str, rest: str, value: Any, here: str) -> tuple[Any, ...]:
-    if not name.isdigit() or int(name) >= len(items) or not rest:
-        raise UserError(f"{here}: give the number of one of the {len(items)} entries and a setting, such as terms.0.mu")
-    i = int(name)
-    return (*items[:i], with_value(items[i], rest, value, here), *items[i + 1 :])
-
-
-def lasting(experiment: Experiment) -> dict[str, Any]:
-    """The settings that make a run the run it is: those that may not change when it is resumed.
-
-    Without what is as by default, so that a setting that a later version has is no other run.
-    """
-    table = said(experiment, to_table(experiment))
-    return {name: value for name, value in table.items() if name not in FREE_TO_CHANGE}
-
-
-def changed_settings(path: Path, experiment: Experiment) -> list[str]:
-    """The settings of an experiment that are not those of a run's file, but for those that may change."""
-    return [name for name in new_settings(path, experiment) if name.split(".")[0] not in FREE_TO_CHANGE]
-
-
-def new_settings(path: Path, experiment: Experiment) -> list[str]:
-    """The settings of an experiment that are not those of a run's file, but for what it is called and runs on."""
-    differences = _differences(_whole(read_file(path), experiment), tomllib.loads(to_toml(experiment)))
-    return [name for name in differences if name.split(".")[0] not in ("title", "runtime")]
-
-
-def _whole(table: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """A file's table with the settings that an earlier version did not have; as it is where it cannot be built."""
-    try:
-        return tomllib.loads(to_toml(from_table(table, PartsOf(experiment))))
-    except UserError:
-        return table
-
-
-def check_same(path: Path, experiment: Experiment) -> str | None:
-    """Refuse to go on with a run under other settings than it began with.
-
-    What its file should say from now on comes back where rounds, stop rules or title are new; what it runs on stays.
-    """
-    before, now = read_file(path), tomllib.loads(to_toml(experiment))
-    if changed := changed_settings(path, experiment):
-        raise UserError(
-            f"{path.parent} holds a run with other settings ({', '.join(changed[:3])}): choose another --out folder, "
-            f"or give the settings of {path}"
-        )
-    after = {name: value for name, value in now.items() if name != "runtime"}
-    after |= {"runtime": before["runtime"]} if "runtime" in before else {}
-    return table_to_toml(after) if after != before else None
-
-
-def _differences(a: Any, b: Any, path: str = "") -> list[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = sorted(a.keys() | b.keys())
-        return [d for n in names for d in _differences(a.get(n), b.get(n), f"{path}.{n}" if path else n)]
-    return [] if a == b else [path]

@@ -6,9 +6,9 @@
     algorithm.terms = ["scaffold"]
     algorithm.local.optimizer.lr = 0.05
 
-A path may be written as TOML's dotted keys, in quotes, or as tables in tables: all are the same. A table with a `kind`
-is a whole part, one without changes some settings of the part that is there. All settings of an object are changed at
-once, so that those which are only right together (`epochs = "none"`, `steps = 7`) can be.
+A path may be written as TOML's dotted keys, in quotes, or as tables in tables: all mean the same. A table with a `kind`
+replaces a whole part, a table without changes some settings of it. All settings of an object change at once, so that
+settings that are valid only together (`epochs = "none"`, `steps = 7`) can change together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECTION = "variants"
 
 
 def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
-    """The variants of a file by name; none where it has no such section.
+    """The variants of a file by name; empty if it has no such section.
 
     >>> found = variants_in({"rounds": 3, "variants": {"short": {"rounds": 1}, "as it is": {}}})
     >>> {name: experiment.rounds for name, experiment in found.items()}
@@ -37,7 +37,7 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
         return {}
     listed = table[SECTION]
     if not isinstance(listed, dict) or not listed:
-        raise UserError("variants is there, but has none: write a table for each, such as [variants.scaffold]")
+        raise UserError("variants is empty: write a table for each variant, such as [variants.scaffold]")
     return {name: _varied(base, name, settings) for name, settings in listed.items()}
 
 
@@ -63,30 +63,21 @@ def nested(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        name, _, rest = key.partition(".")
-        here = f"{above}.{name}" if above else name
-        inner = {rest: value} if rest else value
-        if isinstance(inner, dict):
-            inner = nested(inner, here)
-        if name not in found:
-            found[name] = inner
-        elif isinstance(found[name], dict) and isinstance(inner, dict):
-            found[name] = _joined(found[name], inner, here)
-        else:
-            raise UserError(f"{here} is there twice: keep one of them")
+        _put(found, key, value, above)
     return found
 
 
-def _joined(a: dict[str, Any], b: dict[str, Any], here: str) -> dict[str, Any]:
-    result = dict(a)
-    for name, value in b.items():
-        if name not in result:
-            result[name] = value
-        elif isinstance(result[name], dict) and isinstance(value, dict):
-            result[name] = _joined(result[name], value, f"{here}.{name}")
-        else:
-            raise UserError(f"{here}.{name} is there twice: keep one of them")
-    return result
+def _put(table: dict[str, Any], key: str, value: Any, above: str) -> None:
+    name, _, rest = key.partition(".")
+    here = f"{above}.{name}" if above else name
+    inner = {rest: value} if rest else value
+    if isinstance(inner, dict) and isinstance(table.setdefault(name, {}), dict):
+        for inside, item in inner.items():
+            _put(table[name], inside, item, here)
+    elif name in table:
+        raise UserError(f"{here} is given twice: keep one of them")
+    else:
+        table[name] = inner
 
 
 def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
@@ -97,18 +88,15 @@ def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
         here = f"{above}.{name}" if above else name
         if name not in hints:
             raise UserError(f"unknown setting {here}: {nearest(name, hints)}")
-        changed[name] = _changed(now.get(name), hints[name], value, here)
+        part = now.get(name)
+        is_part = isinstance(part, partial) or (dataclasses.is_dataclass(part) and not isinstance(part, type))
+        if not isinstance(value, dict) or "kind" in value or not (isinstance(part, tuple) or is_part):
+            changed[name] = build(hints[name], value, here)
+        elif isinstance(part, tuple):
+            changed[name] = _with_items(part, value, here)
+        else:
+            changed[name] = with_table(part, value, here)
     return replaced(thing, changed)
-
-
-def _changed(now: Any, hint: Any, value: Any, here: str) -> Any:
-    if not isinstance(value, dict) or "kind" in value:
-        return build(hint, value, here)
-    if isinstance(now, tuple):
-        return _with_items(now, value, here)
-    if isinstance(now, partial) or (dataclasses.is_dataclass(now) and not isinstance(now, type)):
-        return with_table(now, value, here)
-    return build(hint, value, here)
 
 
 def _with_items(items: tuple[Any, ...], changes: Mapping[str, Any], here: str) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Experiments as TOML text; read.py is the way back.
 
-The text is exact: every setting is in it. A user's own object is written as its dotted path, or as the hash of its
-source where it has none.
+The text is exact: it has every setting. A user's own object is written as its dotted path, or as the hash of its
+source if it has none.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from turnout.running.config.hints import nothing, role_in, settable
 from turnout.running.config.kinds import name_of
 
 Remark = Callable[[tuple[str, ...], str, Any], str]  # (the tables around a setting, its name, its value) -> a comment
-OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names what only a program has
+OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names an object that only a program has
 
 
 def to_table(thing: Any, role: Any = None) -> Any:
-    """An object as nested tables: every field, so that the file is exact; what is None by default is left out then."""
+    """An object as nested tables with every field; a field that is None by default and is None is left out."""
     if isinstance(thing, Absent):
         raise UserError(thing.why)
     if isinstance(thing, np.generic):
@@ -66,7 +66,7 @@ def _has_path(thing: Any) -> bool:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    """The settings of an object. None is left out where it is the default, and said where it is not."""
+    """The settings of an object. None is left out if it is the default, and written if not."""
     hints = settable(type(thing))
     absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
     found = {}
@@ -79,36 +79,32 @@ def _fields(thing: Any) -> dict[str, Any]:
     return found
 
 
-def said(thing: Any, table: Any) -> Any:
-    """An object's table without the settings that are as they are by default: the next version may have more of them.
+def without_defaults(thing: Any, table: Any) -> Any:
+    """An object's table without the settings that have their default value.
 
     >>> from turnout.models import MLP
-    >>> said(MLP(50), to_table(MLP(50)))
+    >>> without_defaults(MLP(50), to_table(MLP(50)))
     {'hidden': [50]}
     """
     if isinstance(table, list) and isinstance(thing, list | tuple):
-        return [said(*pair) for pair in zip(thing, table, strict=True)]
+        return [without_defaults(*pair) for pair in zip(thing, table, strict=True)]
     if not isinstance(table, dict) or not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         return table
-    usual = {name: value for name, value in _usual(type(thing)).items() if table.get(name) == value}
-    return {name: said(getattr(thing, name, None), value) for name, value in table.items() if name not in usual}
-
-
-def _usual(kind: type) -> dict[str, Any]:
-    """The tables of a part's default settings."""
-    hints, found = settable(kind), {}
-    for field in dataclasses.fields(kind):
-        if field.name in hints and field.default is not dataclasses.MISSING:
-            found[field.name] = to_table(field.default, role_in(hints[field.name]))
-        elif field.name in hints and field.default_factory is not dataclasses.MISSING:
-            found[field.name] = to_table(field.default_factory(), role_in(hints[field.name]))
-    return found
+    hints, usual = settable(type(thing)), set()
+    for field in dataclasses.fields(thing):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if field.name in hints and default is not dataclasses.MISSING and field.name in table:
+            usual |= {field.name} if table[field.name] == to_table(default, role_in(hints[field.name])) else set()
+    return {
+        name: without_defaults(getattr(thing, name, None), value) for name, value in table.items() if name not in usual
+    }
 
 
 def _hash(thing: Any) -> str:
-    """A user's own object by the hash of its content or source: it can be recognised, not rebuilt."""
+    """The hash of the content or source of a user's own object: it can be recognised, not rebuilt."""
     digest = hashlib.sha256()
-    if inspect.ismodule(thing):  # what it holds is without end
+    if inspect.ismodule(thing):  # its contents have no end
         digest.update(thing.__name__.encode())
     elif isinstance(thing, Tensor):
         digest.update(repr((tuple(thing.shape), thing.dtype)).encode())
@@ -127,7 +123,7 @@ def _hash(thing: Any) -> str:
         inside = getattr(thing, "__dict__", {}) if source is not thing else {}
         if inspect.isfunction(thing):
             inside = inspect.getclosurevars(thing).nonlocals
-        with suppress(RecursionError):  # of objects that hold each other; the data has a fingerprint of its own
+        with suppress(RecursionError):  # objects that hold each other; the data has its own fingerprint
             digest.update(repr({name: to_table(value) for name, value in sorted(inside.items())}).encode())
     return digest.hexdigest()[:16]
 
@@ -138,9 +134,9 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def table_to_toml(table: Mapping[str, Any], remark: Remark | None = None) -> str:
-    """Nested tables as text, every table under a heading of its own; `remark` may say something after a setting.
+    """Nested tables as text, every table under a heading of its own; `remark` may add a comment after a setting.
 
-    tomli-w writes names and values. Where the headings go is ours: it would write short tables and lists of them into
+    tomli-w writes names and values. The headings are placed here: it would write short tables and lists of them in
     one line, and plain lists over several.
 
     >>> print(table_to_toml({"a": {"top 5": [1, 2], "b": [{"c": "x"}]}}), end="")
@@ -175,7 +171,7 @@ def _is_table(value: Any) -> bool:
 
 
 def key(name: str) -> str:
-    """A name as TOML: bare where it can be, else in quotes."""
+    """A name as TOML: bare if possible, else in quotes."""
     return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 

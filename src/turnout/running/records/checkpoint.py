@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.checksums import Damaged, load_tensors, save_tensors
@@ -21,17 +20,30 @@ NAME = "checkpoint.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round."""
+    """The state after a round.
+
+    round         its number
+    state         the server's state as a tree
+    fingerprint   a hash of the data and the model: a checkpoint of another experiment is refused
+    client_files  the files with the clients' rows
+    """
 
     round: int
     state: State
-    fingerprint: str  # of the data and the model: a checkpoint of another experiment is refused
+    fingerprint: str
     client_files: list[str]
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the old checkpoint in one step: a killed run has the old one or the new one."""
-    tensors, plain = flatten(checkpoint.state)
+    """Replace the old checkpoint in one step: after a kill there is the old one or the new one."""
+    flat, plain = flatten(checkpoint.state)
+    seen: set[int] = set()
+    tensors: Tensors = {}
+    for name, value in flat.items():
+        own = value.detach().cpu().contiguous()
+        shared = own.untyped_storage().data_ptr() in seen and own.numel() > 0
+        tensors[name] = own.clone() if shared else own  # safetensors refuses tensors that share memory
+        seen.add(tensors[name].untyped_storage().data_ptr())
     about = {
         "format": FORMAT,
         "round": checkpoint.round,
@@ -39,25 +51,13 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "client_files": checkpoint.client_files,
         "plain": plain,
     }
-    save_tensors(path, _apart(tensors), about)
-
-
-def _apart(tensors: Tensors) -> Tensors:
-    """The tensors, with a copy of each that shares memory with an earlier one: safetensors refuses to write those."""
-    seen: set[int] = set()
-    result: Tensors = {}
-    for name, value in tensors.items():
-        own = value.detach().cpu().contiguous()
-        shared = own.untyped_storage().data_ptr() in seen and own.numel() > 0
-        result[name] = own.clone() if shared else own
-        seen.add(result[name].untyped_storage().data_ptr())
-    return result
+    save_tensors(path, tensors, about)
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds a run's checkpoint has seen; 0 without a readable checkpoint.
+    """The number of rounds in a run's checkpoint; 0 without a readable checkpoint.
 
-    Only the head of the file is read, through one handle, since the run may replace the file meanwhile.
+    Reads only the head of the file, through one handle: the run may replace the file meanwhile.
     """
     try:
         with open(folder / NAME, "rb") as file:
@@ -68,7 +68,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
-    """Read a checkpoint; one that is damaged or belongs to another experiment is a mistake.
+    """Read a checkpoint; refuses one that is damaged or belongs to another experiment.
 
     Each tensor is placed on the device it has in `like`, the state before the first round.
     """
@@ -76,7 +76,7 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
     tensors, about = load_tensors(path, then := start_over(path.parent))
     if about.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
-    before_first_values = fingerprint.partition("-")[0]  # what an earlier version wrote
+    before_first_values = fingerprint.partition("-")[0]  # as an earlier version wrote it
     if about.get("fingerprint") not in (fingerprint, before_first_values):
         raise UserError(
             f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
@@ -85,21 +85,17 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
     placed = {name: value.to(devices.get(name, "cpu")) for name, value in tensors.items()}
     try:
         state = unflatten(placed, about["plain"])
-        return Checkpoint(int(about["round"]), state, fingerprint, _names(about["client_files"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a version without a checksum
+        names = list(about["client_files"])
+        if not all(isinstance(name, str) and PurePath(name).name == name for name in names):
+            raise ValueError("it names files elsewhere")
+        return Checkpoint(int(about["round"]), state, fingerprint, names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # an older version, without a checksum
         raise Damaged(path, repr(error), then) from error
 
 
-def _names(said: Any) -> list[str]:
-    """Names of files in a folder of the run, and nowhere else."""
-    if not all(isinstance(name, str) and PurePath(name).name == name for name in said):
-        raise ValueError("it names files elsewhere")
-    return list(said)
-
-
 def start_over(folder: Path) -> str:
-    """What to do when the state of a run is lost: its records are not."""
+    """What to do when the state of a run is lost, but not its records."""
     return (
-        f"delete {folder / NAME} and run again with --resume to start that run over; the rounds it has recorded can be "
-        f"kept before, turnout export {folder} --csv DIR"
+        f"delete {folder / NAME} and run again with --resume to start that run over; to keep its recorded rounds, "
+        f"first turnout export {folder} --csv DIR"
     )

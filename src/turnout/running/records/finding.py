@@ -10,7 +10,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.checksums import read_json
 from turnout.running.records.records import Records
-from turnout.running.records.run_list import NAME, ListedRun, RunList, read_run_list
+from turnout.running.records.run_list import NAME, RunList, read_run_list
 from turnout.running.records.runs import FILE, FoundRun, RunRecords, Runs
 
 
@@ -53,7 +53,7 @@ def _list_below(folder: Path) -> RunList:
         path = file.parent.relative_to(folder)
         number = re.fullmatch(r"seed-(\d+)", path.name)
         variant = str(path.parent if number else path)
-        entries.append(ListedRun(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
+        entries.append(RunEntry(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
     return RunList(own, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
 
 

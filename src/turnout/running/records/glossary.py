@@ -1,8 +1,8 @@
-"""What the names in the records mean: which way a number is better, and the unit it is shown in.
+"""What the names in the records mean: which way a number is better, and its unit.
 
-The task knows its own metrics. What is recorded has a word before the metric's name that says of what it was measured
-(`global_accuracy`), and perhaps a part of the clients after it (`personal_accuracy_worst`). A run keeps what its task
-knows beside its records (`Records.describe`), because a report is made from records only.
+The task knows its own metrics. A recorded name has a word before the metric that names the model (`global_accuracy`),
+and perhaps a part of the clients after it (`personal_accuracy_worst`). A run writes what its task knows beside its
+records (`Records.describe`), because a report is made from records only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from turnout.experiment import PERSONAL_PARTS
 from turnout.tasks import WELL_KNOWN, MetricInfo, TaskSpec, Unit, metric_infos
 
-# Of what a metric was measured. The first are what runs are compared by, in this order; tracks/ and evaluation/ say
-# what each means.
+# The model a metric was measured on. Runs are compared by the first ones, in this order.
 COMPARED = ("global", "consensus", "personal", "client", "")
 MEASURED = {*COMPARED, "former", "members", "shown", "before", "after", "local", "updated", "distilled"}
 
@@ -29,16 +28,17 @@ COLUMNS: Mapping[str, MetricInfo] = {
     "work": MetricInfo(True, "percent"),
     "seconds": _SECONDS,
 }
-# A user's part names its numbers as it likes; these endings are a convention (`records.same` leaves times out by it).
+# Conventional endings of numbers that users' parts record (`records.same` leaves out times by them).
 ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS, "_time": _SECONDS}
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """How to read the numbers of a run. `metrics`: those of its task, the main one first.
+    """How to read the numbers of a run.
 
-    A folder of an older version does not have them: then well-known names mean what they mean everywhere, and higher
-    is better for any other.
+    metrics  those of its task, the main one first; a folder of an older version has none: then well-known names have
+             their usual meaning, and higher is better for any other
+
 
     >>> glossary = Glossary({"surprise": MetricInfo(False)})
     >>> glossary.higher_is_better("global_surprise"), glossary.unit("personal_accuracy_worst")
@@ -71,7 +71,7 @@ class Glossary:
         return self.info(name).unit
 
     def plain(self, name: str) -> str:
-        """Which metric a name is of, whatever it was measured of.
+        """The metric in a recorded name.
 
         >>> Glossary().plain("personal_accuracy_worst"), Glossary().plain("lr")
         ('accuracy', 'lr')
@@ -80,7 +80,7 @@ class Glossary:
         return name if found is None else found[1]
 
     def in_order(self, names: Iterable[str]) -> list[str]:
-        """Names as a reader wants them: by the task's order of metrics; the first of all is the main one.
+        """Names in the task's order of metrics; the first is the main one.
 
         >>> Glossary().in_order(["auc", "global_loss", "personal_accuracy", "global_accuracy"])
         ['global_accuracy', 'personal_accuracy', 'global_loss', 'auc']
@@ -95,7 +95,7 @@ class Glossary:
         return sorted(names, key=rank)
 
     def _parts(self, name: str) -> tuple[str, str, str] | None:
-        """Of what, which metric, which part: ("personal", "accuracy", "worst"); None where it is no metric."""
+        """Model, metric and part, such as ("personal", "accuracy", "worst"); None if the name is not a metric."""
         of, _, rest = name.partition("_")
         if of not in MEASURED or not rest:
             of, rest = "", name

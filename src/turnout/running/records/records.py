@@ -1,20 +1,22 @@
 """What happened in a run, as rows of `records.sqlite`: rounds, clients of a round, evaluations, events.
 
 A round is one transaction: its row, its clients, its events and its evaluation are written together or not at all, so a
-run can be killed at any moment. The file is in WAL mode, so others can read while the run writes. NaN is NULL in the
-file and NaN again in the columns read back.
+run can be killed at any moment. The file is in WAL mode, so other processes can read while the run writes. NaN is NULL
+in the file and NaN again in the columns read back. The table `now`, for live views, exists only while a round runs.
 
 Shape letters: C clients asked in a round.
 """
 
 from __future__ import annotations
 
+import json
 import marshal
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -35,7 +37,6 @@ from turnout.running.records.schema import (
     as_column,
     checked,
     connected,
-    is_empty,
     transaction,
 )
 from turnout.tasks import MetricInfo
@@ -44,7 +45,11 @@ _ROUND_COLUMNS = tuple(f.name for f in fields(RoundRecord) if f.name not in ("ex
 
 
 class Records:
-    """The rows of one run. `open` to write, `read` to look; both are context managers."""
+    """The rows of one run. `open` to write, `read` to read; both are context managers.
+
+    path  the file
+    db    its connection
+    """
 
     def __init__(self, path: Path, db: Database) -> None:
         self.path = path
@@ -52,7 +57,7 @@ class Records:
 
     @classmethod
     def open(cls, path: str | Path) -> Records:
-        """Open for writing; the file is created if it does not exist."""
+        """Open for writing; creates the file if it does not exist."""
         path = Path(path)
         if not path.parent.is_dir():
             raise UserError(f"no folder {path.parent} to keep {path.name} in; create it first")
@@ -66,7 +71,11 @@ class Records:
         path = Path(path)
         if not path.is_file():
             raise UserError(f"no records at {path}; a run folder has a file records.sqlite")
-        db = connected(path, f"{path.absolute().as_uri()}?{_mode(path)}")
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            mode = "mode=rw"  # readers of a WAL file share two files beside it, which they write
+        else:
+            mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+        db = connected(path, f"{path.absolute().as_uri()}?{mode}")
         db.execute("PRAGMA query_only = ON")
         return cls(path, checked(db, path, create=False))
 
@@ -82,7 +91,7 @@ class Records:
     # -- writing
 
     def add_round(self, record: RoundRecord, evaluation: Evaluation | None = None) -> None:
-        """Write a round, and what was measured after it, in one transaction."""
+        """Write a round and its evaluation in one transaction."""
         with transaction(self.db, self.path, f"round {record.round}"):
             self._insert("rounds", [tuple(_plain(getattr(record, name)) for name in _ROUND_COLUMNS)])
             self._insert("extras", [(record.round, name, _plain(value)) for name, value in record.extra.items()])
@@ -99,7 +108,7 @@ class Records:
             self._seal(evaluation.round)
 
     def describe(self, metrics: Mapping[str, MetricInfo]) -> None:
-        """Keep what the task knows of its metrics, the main one first: `glossary` reads the numbers by it."""
+        """Write what the task knows of its metrics, the main one first; `glossary` reads it."""
         rows = [(i, name, info.higher_is_better, info.unit) for i, (name, info) in enumerate(metrics.items())]
         with transaction(self.db, self.path, "the list of metrics"):
             self.db.execute(METRICS)
@@ -107,54 +116,54 @@ class Records:
             self._insert("metrics", rows)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Keep what was odd before the first round, for the report."""
+        """Write the warnings from before the first round, for the report."""
         with transaction(self.db, self.path, "the warnings"):
             self.db.execute(WARNINGS)
             self.db.execute("DELETE FROM warnings")
             self._insert("warnings", list(enumerate(sentences)))
 
     def cut(self, after: int) -> None:
-        """Delete everything after a round; a resumed run computes and writes it again."""
+        """Delete everything after a round; a resumed run computes it again."""
         with transaction(self.db, self.path, f"the cut after round {after}"):
             for table in KEYS:
                 self.db.execute(f"DELETE FROM {table} WHERE round > ?", (after,))
             self.db.execute("DELETE FROM sums WHERE round > ?", (after,))
 
     def sync(self) -> None:
-        """Bring committed rows to the disk. Done before a checkpoint, which must not be newer than the records."""
+        """Flush committed rows to disk, before a checkpoint: it must not be newer than the records."""
         self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _seal(self, t: int) -> None:
-        """Keep the checksum of a round's rows beside them."""
+        """Write the checksum of a round's rows beside them."""
         self.db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (t, self._sum_of(t)))
 
     def _sum_of(self, t: int) -> str:
-        said = []
+        content = []
         for table, keys in KEYS.items():
             rows = self.db.execute(f"SELECT * FROM {table} WHERE round = ? ORDER BY {', '.join(keys)}", (t,))
-            said.append(marshal.dumps(rows.fetchall(), 2))  # the version without references: the same bytes anywhere
-        return digest(*said)
+            content.append(marshal.dumps(rows.fetchall(), 2))  # version 2 has no references: the same bytes anywhere
+        return digest(*content)
 
     def damage(self) -> str | None:
-        """What is wrong with the file, in words: its structure, or rounds whose rows are not what was written."""
+        """What is damaged, in words: the file's structure, or rounds whose rows have changed; None if nothing is."""
         found = self._one("PRAGMA integrity_check(1)")
         if found != "ok":
             return str(found)
         if self._one("SELECT 1 FROM sqlite_master WHERE name = 'sums'") is None:
-            return None  # of an older version
+            return None  # an older version wrote it
         sums = dict(self.db.execute("SELECT round, digest FROM sums").fetchall())
         written = {t for table in ("rounds", "evaluations") for (t,) in self.db.execute(f"SELECT round FROM {table}")}
         if odd := [t for t in (*sums, *written) if not isinstance(t, int)]:
             return f"a round is numbered {odd[0]!r}"
         unsealed = {t for t in written if t >= min(sums, default=t + 1)} - sums.keys()
-        wrong = sorted({t for t, said in sums.items() if self._sum_of(t) != said} | unsealed)
+        wrong = sorted({t for t, written in sums.items() if self._sum_of(t) != written} | unsealed)
         if not wrong:
             return None
         many = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         return f"the rows of round {', '.join(map(str, wrong[:3]))}{many} are not what was written"
 
     def check(self) -> None:
-        """Refuse damaged records: to go on with them would give other results than an undisturbed run."""
+        """Refuse damaged records: a resumed run would give other results."""
         if (why := self.damage()) is not None:
             raise Damaged(self.path, why, RESTORE)
 
@@ -187,7 +196,7 @@ class Records:
         return self._one("SELECT max(round) FROM rounds")
 
     def rounds(self) -> dict[str, Column]:
-        """All rounds as columns, in order, with a column for each number that parts have added."""
+        """All rounds as columns, in order, with a column for each number that parts add."""
         columns = self._columns("rounds", _ROUND_COLUMNS)
         rows = self.db.execute("SELECT name, round, value FROM extras")
         return columns | _aligned(columns["round"].tolist(), ((name, t, value) for name, t, value in rows))
@@ -207,7 +216,7 @@ class Records:
         return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
 
     def warnings(self) -> list[str]:
-        """What was odd before the first round."""
+        """The warnings from before the first round."""
         if self._one("SELECT 1 FROM sqlite_master WHERE name = 'warnings'") is None:
             return []
         return [words for (words,) in self.db.execute("SELECT words FROM warnings ORDER BY place")]
@@ -234,12 +243,12 @@ class Records:
     def clients(self, t: int | None = None) -> dict[str, Column]:
         """The rows of the clients, of one round or of all, as columns ordered by round and client.
 
-        Columns without any value are left out, but for "round", "client" and "work".
+        Columns without any value are left out, except "round", "client" and "work".
         """
         where, values = ("", ()) if t is None else (" WHERE round = ?", (t,))
         columns = self._columns("clients", ("round", "client", *CLIENT_COLUMNS), where, values)
         keep = {"round", "client", "work"}
-        columns = {name: c for name, c in columns.items() if name in keep or not is_empty(c)}
+        columns = {n: c for n, c in columns.items() if n in keep or c.dtype != np.float64 or not np.isnan(c).all()}
         if self._one("SELECT 1 FROM client_extras" + where + " LIMIT 1", values) is None:
             return columns
         keys = list(zip(columns["round"].tolist(), columns["client"].tolist(), strict=True))
@@ -247,7 +256,7 @@ class Records:
         return columns | _aligned(keys, ((name, (s, client), value) for name, s, client, value in rows))
 
     def turnout_rows(self, after: int = -1) -> Iterator[tuple[int, int, float]]:
-        """(round, client, work) of everyone asked after a round; work is the fraction finished, 0 for the absent."""
+        """(round, client, work) of all clients asked after a round; work is the fraction finished, 0 if absent."""
         query = "SELECT round, client, work FROM clients WHERE round > ? AND work IS NOT NULL ORDER BY round, client"
         yield from self.db.execute(query, (after,))
 
@@ -283,17 +292,10 @@ class Records:
         return {name: as_column(list(column)) for name, column in zip(names, lists, strict=True)}
 
 
-def _mode(path: Path) -> str:
-    """How to open a file for reading. Readers of a WAL file need write access, as they share two files beside it."""
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return "mode=rw"
-    return "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-
-
 def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:
     """(name, key, value) rows as columns in the order of the keys.
 
-    A key that is not listed belongs to a round that another process has just written; it is left out.
+    A key that is not listed belongs to a round that another process has just written, and is left out.
     """
     place = {key: i for i, key in enumerate(keys)}
     columns: dict[str, list[Any]] = {}
@@ -304,5 +306,50 @@ def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str,
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's (a person's learning rate, say) as Python's: SQLite would keep its bytes."""
+    """A numpy number as Python's: SQLite would keep its bytes."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+# -- which clients train now, for live views
+
+MOST_NAMED = 1000  # clients
+NOW = """
+CREATE TABLE IF NOT EXISTS now (place INTEGER PRIMARY KEY, round INTEGER, at REAL, asked INTEGER, clients TEXT)
+"""
+
+
+class AtWork(NamedTuple):
+    """The cohort of the running round.
+
+    round    its number
+    at       when they were asked, in seconds since the epoch
+    asked    how many clients were asked
+    clients  the first of them
+    """
+
+    round: int
+    at: float
+    asked: int
+    clients: list[int]
+
+
+def keep_now(records: Records, t: int, clients: Sequence[int]) -> None:
+    """Write the cohort of the running round."""
+    with transaction(records.db, records.path, "the running round"):
+        records.db.execute(NOW)
+        row = (0, t, time.time(), len(clients), json.dumps(list(clients[:MOST_NAMED])))
+        records.db.execute("INSERT OR REPLACE INTO now VALUES (?,?,?,?,?)", row)
+
+
+def end_now(records: Records) -> None:
+    """Delete the cohort of the running round: none is running any more."""
+    with transaction(records.db, records.path, "the end of the round"):
+        records.db.execute("DROP TABLE IF EXISTS now")
+
+
+def read_now(records: Records) -> AtWork | None:
+    """The cohort of the running round; None if no round is running, or none was written."""
+    if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'now'").fetchone() is None:
+        return None
+    row = records.db.execute("SELECT round, at, asked, clients FROM now").fetchone()
+    return None if row is None else AtWork(row[0], row[1], row[2], json.loads(row[3]))

@@ -11,15 +11,17 @@ from turnout.errors import UserError
 from turnout.machine.checksums import Damaged, read_json, write_json
 
 NAME = "runs.json"
-THEN = (
-    "the runs in the folders beside it are not touched by that; the command that made them, with --resume, writes the "
-    "list anew"
-)
+THEN = "the runs in the folders around it are intact; the command that made them, with --resume, writes the list again"
 
 
 @dataclass(frozen=True)
-class ListedRun:
-    """One of the runs; `path` is below the folder."""
+class RunEntry:
+    """One of the runs.
+
+    variant  the name of its experiment
+    seed     its seed
+    path     its folder, below the folder of the list
+    """
 
     variant: str
     seed: int
@@ -28,23 +30,28 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class RunList:
-    """The runs in their order; `named` are a target and a metric, where a person has added them."""
+    """The runs of a folder.
+
+    title  their common title
+    runs   in the order made
+    named  a target and a metric, if a user has added them
+    """
 
     title: str
-    runs: tuple[ListedRun, ...]
+    runs: tuple[RunEntry, ...]
     named: dict[str, Any] = field(default_factory=dict)
 
 
-def write_run_list(folder: Path, title: str, runs: Sequence[ListedRun]) -> None:
+def write_run_list(folder: Path, title: str, runs: Sequence[RunEntry]) -> None:
     write_json(folder / NAME, {"title": title, "runs": [asdict(run) for run in runs]})
 
 
 def read_run_list(folder: Path) -> RunList:
-    """The list of a folder; one that is damaged, or that names folders elsewhere, is a mistake."""
+    """The list of a folder; refuses one that is damaged or names folders elsewhere."""
     path = folder / NAME
     found = read_json(path, THEN)
     try:
-        runs = tuple(ListedRun(str(e["variant"]), int(e["seed"]), _inside(path, e["path"])) for e in found["runs"])
+        runs = tuple(RunEntry(str(e["variant"]), int(e["seed"]), _inside(path, e["path"])) for e in found["runs"])
         named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
         return RunList(str(found.get("title") or folder.absolute().name), runs, named)
     except UserError:
@@ -54,9 +61,9 @@ def read_run_list(folder: Path) -> RunList:
         raise Damaged(path, f"it is not a list of runs, {like}: {error!r}", THEN) from error
 
 
-def _inside(path: Path, said: Any) -> str:
-    """A path below the folder; a list that a stranger made may say another, and runs are written where it says."""
-    below = PurePath(str(said))
+def _inside(path: Path, named: Any) -> str:
+    """A path below the folder: runs are written there, and a list from a stranger may name another place."""
+    below = PurePath(str(named))
     if below.is_absolute() or ".." in below.parts:
-        raise UserError(f"{path} lists a run outside its folder ({said}): it cannot be gone on with; make it anew")
-    return str(said)
+        raise UserError(f"{path} lists a run outside its folder ({named}): it cannot be resumed; make it again")
+    return str(named)

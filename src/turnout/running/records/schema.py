@@ -40,14 +40,14 @@ CREATE TABLE events (
     round INTEGER, number INTEGER, client INTEGER, kind TEXT, detail TEXT,
     PRIMARY KEY (round, number)) WITHOUT ROWID;
 """
-# What the task knows of its metrics, in its order. Folders of older versions have no such table.
+# What the task knows of its metrics, in its order. Older folders have no such table.
 METRICS = """
 CREATE TABLE IF NOT EXISTS metrics (
     place INTEGER PRIMARY KEY, name TEXT, higher_is_better INTEGER, unit TEXT)
 """
-# What was odd before the first round, a sentence each. Older folders have no such table either.
+# Warnings from before the first round, a sentence each. Older folders have no such table.
 WARNINGS = "CREATE TABLE IF NOT EXISTS warnings (place INTEGER PRIMARY KEY, words TEXT)"
-# The checksum of what a round's rows say in all tables. Older folders have no such table.
+# The checksum of a round's rows in all tables. Older folders have no such table.
 SUMS = "CREATE TABLE IF NOT EXISTS sums (round INTEGER PRIMARY KEY, digest TEXT)"
 KEYS = {
     "rounds": ("round",),
@@ -90,7 +90,7 @@ class Rows(sqlite3.Cursor):
 
 
 class Database(sqlite3.Connection):
-    """A connection that knows its file."""
+    """A connection with its file's path, for messages."""
 
     path = Path("records.sqlite")
 
@@ -114,30 +114,28 @@ def connected(path: Path, uri: str | None = None) -> Database:
 
 @contextmanager
 def _explained(where: Any) -> Iterator[None]:
-    """An error of the database as a sentence; what was written twice is `transaction`'s to explain."""
+    """Raise an error of the database as a sentence; `transaction` explains rows that are written twice."""
     path = getattr(where, "path", where)
     try:
         yield
     except sqlite3.IntegrityError:
         raise
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise UserError(out_of_memory(error) or _sentence(path, str(error))) from error
-
-
-def _sentence(path: Path, words: str) -> str:
-    """What to do about an error of the database."""
-    if "full" in words or "I/O" in words:
-        return f"{path} cannot be written ({words}): make room or mend the disk, then go on with --resume"
-    if "locked" in words or "busy" in words:
-        return f"{path} is in use by another process ({words}): wait for it, or stop it first"
-    if "readonly" in words or "unable to open" in words:
-        return f"{path} cannot be opened ({words}): is the folder yours to write?"
-    return f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        words = str(error)
+        if "full" in words or "I/O" in words:
+            sentence = f"{path} cannot be written ({words}): free some space or repair the disk, then use --resume"
+        elif "locked" in words or "busy" in words:
+            sentence = f"{path} is in use by another process ({words}): wait for it, or stop it first"
+        elif "readonly" in words or "unable to open" in words:
+            sentence = f"{path} cannot be opened ({words}): may you write to the folder?"
+        else:
+            sentence = f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        raise UserError(out_of_memory(error) or sentence) from error
 
 
 @contextmanager
 def transaction(db: Database, path: Path, what: str) -> Iterator[None]:
-    """All or nothing; rows that are there already mean that later rounds were not cut before resuming."""
+    """All or nothing; rows that exist already mean that later rounds were not cut before resuming."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -154,7 +152,7 @@ def transaction(db: Database, path: Path, what: str) -> Iterator[None]:
 
 
 def checked(db: Database, path: Path, create: bool) -> Database:
-    """The connection, if its file holds records of this version; otherwise it is closed and a mistake raised."""
+    """The connection, if its file holds records of this version; otherwise closes it and raises."""
     try:
         _check(db, path, create)
     except UserError:
@@ -194,8 +192,3 @@ def as_column(values: list[Any]) -> Column:
     if values and all(type(v) is int for v in values):
         return np.array(values, dtype=np.int64)
     return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-
-
-def is_empty(column: Column) -> bool:
-    """Whether a column has no value at all."""
-    return column.dtype == np.float64 and bool(np.isnan(column).all())

@@ -1,4 +1,4 @@
-"""From what a person gave to what runs: a module from a model, weights from a file, parts tied to the data."""
+"""From settings to objects that run: a module from a model, weights from a file, parts bound to the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from turnout.world.participation import Always
 
 
 def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
-    """All events of the world; where clients are real, nobody is there at first and who comes is seen."""
+    """All events of the world; with real clients, none is a member at first, and joining is observed."""
     if hasattr(experiment.runtime, "enrol"):
         return Calendar(torch.arange(enrolment.clients))
     setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
@@ -37,29 +37,29 @@ def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
 
 
 def refuse_simulation_only(experiment: Experiment) -> None:
-    """Real clients turn up, join and leave as they do: what draws that, or needs the missing, is a mistake."""
+    """Refuse settings that simulate what real clients decide, or that train absent clients."""
     world, kind = experiment.world, experiment.runtime.kind
     if world.participation != Always():
         raise UserError(
-            f"world.participation draws who turns up, and with runtime {kind!r} that is seen: leave it out (to repeat "
-            "what was seen, run the replay.toml of its run folder)"
+            f"world.participation simulates who turns up, but with runtime {kind!r} that is observed: leave it out (to "
+            "repeat a deployment, run the replay.toml of its run folder)"
         )
     if world.events:
         raise UserError(
-            f"world.events says who joins and leaves, and with runtime {kind!r} that is seen: leave it out, and let "
-            "devices join and leave"
+            f"world.events simulates who joins and leaves, but with runtime {kind!r} that is observed: leave it out, "
+            "and let devices join and leave"
         )
     if world.attack:
         raise UserError(
-            f"world.attack makes simulated clients hostile, and with runtime {kind!r} clients are real: leave it out"
+            f"world.attack makes simulated clients hostile, but with runtime {kind!r} clients are real: leave it out"
         )
     if experiment.evaluate.substitution:
-        raise UserError("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
+        raise UserError("evaluate.substitution also trains absent clients, which only a simulation can: leave it out")
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
-    """Tell parts who the clients are, where they ask for it: a fleet's log has names, a cohort may be too large; and
-    give the task the target's own unit."""
+    """Bind parts to the clients where needed (a fleet's log has names, a cohort may be too large), and the task to the
+    target's own unit."""
     participation, selection = experiment.world.participation, experiment.algorithm.selection
     for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
         experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
@@ -73,7 +73,7 @@ def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
 
 
 def log_matches(experiment: Experiment) -> list[Match]:
-    """How the fleet's logs of an experiment, tied to its clients, match these: each log once."""
+    """How the clients of each fleet log of an experiment match those of the data."""
     part: Any = experiment.world.participation
     while getattr(part, "when_up", None) is not None:
         part = part.when_up
@@ -82,7 +82,7 @@ def log_matches(experiment: Experiment) -> list[Match]:
 
 
 def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:
-    """Let a participation that does not fit the work asked for say so now, not in the first round."""
+    """Draw one turnout, so that a participation that does not fit fails now, not in the first round."""
     everything, seed = experiment.algorithm.local.full_work, experiment.seed
     experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, enrolment.groups)
 
@@ -107,7 +107,7 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
         raise UserError(
             f"the model cannot be made: {_name_of(make)}({given}) failed in {place.filename}, line {place.lineno} "
             f"({str(error).strip().splitlines()[0]}). A class or function that makes the model may take the input "
-            "shape and the number of classes; give it the other arguments it needs, or a module that is made already"
+            "shape and the number of classes; give it the other arguments it needs, or a finished module"
         ) from error
     if isinstance(built, nn.Module):
         return built
@@ -121,10 +121,10 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
 def _data_arguments(
     make: Callable[..., Any], input_shape: tuple[int, ...], classes: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a model's class or function is given of the data: by position, or by name where it takes names only."""
+    """The arguments of a model's class or function: by position, or by name if it takes names only."""
     try:
         parameters = inspect.signature(make).parameters.values()
-    except ValueError:  # one that does not tell what it takes
+    except ValueError:  # it has no signature
         return (), {}
     needed = [p for p in parameters if p.default is p.empty and p.kind != p.VAR_KEYWORD]
     known: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
@@ -133,7 +133,7 @@ def _data_arguments(
     if len(rest) > 2 or any(p.kind is p.KEYWORD_ONLY for p in rest):
         raise UserError(
             f"the model function needs {', '.join(map(str, rest))}: {_name_of(make)} is given (input_shape, classes) "
-            "only; give it the others as settings, or a module that is made already"
+            "only; give it the others as settings, or a finished module"
         )
     return (input_shape, classes)[: len(rest)], named
 
@@ -143,7 +143,7 @@ def _name_of(make: Any) -> str:
 
 
 def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
-    """The module itself; layers that learn their size from the first samples (nn.LazyLinear) do so now, by the seed."""
+    """The module itself; layers that infer their size from the first samples (nn.LazyLinear) do so now, by the seed."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         was_training = [inner for inner in module.modules() if inner.training]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -155,7 +155,7 @@ def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Begin from given weights; names and shapes must be the model's own."""
+    """Load initial weights; names and shapes must be those of the model."""
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -163,9 +163,9 @@ def load_weights(module: nn.Module, path: Path) -> None:
     own = module.state_dict()
     for name, value in weights.items():
         if name not in own:
-            raise UserError(f"{path} has a tensor {name!r} that this model has not: {nearest(name, own)}")
+            raise UserError(f"{path} has a tensor {name!r} that this model does not have: {nearest(name, own)}")
         if own[name].shape != value.shape:
-            raise UserError(f"{path}: {name} is {tuple(value.shape)}, the model wants {tuple(own[name].shape)}")
+            raise UserError(f"{path}: {name} is {tuple(value.shape)}, the model needs {tuple(own[name].shape)}")
     missing = own.keys() - weights.keys()
     if missing:
         raise UserError(f"{path} lacks {', '.join(sorted(missing)[:3])}: it holds another model's weights")

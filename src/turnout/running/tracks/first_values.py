@@ -1,9 +1,9 @@
 """A model before the first round: names, shapes and hashes of all its values, and the values that no checkpoint has.
 
-Checkpoints hold what is trained and shared. Frozen parameters, buffers that are no state (a table of sines) and the
-first values of personal parameters come from the function that builds the model, which may build something else another
-day. So a run keeps those values once, in `untrained.safetensors`. Where they take more than `LIMIT` bytes only their
-hashes are there. The hashes of all values are a part of the run's fingerprint.
+Checkpoints hold trained, shared values. Frozen parameters, buffers that are not states (a table of sines) and the
+initial values of personal parameters come from the function that builds the model, which may change. So a run writes
+those values once, to `untrained.safetensors`; only their hashes if they take more than `LIMIT` bytes. The hashes of all
+values are part of the run's fingerprint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnout.types import Tensors
 
 FILE = "untrained.safetensors"
 LIMIT = 64 << 20  # bytes of values that a run folder keeps beside its checkpoints
-THEN = "delete it and run again with --resume, which writes it anew"
+THEN = "delete it and run again with --resume, which writes it again"
 SHARED, PERSONAL, FROZEN, CONSTANT = "shared", "personal", "frozen", "constant"
 SHOWN = 5  # names in a message
 
@@ -32,8 +32,13 @@ SHOWN = 5  # names in a message
 class FirstValue:
     """A parameter or buffer before the first round.
 
-    group    "shared" and "personal" are trained, or states; "frozen" parameters and "constant" buffers never change
-    same_as  the name that the same tensor has before, where weights are tied
+    name       its name in the module
+    group      "shared" and "personal" are trained, or states; "frozen" parameters and "constant" buffers never change
+    is_buffer  whether it is a buffer
+    dtype      such as "float32"
+    shape      its shape
+    hash       of its type, shape and values
+    same_as    the earlier name of the same tensor, if weights are tied
     """
 
     name: str
@@ -47,9 +52,12 @@ class FirstValue:
 
 @dataclass(frozen=True)
 class FirstValues:
-    """All of them, and those that no checkpoint has. `norms`: BatchNorm layers and how many features each has.
+    """All parameters and buffers before the first round.
 
-    `complete`: whether `values` are all that a model needs beside a checkpoint.
+    tensors   their names, shapes and hashes
+    norms     BatchNorm layers and the number of features of each
+    values    those that no checkpoint has
+    complete  whether `values` are all that a model needs beside a checkpoint
     """
 
     tensors: tuple[FirstValue, ...]
@@ -59,7 +67,7 @@ class FirstValues:
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> FirstValues:
-        """Those of a model whose parameters are shared, personal or frozen as its layout says."""
+        """Those of a model whose layout groups its parameters."""
         tensors = tuple(_looked_at(module, layout))
         needed = {tensor.name for tensor in tensors if tensor.group != SHARED and tensor.same_as is None}
         values = {name: value for name, value in _named(module) if name in needed}
@@ -70,7 +78,7 @@ class FirstValues:
 
     @classmethod
     def of_several(cls, modules: Sequence[nn.Module]) -> FirstValues:
-        """Hashes only, of models of which each client has one."""
+        """Only the hashes, for models that each belong to one client."""
         tensors = []
         for i, module in enumerate(modules):
             prefix = f"model {i}: " if len(modules) > 1 else ""
@@ -81,14 +89,14 @@ class FirstValues:
 
     @property
     def mark(self) -> str:
-        """Of all values: the second part of a run's fingerprint."""
+        """A hash of all values: the second part of a run's fingerprint."""
         return digest(repr([(tensor.name, tensor.hash) for tensor in self.tensors]).encode())[:16]
 
     def marks(self) -> dict[str, str]:
         """Eight letters for each parameter and buffer, to compare a device's model with the server's.
 
-        They stand for the values, but where these come with every download: there for type and shape alone, as the
-        first values of another processor may be rounded otherwise.
+        They identify the values; for shared ones, which come with every download, only type and shape: another
+        processor may round initial values differently.
         """
         found = {}
         for tensor in self.tensors:
@@ -101,28 +109,23 @@ class FirstValues:
         about = {"tensors": [asdict(tensor) for tensor in self.tensors], "norms": self.norms, "complete": self.complete}
         save_tensors(folder / FILE, self.values, about)
 
-    def differing(self, other: FirstValues) -> list[str]:
-        """The names of values that differ, or that only one of two models has; those that are never trained first."""
-        ours, theirs = ({tensor.name: tensor for tensor in first.tensors} for first in (self, other))
-        names = [n for n in {**ours, **theirs} if n not in ours or n not in theirs or ours[n].hash != theirs[n].hash]
-        trained = {n for n in names if n in ours and ours[n].group in (SHARED, PERSONAL)}
-        return [n for n in names if n not in trained] + [n for n in names if n in trained]
-
     def refuse_other(self, now: FirstValues, folder: Path) -> None:
-        """A mistake where the model that is built now is not the one that a run was begun with."""
-        names = self.differing(now)
+        """Refuse a model that is not the one a run began with."""
+        ours, theirs = ({tensor.name: tensor for tensor in first.tensors} for first in (self, now))
+        names = [n for n in {**ours, **theirs} if n not in ours or n not in theirs or ours[n].hash != theirs[n].hash]
+        names.sort(key=lambda n: n in ours and ours[n].group in (SHARED, PERSONAL))  # untrained ones first
         if not names:
             return
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        kept = f"; {folder / FILE} has those that are not trained" if self.values else ""
+        kept = f"; {folder / FILE} has the untrained ones" if self.values else ""
         raise UserError(
-            f"the model that is built now has other first values ({', '.join(names[:SHOWN])}{more}) than the run in "
-            f"{folder} was begun with, so it would go on with another model: build it with the same values{kept}, or "
+            f"the model that is built now has other initial values ({', '.join(names[:SHOWN])}{more}) than the run in "
+            f"{folder} began with, so it would resume with another model: build it with the same values{kept}, or "
             "begin a new run in another folder"
         )
 
     def check_names(self, module: nn.Module, folder: Path) -> None:
-        """A mistake where a module has other parameters and buffers than the one that was trained."""
+        """Refuse a module with other parameters and buffers than the trained one."""
         ours = {t.name: t.shape for t in self.tensors if t.group != CONSTANT}
         theirs = {n: tuple(value.shape) for n, value in module.state_dict().items() if isinstance(value, Tensor)}
         wrong = [f"{n} is missing" for n in ours if n not in theirs] + [f"{n} is new" for n in theirs if n not in ours]
@@ -137,7 +140,7 @@ class FirstValues:
 
 
 class StandIn(nn.Module):
-    """The parameters and buffers of a model under their own names, without what it computes."""
+    """The parameters and buffers of a model under their own names, without its computation."""
 
     def __init__(self, first: FirstValues) -> None:
         super().__init__()
@@ -174,7 +177,7 @@ class StandIn(nn.Module):
 
 
 def fill(module: nn.Module, trained: nn.Module) -> nn.Module:
-    """The module with the values of one that has the same names, those that are no state included; in evaluation."""
+    """Copy the values of a module with the same names, constant buffers included; returns the module in eval mode."""
     module.load_state_dict(trained.state_dict(), strict=False)
     buffers = dict(module.named_buffers())
     for name, value in trained.named_buffers():
@@ -184,25 +187,25 @@ def fill(module: nn.Module, trained: nn.Module) -> nn.Module:
 
 
 def read_first_values(folder: Path) -> FirstValues | None:
-    """What a run folder keeps of its model before the first round; None where there is no such file."""
+    """The initial values in a run folder; None without such a file."""
     path = folder / FILE
     if not path.is_file():
         return None
     values, about = load_tensors(path, THEN)
     try:
-        tensors = tuple(FirstValue(**said | {"shape": tuple(said["shape"])}) for said in about["tensors"])
+        tensors = tuple(FirstValue(**entry | {"shape": tuple(entry["shape"])}) for entry in about["tensors"])
         return FirstValues(tensors, dict(about["norms"]), values, bool(about["complete"]))
     except UNREADABLE as error:
         raise Damaged(path, repr(error), THEN) from error
 
 
 def kept_values(folder: Path, fingerprint: str) -> FirstValues | None:
-    """The same, if the file belongs to the run with this fingerprint; None for a run of an older version."""
+    """The initial values, if the file belongs to the run with this fingerprint; None for a run of an older version."""
     found, mark = read_first_values(folder), fingerprint.partition("-")[2]
     if mark and found is None:
-        raise UserError(f"{folder / FILE} is missing: run again with --resume, which writes it anew")
+        raise UserError(f"{folder / FILE} is missing: run again with --resume, which writes it again")
     if mark and found is not None and found.mark != mark:
-        raise UserError(f"{folder / FILE} is not that of this run: {THEN}")
+        raise UserError(f"{folder / FILE} belongs to another run: {THEN}")
     return found
 
 
@@ -210,14 +213,13 @@ def _looked_at(module: nn.Module, layout: Layout) -> Iterator[FirstValue]:
     groups = {slot.name: SHARED if slot.start < layout.shared else PERSONAL for slot in layout.slots}
     groups |= dict.fromkeys(layout.shared_states, SHARED) | dict.fromkeys(layout.personal_states, PERSONAL)
     first: dict[int, str] = {}
-    for name, value in [*module.named_parameters(remove_duplicate=False), *_all_buffers(module)]:
+    for name, value in [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]:
         is_buffer, before = not isinstance(value, nn.Parameter), first.setdefault(id(value), name)
         group = groups.get(before, CONSTANT if is_buffer else FROZEN)
         yield _described(name, group, is_buffer, value, None if before == name else before)
-
-
-def _all_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return list(module.named_buffers(remove_duplicate=False))
 
 
 def _named(module: nn.Module) -> list[tuple[str, Tensor]]:

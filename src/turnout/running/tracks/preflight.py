@@ -1,7 +1,7 @@
-"""What is odd about an experiment that can run all the same: a sentence each, before the first round.
+"""Warnings before the first round: settings that run but are probably not intended, a sentence each.
 
-Whatever cannot work is a mistake and refused; this is for what runs and means nothing, as when labels have gaps of
-millions. What shows only in the end is told from the records (report/warnings.py).
+Settings that cannot work are refused elsewhere; this is for those that run and mean nothing, such as labels with gaps
+of millions. Problems that show only at the end are found in the records (records/warnings.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
@@ -18,19 +17,20 @@ from turnout.parts.terms.base import sends
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
-ROUNDS_SEEN = 3  # at least, to see how much work is lost to rounding
-MUCH_LOST = 0.1  # of those who turn up
+ROUNDS_SEEN = 3  # at least, to estimate how much work is lost to rounding
+MUCH_LOST = 0.1  # of the clients that turn up
 LISTED = 5  # classes
-FEW = 20  # samples, of which nothing is said: a test, or a first try
-GAPS = 10  # classes without samples, from which on labels are taken for badly numbered
-HOW = "if they are numbers to predict, say so with regression = true and task = Regression()"
+FEW = 20  # samples, with no warning: a test, or a first try
+GAPS = 10  # classes without samples; more mean that labels are numbered badly
+HOW = "for numbers to predict, set regression = true and task = Regression()"
 
 
-def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
-    """Sentences about the data and about who turns up; nothing is looked at that would have to be made first."""
-    found = [] if _has_test_samples(federation) else [
-        "there are no test samples, so nothing is measured: raise test_share, or give a test set"
-    ]  # fmt: skip
+def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
+    """Sentences about the data and the turnout; nothing is generated for it."""
+    found, first = list[str](), torch.zeros(1, dtype=torch.int64)
+    central = None if len(federation.test(first, 0).row_R) else federation.central_test() or (None, [])
+    if central is not None and not len(central[1]):
+        found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     found += _unguarded(algorithm, drop_single)
     if not isinstance(federation, Pooled):
         return found
@@ -41,29 +41,23 @@ def oddities(experiment: Experiment, algorithm: Algorithm, federation: Federatio
 
 
 def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
-    """Ways past an aggregation that keeps hostile updates out, and nothing else."""
+    """Channels that a robust aggregation of updates does not protect."""
     if getattr(algorithm.aggregation, "guards", None) != "updates":
         return []
     optimizer = algorithm.local.optimizer
-    ways = [f"what the term {term.name!r} sends" for term in algorithm.terms if sends(term)]
+    ways = [f"the uploads of the term {term.name!r}" for term in algorithm.terms if sends(term)]
     ways += ["BatchNorm statistics"] if batch_statistics and algorithm.personal is None else []
     ways += ["personal layers that are shared"] if algorithm.share_personal else []
     ways += ["federated moments"] if optimizer.slots and optimizer.moments == "federated" else []
     name = type(algorithm.aggregation).__name__
-    said = f"{name} guards the updates only: a hostile client still reaches the model by {', '.join(ways)}"
-    return [f"{said} (MultiKrum leaves out whole replies)"] if ways else []
-
-
-def _has_test_samples(federation: Federation) -> bool:
-    first = torch.zeros(1, dtype=torch.int64)
-    if len(federation.test(first, 0).row_R):
-        return True
-    central = federation.central_test()
-    return central is not None and len(central[1]) > 0
+    if not ways:
+        return []
+    through = f"a hostile client still reaches the model through {', '.join(ways)}"
+    return [f"{name} protects only the updates: {through} (MultiKrum leaves out whole replies)"]
 
 
 def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:
-    """Whether anybody's work counts in the first rounds, and whether much of it is less than a mini-batch."""
+    """Whether any work counts in the first rounds, and whether much of it is less than a mini-batch."""
     client_N, seed, local = torch.arange(federation.clients), experiment.seed, algorithm.local
     examples_N, groups = federation.examples(client_N), federation.groups()
     tried, counts, there, lost = min(experiment.rounds, ROUNDS_TRIED), False, 0, 0
@@ -75,12 +69,12 @@ def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled
         there, lost = there + int(there_N.sum()), lost + int((there_N & (turnout.work_C == 0)).sum())
         if counts and t + 1 >= ROUNDS_SEEN:
             break
-    how = "look at world.participation and at how much work algorithm.local asks for"
+    how = "check world.participation and the work that algorithm.local asks for"
     if not counts:
-        yield f"nobody's work counts in the first {tried} rounds, so nothing will be trained: {how}"
+        yield f"no client's work counts in the first {tried} rounds, so nothing will be trained: {how}"
     elif lost > there * MUCH_LOST:
-        yield (f"{lost / there:.0%} of those who turn up in the first rounds finish less than one mini-batch, which "
-               f"counts as absent: {how}")  # fmt: skip
+        yield (f"{lost / there:.0%} of the clients that turn up in the first rounds finish less than one mini-batch, "
+               f"which counts as absent: {how}")  # fmt: skip
 
 
 def _about_labels(federation: Pooled) -> Iterator[str]:
@@ -91,18 +85,15 @@ def _about_labels(federation: Pooled) -> Iterator[str]:
     held_L = label_R.unique()
     missing, numbered = federation.classes - len(held_L), federation.labels[-1:] == (str(federation.classes - 1),)
     if len(held_L) > len(label_R) / 2:
-        yield f"there are {len(held_L):,} classes among {len(label_R):,} training samples, so most are seen once: {HOW}"
+        yield f"there are {len(held_L):,} classes among {len(label_R):,} training samples, so most occur once: {HOW}"
     elif numbered and missing > max(GAPS, len(held_L)):
         yield (f"the largest label makes {federation.classes:,} classes, but training samples are of {len(held_L):,} "
                "of them: number the labels from 0 without gaps")  # fmt: skip
-    elif names := _tested_only(federation, held_L):
-        yield f"nobody holds training samples of {names}: they cannot be learned, though there are test samples of them"
-
-
-def _tested_only(federation: Pooled, held_L: Tensor) -> str:
-    """The classes of which there are test samples and that nobody holds, by name."""
-    tested_L = held_L if federation.central is None else federation.central[1].unique()
-    missing = tested_L[~torch.isin(tested_L, held_L)].tolist()
-    names = [federation.labels[i] if i < len(federation.labels) else str(i) for i in missing]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"class{'es' * (len(names) > 1)} {', '.join(names[:LISTED])}{more}" if names else ""
+    else:
+        tested_L = held_L if federation.central is None else federation.central[1].unique()
+        untrained = tested_L[~torch.isin(tested_L, held_L)].tolist()
+        names = [federation.labels[i] if i < len(federation.labels) else str(i) for i in untrained]
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        listed = f"class{'es' * (len(names) > 1)} {', '.join(names[:LISTED])}{more}"
+        if names:
+            yield f"no client has training samples of {listed}, which cannot be learned, but there are test samples"

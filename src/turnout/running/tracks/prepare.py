@@ -1,6 +1,6 @@
-"""From an experiment to something that runs: data loaded, model built and checked, first server state.
+"""From an experiment to a track: data loaded, model built and checked, initial server state.
 
-Everything that can be wrong with what a person wrote is found here, before the first round.
+All of a user's mistakes are found here, before the first round.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from turnout.engine.trainers import Place, place_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Runtime
 from turnout.experiment import Algorithm, Experiment
-from turnout.layout import Layout, lay_out
+from turnout.layout import lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
-from turnout.running.config.check import check_settings
-from turnout.running.config.read import lasting
+from turnout.running.config.run_file import check_settings, lasting
 from turnout.running.tracks.building import (
     bound,
     build_model,
@@ -34,7 +33,7 @@ from turnout.running.tracks.building import (
     with_all_sizes,
 )
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.preflight import oddities
+from turnout.running.tracks.preflight import preflight
 from turnout.running.tracks.track import Track, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.setup import Model, Setup
@@ -49,9 +48,9 @@ from turnout.world.members import Members
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
-    """Load, build, check: the track that the algorithm asks for.
+    """Load, build and check: the track of the algorithm.
 
-    Where clients are real, the runtime's settings say what is known of them; the server may have no data at all.
+    With real clients, the runtime's settings describe them; the server may have no data at all.
     """
     check_settings(experiment)
     enrol = getattr(experiment.runtime, "enrol", None)
@@ -71,11 +70,11 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
 def _check_attack(experiment: Experiment) -> None:
     attacks, kind = experiment.world.attack, experiment.runtime.kind
     if attacks and isinstance(experiment.algorithm, Scores):
-        raise UserError("world.attack is about updates, and clients that exchange scores send none: leave it out")
+        raise UserError("world.attack changes updates, but clients that exchange scores send none: leave it out")
     for name in (type(attack).__name__ for attack in attacks if attack.colludes and kind != "in-process"):
         raise UserError(
-            f"world.attack = {name} looks at all updates of a round, which runtime {kind!r} has in several places: "
-            "use runtime 'in-process', or an attack of each client by itself such as SignFlip"
+            f"world.attack = {name} needs all updates of a round in one place, and runtime {kind!r} has several: use "
+            "runtime 'in-process', or an attack of single clients such as SignFlip"
         )
 
 
@@ -88,35 +87,35 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     setup = Setup(experiment, algorithm, federation, model, calendar, place, first.marks())
     runtime = open_runtime(experiment.runtime, setup)
     if experiment.evaluate.substitution and runtime.simulation is None:
-        raise UserError("evaluate.substitution trains the missing too, which only a simulation can: leave it out")
+        raise UserError("evaluate.substitution also trains absent clients, which only a simulation can: leave it out")
     check_time(experiment, runtime)
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:
-        odd += oddities(experiment, algorithm, federation, model.batch_statistics)
+        odd += preflight(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else federation.central_set
     return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, first, tests, tuple(odd))
 
 
 def check_time(experiment: Experiment, runtime: Runtime) -> None:
-    """Simulated time needs devices, and simulated clients."""
+    """Refuse simulated time without devices, or with real clients."""
     closes = type(_algorithm(experiment).closing) is not WaitForAll
     simulated = runtime.simulation is not None
     if experiment.world.devices is None and simulated and (closes or experiment.stop.simulated_hours is not None):
         what = "algorithm.closing" if closes else "stop.simulated_hours"
-        raise UserError(
-            f"{what} is about simulated time, and there is none: set world.devices, such as devices.Tiers()"
-        )
+        raise UserError(f"{what} needs simulated time, and there is none: set world.devices, such as devices.Tiers()")
     if not simulated and (closes or experiment.world.devices is not None):
         what = "algorithm.closing" if closes else "world.devices"
-        raise UserError(f"{what} is about simulated devices, and this runtime has real ones: leave it out")
+        raise UserError(f"{what} needs simulated devices, and this runtime has real ones: leave it out")
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:
-    """The experiment with nothing left open, its model as the user wrote it, and that model ready for training."""
-    experiment = _with_deadline(bound(given, enrolment))
+    """The experiment with open settings resolved, its model as the user wrote it, and that model ready for training."""
+    experiment = bound(given, enrolment)
+    if _algorithm(experiment).membership.deadline is None:
+        experiment = experiment.but(**{"algorithm.membership.deadline": experiment.rounds})
     x, y = enrolment.sample
     template = template_of(experiment, enrolment.input_shape, enrolment.classes, x)
     check_model(experiment.task, template, x, experiment.task.highest(y, enrolment.classes))
@@ -124,15 +123,19 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     layout = lay_out(template, _algorithm(experiment).personal)
     if not layout.width:
         raise UserError("the model has no parameter that can be trained: give one that has")
-    check_experiment(experiment, _algorithm(experiment), layout)
+    algorithm = _algorithm(experiment)
+    check_experiment(experiment, algorithm, layout)
+    if algorithm.local.optimizer.moments == "auto":
+        local = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
+        experiment = experiment.but(**{"algorithm.local.optimizer.moments": "local" if local else "federated"})
     flat_P = layout.pack(dict(template.named_parameters()))
     buffers = dict(template.named_buffers())
     states = {name: buffers[name].detach().clone() for name in layout.states}
-    return _settled(experiment, layout), template, Model(copy.deepcopy(template), layout, flat_P, states)
+    return experiment, template, Model(copy.deepcopy(template), layout, flat_P, states)
 
 
 def template_of(experiment: Experiment, input_shape: tuple[int, ...], classes: int, x: Tensor) -> nn.Module:
-    """The model as the user wrote it, with its first values; `x`: samples to try it on."""
+    """The model as the user wrote it, with initial values; `x`: samples to try it on."""
     template = build_model(experiment.model, input_shape, classes, experiment.seed)
     template = with_all_sizes(template, x, experiment.seed)
     if experiment.start is not None:
@@ -169,18 +172,3 @@ def _algorithm(experiment: Experiment) -> Algorithm:
     if not isinstance(experiment.algorithm, Algorithm):
         raise UserError(f"algorithm is {experiment.algorithm!r}: give a turnout.Algorithm or turnout.Scores")
     return experiment.algorithm
-
-
-def _with_deadline(experiment: Experiment) -> Experiment:
-    if _algorithm(experiment).membership.deadline is None:
-        experiment = experiment.but(**{"algorithm.membership.deadline": experiment.rounds})
-    return experiment
-
-
-def _settled(experiment: Experiment, layout: Layout) -> Experiment:
-    """Settle what follows from the model and the other parts: where the moments are kept."""
-    algorithm = _algorithm(experiment)
-    if algorithm.local.optimizer.moments != "auto":
-        return experiment
-    home = layout.shared == 0 or not isinstance(algorithm.compression, Dense)
-    return experiment.but(**{"algorithm.local.optimizer.moments": "local" if home else "federated"})

@@ -1,8 +1,8 @@
-"""A run's trained values without its data: from the experiment's algorithm, and what the folder keeps.
+"""A run's trained values without its data: from the experiment's algorithm and the run's folder.
 
-The track is prepared as for training, but for a federation of zeros, so that one place knows how a client's own model
-is put together. What needs the data, other files or time (participation, events, selection, task, closing, stop rules)
-is left out; so is the model itself, where the folder has the names and first values of its parameters.
+The track is prepared as for training, but with a federation of zeros, so that one place knows how a client's own model
+is composed. Settings that need the data, other files or time (participation, events, selection, task, closing, stop
+rules) are left out; so is the model itself, if the folder has the names and initial values of its parameters.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from turnout.world.client_names import ClientNames
 
 
 def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
-    """A track that can hand out models, on this machine's CPU; it cannot train.
+    """A track that can return models, on this machine's CPU; it cannot train.
 
-    With the first values of a run's model, what it hands out is a `StandIn` for that model.
+    With the initial values of a run's model, it returns a `StandIn` for that model.
     """
     changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
     changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
     if not isinstance(experiment.algorithm, Scores):
-        changes |= {"task": Unasked(), "algorithm.closing": WaitForAll()}
+        changes |= {"task": AnyOutput(), "algorithm.closing": WaitForAll()}
     if first is not None and first.complete:
         changes |= {"model": StandIn(first), "start": None}
         if getattr(experiment.algorithm, "personal", None) is not None:
@@ -48,7 +48,7 @@ def rebuild(experiment: Experiment, data: Description, first: FirstValues | None
 
 
 def built_now(experiment: Experiment, data: Description) -> FirstValues:
-    """The first values of the model that an experiment builds today."""
+    """The initial values of the model that an experiment builds today."""
     algorithm, seed = experiment.algorithm, experiment.seed
     if isinstance(algorithm, Scores):
         plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(data.names, data.clients))
@@ -58,8 +58,8 @@ def built_now(experiment: Experiment, data: Description) -> FirstValues:
 
 
 @dataclass(frozen=True)
-class Unasked:
-    """A task that takes every model, since nothing is learned."""
+class AnyOutput:
+    """A task that accepts every model, since nothing is trained."""
 
     main: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
@@ -75,4 +75,4 @@ class Unasked:
         return target
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        """Whatever it gives is right."""
+        """Accept any output."""

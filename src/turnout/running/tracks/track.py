@@ -1,7 +1,7 @@
-"""What the loop of running/loop.py drives: a track, with a state that goes from round to round.
+"""What the loop of running/loop.py drives: a track, with a state that is passed from round to round.
 
-The weight track (weights.py) federates parameters, the score track (scores/) scores on a public set. Both offer these
-functions, and so have the same records, checkpoints, stop rules and command line.
+The weight track (weights.py) federates parameters, the score track (scores/) scores on a public set. Both have these
+functions, and so the same records, checkpoints, stop rules and command line.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
-ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can hand it out"
+ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can return it"
 DATABASE = 2 << 20  # bytes of the cache of the database that has the records
-ROW = 900  # bytes of what is written down of a client in a round, on its way: some fifteen numbers as objects
+ROW = 900  # bytes of a client's record of a round while it is written: about fifteen numbers as objects
 
 
 class Track(Protocol):
-    """A way of federating, prepared for one experiment. Its state is its own; `pack` makes a tree of it."""
+    """A way of federating, prepared for one experiment. Its state is private; `pack` makes a tree of it."""
 
     @property
     def experiment(self) -> Experiment: ...
 
     @property
     def fingerprint(self) -> str:
-        """Of the data, the settings and the model's first values: a checkpoint of another experiment is refused."""
+        """A hash of data, settings and initial values: a checkpoint of another experiment is refused."""
         ...
 
     @property
@@ -48,12 +48,12 @@ class Track(Protocol):
 
     @property
     def clients(self) -> int:
-        """The population."""
+        """The size of the population."""
         ...
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """What the clients are called, where the data says."""
+        """The clients' names, if the data has them."""
         ...
 
     @property
@@ -61,16 +61,16 @@ class Track(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the experiment, a sentence each; it runs all the same."""
+        """Sentences about settings that run but are probably not intended."""
         ...
 
     def headline(self) -> str:
-        """Who federates what: "50 clients, 610 shared parameters"."""
+        """The size of the federation: "50 clients, 610 shared parameters"."""
         ...
 
     @property
     def data_note(self) -> str:
-        """How files became samples, and that a log's clients own data; empty where there is nothing to say."""
+        """How files became samples, and how a log's clients match the data's; may be empty."""
         ...
 
     def begin(self) -> Any:
@@ -90,36 +90,36 @@ class Track(Protocol):
     def unpack(self, tree: State) -> Any: ...
 
     def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write what clients keep; the files that hold it now."""
+        """Write the clients' state; returns the files that hold it now."""
         ...
 
     def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        """The run begins (no files), or goes on from what these files say."""
+        """Begin a run (no files), or restore the clients' state from these files."""
         ...
 
     def durable(self, t: int) -> None:
-        """The checkpoint of round t is on the disk."""
+        """Called once the checkpoint of round t is on disk."""
         ...
 
     def close(self) -> None:
-        """The run has ended, however it ended."""
+        """Called when the run has ended, in any way."""
         ...
 
     def data(self) -> Description:
-        """What a run folder keeps of the data, so that the model can be used without it."""
+        """The description of the data in a run folder, so that the model can be used without the data."""
         ...
 
     def about(self) -> dict[str, Any]:
-        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
+        """What a result may depend on besides the experiment: device, engine, chunk, threads."""
         ...
 
     def memory(self) -> dict[str, int]:
-        """Bytes the run will need, before its first round: the largest pieces by name."""
+        """An estimate of the bytes the run needs: the largest pieces by name."""
         ...
 
 
-class Keeping(Protocol):
-    """A runtime of either track, as far as it knows and keeps clients."""
+class ClientKeeper(Protocol):
+    """The part of a runtime, of either track, that stores clients' state."""
 
     def names(self) -> tuple[str, ...] | None: ...
 
@@ -135,10 +135,10 @@ class Keeping(Protocol):
 
 
 class OnRuntime:
-    """What tracks leave to their runtime: who the clients are, what they keep, and where it all runs."""
+    """What tracks delegate to their runtime: the clients' names and state, and the place of work."""
 
     experiment: Experiment
-    runtime: Keeping
+    runtime: ClientKeeper
     enrolment: Enrolment
 
     @property
@@ -172,13 +172,13 @@ class OnRuntime:
 
 
 def sample_of(members: Members, experiment: Experiment) -> Tensor:
-    """The members that are measured one by one: all, or a fixed sample where there are many."""
+    """The members that are measured one by one: all, or a fixed sample if there are many."""
     count = min(len(members), experiment.evaluate.clients)
     return members.at(draw(count, len(members), 0, experiment.seed, "evaluated"))
 
 
 def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors) -> nn.Module:
-    """A copy of a module with these weights and buffers in it."""
+    """A copy of a module with these weights and buffers."""
     module = copy.deepcopy(template)
     weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
     module.load_state_dict(weights, strict=False)
@@ -186,10 +186,10 @@ def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors)
 
 
 def record_bytes(cohort: int) -> int:
-    """Bytes for what is written down of a round: rows of so many clients, and the database's cache."""
+    """Bytes for the records of a round: rows of so many clients, and the database's cache."""
     return DATABASE + ROW * cohort
 
 
 def fingerprint(*identity: Any) -> str:
-    """A short hash of the data, the model and the lasting settings: a checkpoint of another experiment is refused."""
+    """A short hash of the data, the model and the lasting settings."""
     return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ from turnout.errors import UserError, nearest
 from turnout.recipes import recipes
 from turnout.running.config.dotted import Code
 from turnout.running.folder import contents, file_name
-from turnout.running.stopping import interrupt
+from turnout.running.state import interrupt
 from turnout.view.live.watched import WatchedFolder
 
 LOGS = ".watch"  # output of started runs, below the watched folder

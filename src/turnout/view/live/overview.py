@@ -20,13 +20,11 @@ from turnout.errors import UserError
 from turnout.machine.checksums import table_of
 from turnout.running.charts.lines import spark
 from turnout.running.charts.units import show
-from turnout.running.listing import ListedRun
 from turnout.running.records.finding import client_names, runs_in
 from turnout.running.records.glossary import Glossary
-from turnout.running.records.now import read_now
-from turnout.running.records.records import Records
+from turnout.running.records.records import Records, read_now
 from turnout.running.records.runs import FoundRun
-from turnout.running.state import RECORDS
+from turnout.running.state import RECORDS, ListedRun
 from turnout.view.live.watched import ANSWER, TRIALS, WatchedFolder
 
 NAMED = 24  # clients at work that the first page names

@@ -22,8 +22,7 @@ from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import render, trusted
 from turnout.running.charts.units import duration, show
 from turnout.running.records.finding import find_runs
-from turnout.running.records.now import read_now
-from turnout.running.records.records import Records
+from turnout.running.records.records import Records, read_now
 from turnout.running.records.runs import Runs
 from turnout.running.state import RECORDS
 from turnout.view.live.overview import run_row

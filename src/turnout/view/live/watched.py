@@ -17,9 +17,8 @@ import anyio.to_thread
 from starlette.responses import StreamingResponse
 
 from turnout.errors import UserError
-from turnout.running.listing import DEEPEST, ListedRun, listed_run, run_folders
 from turnout.running.records.finding import runs_in
-from turnout.running.state import RECORDS, is_held
+from turnout.running.state import DEEPEST, RECORDS, ListedRun, is_held, listed_run, run_folders
 
 TRIALS, ANSWER, STUDY = "trials.jsonl", "advice.json", "study.json"  # of races and studies
 LOOK_SECONDS = 0.5

@@ -22,7 +22,7 @@ from turnout.running.charts.units import Unit, show, spread
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import SPENT, RunRecords, Runs
 from turnout.statistics import ALIKE, BEST, LEADS, Ranking, Reached, Standing, compare_reached
-from turnout.statistics.comparison import compare as rank
+from turnout.statistics import compare as rank
 from turnout.view.report.lines import check_metrics
 
 UNITS: dict[str, Unit] = {"rounds": "number", "bytes": "bytes", "seconds": "seconds"}

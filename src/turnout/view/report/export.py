@@ -15,10 +15,10 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
+from turnout.running.records.export import TABLES, Kind, RecordTable, Row
 from turnout.running.records.finding import FoundRuns, runs_in
 from turnout.running.records.records import Records
 from turnout.running.records.runs import FILE
-from turnout.running.records.tables import TABLES, Kind, RecordTable, Row
 
 BATCH = 50_000  # rows
 
