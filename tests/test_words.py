@@ -58,9 +58,9 @@ def test_known_are_is_never_empty():
 
 
 def main_mistake(*arguments: str) -> None:
-    from turnout.cli import app, mount_studies
+    from turnout.cli import app, mount_added
 
-    mount_studies(arguments)
+    mount_added(arguments)
     app(list(arguments), prog_name="turnout", standalone_mode=False)
 
 
@@ -142,10 +142,10 @@ def test_what_is_right_is_left_alone():
 
 def test_a_folder_named_like_a_recipe_does_not_hide_it(tmp_path: Path):
     (tmp_path / "digits").mkdir()
-    (tmp_path / "friends").write_text("rounds = 3\n")
+    (tmp_path / "participation").write_text("rounds = 3\n")
     assert list(read_source("digits")[1]) == ["digits"]
-    assert list(read_source("friends")[1]) == list(recipes()["friends"]())
-    assert read_source("./friends")[1]["friends"].rounds == 3
+    assert list(read_source("participation")[1]) == list(recipes()["participation"]())
+    assert read_source("./participation")[1]["participation"].rounds == 3
 
 
 def test_a_failed_start_leaves_no_folder(tmp_path: Path, capsys: Capture):

@@ -15,7 +15,6 @@ fleet.py      `turnout fleet`; reading_a_log.py: the options of how a log is rea
 measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`
-studies.py    `turnout study`
 permitting.py `--allow` and `--no-code` of those that read experiments
 screen.py     the console they print to
 
@@ -32,6 +31,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -131,21 +131,51 @@ def turnout(
     """The options before a command."""
 
 
-def mount_studies(arguments: Sequence[str]) -> None:
-    """Add the commands of `turnout study`; they import the whole library, so only if one of them is called."""
-    app.registered_groups = [group for group in app.registered_groups if group.name != "study"]
-    about = (
-        "Published tables: run them, decide their claims.\n\n\b\n"
-        "turnout study list\n"
-        "turnout study run participation --scale small --json found.json\n"
-        "turnout study show found.json"
-    )
-    if "study" in arguments[:1]:
-        from turnout_papers.cli import app as studies
+STUDY = """Published tables: run them, decide their claims.
 
-        app.add_typer(studies, name="study", help=about)
-    else:
-        app.add_typer(typer.Typer(), name="study", help=about)
+\b
+turnout study list
+turnout study run participation --scale small --json found.json
+turnout study show found.json
+"""
+ADDED = {"study": ("turnout-papers", STUDY)}  # commands of our other distributions: where each is, its help
+
+
+def mount_added(arguments: Sequence[str]) -> None:
+    """Add the commands of other installed packages: the entry points `turnout.commands`.
+
+    The value of an entry point is a Typer app or a function. It is imported only if its command is called; `ADDED` has
+    the help of our own.
+    """
+    for commands in (app.registered_groups, app.registered_commands):
+        commands[:] = [one for one in commands if one.name not in _mounted]
+    _mounted.clear()
+    own = {one.name for one in (*app.registered_groups, *app.registered_commands)}
+    called = next(iter(arguments), None)
+    if called in own:
+        return
+    found = {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in own}
+    for name in {**ADDED, **found}:
+        _mounted.add(name)
+        package, about = ADDED.get(name, (found[name].value.partition(".")[0] if name in found else name, None))
+        if name != called:
+            app.add_typer(typer.Typer(), name=name, help=about or f"A command of {package}.")
+            continue
+        if name not in found:
+            raise UserError(f"turnout {name} is in another package: pip install {package}")
+        try:
+            command = found[name].load()
+        except Exception as error:
+            raise UserError(
+                f"turnout {name} cannot be loaded from {package}: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, help=about or command.info.help)
+        else:
+            app.command(name)(command)
+
+
+_mounted: set[str | None] = set()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,8 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.path.append(os.getcwd())  # a dotted path may name a module of the current folder; libraries go before it
     _prepare_streams()
-    mount_studies(given)
+    received: list[int] = []
     try:
+        mount_added(given)
         with _interruptible() as received:
             app(given, prog_name="turnout")
     except (Exception, SystemExit) as error:

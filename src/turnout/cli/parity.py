@@ -40,7 +40,7 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     from turnout.testing.parity import ONE_PER_PART, RUNTIMES, Comparison, acceptable, small_recipes
 
     known = small_recipes()
-    wanted = list(known) if everything else list(names or ONE_PER_PART)
+    wanted = list(known) if everything else list(names or [name for name in ONE_PER_PART if name in known])
     columns = _here({name: RUNTIMES[_known(name, RUNTIMES, "runtime")] for name in on or RUNTIMES}, named=bool(on))
     table = _Table(list(columns), markdown)
     broken = 0

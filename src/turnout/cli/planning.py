@@ -10,7 +10,7 @@ from pathlib import Path
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.parts.closing import Closing, Deadline, FirstReplies, WaitForAll
-from turnout.recipes import cook, recipes
+from turnout.recipes import cook, find_recipe
 from turnout.running.config.read import from_table, load, with_setting, with_value
 from turnout.running.config.text import parse_value, read_file
 from turnout.running.config.variants import variants_in
@@ -94,7 +94,7 @@ def _refuse_other(plan: RunPlan) -> None:
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
     """A title and the variants of a recipe or of a file; a recipe goes before what is called the same here."""
     path = Path(source)
-    if source in recipes():
+    if path.suffix != ".toml" and ":" not in source and find_recipe(source) is not None:
         return source, cook(source)
     if path.suffix == ".toml" or path.is_file():
         table = read_file(path)

@@ -133,7 +133,7 @@ def small_recipes() -> dict[str, Experiment]:
     for recipe in recipes():
         if not recipe.startswith(OTHER_DATA):
             found |= {f"{recipe}/{variant}": shrunk(e) for variant, e in cook(recipe).items()}
-    return found | {name: found[name].but(**more) for name, more in LOOKED_AT.items()}
+    return found | {name: found[name].but(**more) for name, more in LOOKED_AT.items() if name in found}
 
 
 def shrunk(experiment: Experiment, rounds: int = ROUNDS) -> Experiment:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.machine.checksums import table_of
 from turnout.running.listing import ListedRun
 from turnout.running.records.now import read_now
 from turnout.running.records.records import Records
@@ -20,7 +23,6 @@ from turnout.view.live.watched import Watched
 from turnout.view.report.charts import spark
 from turnout.view.report.finding import client_names, runs_in
 from turnout.view.report.units import show
-from turnout_papers.studies.running import Findings
 
 NAMED = 24  # clients at work that the first page names
 WORST = ("running", "failed", "interrupted", "waiting", "finished")
@@ -128,15 +130,34 @@ def _study_row(name: str, path: Path) -> StudyRow | None:
         found = read_findings(path)
     except UserError:
         return None
-    outcomes: dict[str, int] = {}
-    for claim in found.claims:
-        outcomes[claim.outcome] = outcomes.get(claim.outcome, 0) + 1
-    return StudyRow(name, found.study, found.scale, outcomes)
+    outcomes = Counter(claim["outcome"] for claim in found.claims)
+    return StudyRow(name, found.study, found.scale, dict(outcomes))
 
 
-def read_findings(path: Path) -> Findings:
-    """What a study found."""
-    return Findings.from_json(path.read_bytes(), str(path))
+@dataclass(frozen=True)
+class StudyResult:
+    """The rows and claims of a study, as its study.json has them.
+
+    study   its name
+    scale   smoke, small or paper
+    rows    numbers beside published ones: case, metric, ours, spread, repeats, published
+    claims  claim, outcome, evidence
+    """
+
+    study: str
+    scale: str
+    rows: Sequence[Mapping[str, Any]]
+    claims: Sequence[Mapping[str, Any]]
+
+
+def read_findings(path: Path) -> StudyResult:
+    """Read what `turnout study run` wrote; files of earlier versions have no `outcome`."""
+    try:
+        found = table_of(path.read_bytes())
+        claims = [{"outcome": "holds" if claim["holds"] else "undecided"} | claim for claim in found["claims"]]
+        return StudyResult(found["study"], found["scale"], found["rows"], claims)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not what `turnout study run --json` writes ({error})") from error
 
 
 def races(watched: Watched) -> list[Race]:

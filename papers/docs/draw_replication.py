@@ -1,9 +1,9 @@
-"""Draws docs/replication.svg: every number of the paper-scale pages that has a published counterpart, ours over theirs.
+"""Draws replication.svg: every number of the paper-scale pages that has a published counterpart, ours over theirs.
 
-    python docs/draw_replication.py
+    python papers/docs/draw_replication.py
 
-The numbers are read from the tables of docs/studies/paper ("ours ± spread (published)"), so the picture says what the
-pages say. A point on the diagonal is a number that replicates; the upright line through it is the spread over seeds.
+The numbers are read from the tables of studies/paper ("ours ± spread (published)"), so the picture says what the pages
+say. A point on the diagonal is a number that replicates; the upright line through it is the spread over seeds.
 """
 
 from __future__ import annotations

@@ -228,3 +228,20 @@ def test_json_says_the_outcome_and_is_read_back() -> None:
     old = {"claim": "x", "holds": False, "evidence": "mean -1"}  # what earlier versions wrote
     before = json.dumps({"study": "bias", "scale": "smoke", "rows": [], "claims": [old], "seconds": 1.0})
     assert Findings.from_json(before).claims[0].outcome == "undecided"
+
+
+@given(st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20))
+def test_a_claim_holds_where_the_one_sided_t_test_says_so(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    p = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+    assume(not math.isclose(p, 1 - LEVEL, abs_tol=1e-6))
+    assert above("the mean is above 0", dict(enumerate(values))).holds == (p < 1 - LEVEL)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=15))
+def test_sooner_is_the_sign_test_without_ties(rounds: list[tuple[int, int]]) -> None:
+    differ = [(a, b) for a, b in rounds if a != b]
+    assume(differ)
+    p = stats.binomtest(sum(a < b for a, b in differ), len(differ), alternative="greater").pvalue
+    ours, theirs = ({seed: pair[i] for seed, pair in enumerate(rounds)} for i in (0, 1))
+    assert sooner("ours is sooner", ours, theirs, last=20).holds == (p <= 1 - LEVEL)
