@@ -1,9 +1,9 @@
-"""Paper 000, flexible device participation (Ruan, Zhang, Liang, Joe-Wong, AISTATS 2021): schemes A, B and C compared,
-devices that arrive late and devices that leave.
+"""Flexible device participation (Ruan, Zhang, Liang, Joe-Wong, AISTATS 2021): schemes A, B, C; arrivals; departures.
 
-Devices finish part of the work, each after one of the paper's traces. Scheme A counts those who finish, B everybody's
+Devices finish part of the work, each after one of the paper's traces. Scheme A counts complete work only, B every
 update as it is, C scaled by E / s; under B and C the share of an absent device keeps the old model. The settings are
-those of Table 3; what the paper leaves open (E, the largest size) is a parameter here.
+those of Table 3; what the paper leaves open (E, the largest size) is a parameter here. The recipe `participation`, on
+SYNTHETIC, is one of the core.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from turnout.parts.weighting import ByWork
 from turnout.recipes import compare_schemes
 from turnout.world.events import Event, Join, Leave
 from turnout.world.participation import Traces
+
+# One label a device; the official test set is dealt to the devices, so that it follows who is there.
+ONE_LABEL: dict[str, Any] = {"partition": OneLabel(), "test_share": 0.0, "local_test": "official"}
 
 
 def mnist_participation(
@@ -54,31 +57,31 @@ def mnist_arrival(
     at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
 ) -> dict[str, Experiment]:
     """Fast and vanilla reboot on MNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
-    data = MNIST(**_one_label(clients, samples))
+    data = MNIST(clients=clients, sizes=Equal(samples), **ONE_LABEL)
     return _reboots(data, models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
 
 
 def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
     """Seven devices on MNIST, and three more at intervals (Figure 5)."""
-    data = MNIST(**_one_label(10, samples))
-    return _reboots(data, models.MLP(200, 200), 2e-3, 10, three_more(first, apart), 5, rounds)
+    data = MNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.MLP(200, 200), 2e-3, 10, _three_more(first, apart), 5, rounds)
 
 
 def emnist_arrival(
     at: int = 30, clients: int = 10, samples: int = 250, epochs: int = 5, rounds: int = 150
 ) -> dict[str, Experiment]:
     """Fast and vanilla reboot on EMNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
-    data = EMNIST(**_one_label(clients, samples))
+    data = EMNIST(clients=clients, sizes=Equal(samples), **ONE_LABEL)
     return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, (Join(clients - 1, at),), epochs, rounds)
 
 
 def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 250, rounds: int = 250) -> dict[str, Experiment]:
     """Seven devices on EMNIST, and three more at intervals (Figure 5)."""
-    data = EMNIST(**_one_label(10, samples))
-    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, three_more(first, apart), 5, rounds)
+    data = EMNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, _three_more(first, apart), 5, rounds)
 
 
-def three_more(first: int, apart: int) -> tuple[Event, ...]:
+def _three_more(first: int, apart: int) -> tuple[Event, ...]:
     """The last three of ten devices join one after another."""
     return tuple(Join(7 + i, first + i * apart) for i in range(3))
 
@@ -88,40 +91,20 @@ def departure(
 ) -> dict[str, Experiment]:
     """Include, exclude or decide on SYNTHETIC(α, β), α = β = `spread`: one of 30 devices leaves in round `at`."""
     data = Synthetic(spread, spread, clients, sizes=Equal(samples), test_share=0.2)
-    events = (Leave(clients - 1, at),)
-    return {
-        leave: _with_membership(data, models.Logistic(), 1.0, 20, events, epochs, rounds, Membership(leave=leave))
-        for leave in ("include", "exclude", "decide")
-    }
-
-
-def _one_label(clients: int, samples: int) -> dict[str, Any]:
-    """One label a device; the official test set is dealt to the devices, so that it follows who is there."""
-    dealt = {"partition": OneLabel(), "sizes": Equal(samples), "test_share": 0.0, "local_test": "official"}
-    return {"clients": clients, **dealt}
+    made = _reboots(data, models.Logistic(), 1.0, 20, (Leave(clients - 1, at),), epochs, rounds)["fast-reboot"]
+    ways = ("include", "exclude", "decide")
+    return {leave: made.but(**{"algorithm.membership": Membership(leave=leave)}) for leave in ways}
 
 
 def _reboots(
     data: DataSpec, model: Model, lr: float, batch_size: int, events: tuple[Event, ...], epochs: int, rounds: int
 ) -> dict[str, Experiment]:
-    return {
-        join: _with_membership(data, model, lr, batch_size, events, epochs, rounds, Membership(join=join))
-        for join in ("fast-reboot", "vanilla")
-    }
-
-
-def _with_membership(
-    data: DataSpec,
-    model: Model,
-    lr: float,
-    batch_size: int,
-    events: tuple[Event, ...],
-    epochs: int,
-    rounds: int,
-    membership: Membership,
-) -> Experiment:
     """The setting of sections 5.3 and 5.4: scheme C, the first five traces, equal sizes, η0 / (clock + 1)."""
     local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
     world = World(data, Traces(first=5), events)
-    algorithm = Algorithm(local=local, weighting=ByWork(), membership=membership)
-    return Experiment(world, model, algorithm, rounds=rounds)
+    return {
+        join: Experiment(
+            world, model, Algorithm(local, weighting=ByWork(), membership=Membership(join=join)), rounds=rounds
+        )
+        for join in ("fast-reboot", "vanilla")
+    }

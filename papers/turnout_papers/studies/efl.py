@@ -1,4 +1,4 @@
-"""What the studies of paper 001 share: its tasks at every scale, EFL, and the methods it is compared with.
+"""What the studies of EFL share: its tasks at every scale, EFL, and the methods it is compared with.
 
 The paper gives no λ, q, E, learning rate, batch size, number of rounds, share of the clients asked or m of its tables:
 these are ours, the same for all methods. EFL is scheme C with the elastic term; with ternary messages both ways where a
@@ -25,6 +25,7 @@ from turnout.parts.weighting import ByWork
 from turnout.runtimes.settings import InProcess
 from turnout.task import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
+from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.baselines import METHODS
 from turnout_papers.studies.study import Curve
 
@@ -37,6 +38,8 @@ FAR = "(1,1)"  # the synthetic task's split: optima and inputs far apart
 class Setting:
     """A data set with the model and the local training it has in these studies.
 
+    data, clients, model, lr, batch_size, task
+    classes   classes of a client, where the split is by classes
     unit      what E counts: passes over a client's data, or mini-batches ("time steps", as Algorithm 1 has it)
     asked     the share of the clients that take part in a round
     every     rounds from one evaluation to the next: numbers are means or best values of many rounds
@@ -49,7 +52,7 @@ class Setting:
     model: Model
     lr: float = 0.1
     batch_size: int = 10
-    classes: int = 2  # a client, where the split is by classes
+    classes: int = 2
     strength: float = 0.03
     fisher: int = 32
     unit: str = "epochs"
@@ -59,7 +62,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """What its runs are called: the data, and the network where it is not the usual one."""
+        """The data, and the network where it is not the usual one."""
         return f"{self.data} ResNet50" if isinstance(self.model, models.ResNet) else self.data
 
     def splits(self, between: Sequence[int] = ()) -> list[str]:
@@ -86,12 +89,6 @@ class Setting:
         partition: Partition = IID() if split == "IID" else Classes(int(classes))
         return _PICTURES[self.data](clients=self.clients, partition=partition, local_test="official")
 
-    def local(self, work: int) -> Local:
-        """E = `work`, in this setting's unit."""
-        if self.unit == "steps":
-            return Local(SGD(lr=self.lr), steps=work, batch_size=self.batch_size)
-        return Local(SGD(lr=self.lr), epochs=work, batch_size=self.batch_size)
-
     def experiment(
         self,
         split: str,
@@ -102,23 +99,17 @@ class Setting:
         **algorithm: Any,
     ) -> Experiment:
         """One run; a client whose update is not finite counts as absent, so that a diverging method can be compared."""
-        chosen = {"selection": self.selection(self.asked), **algorithm}
+        selection: Selection = Everyone() if self.asked == 1 else Fraction(self.asked)
+        local = Local(SGD(lr=self.lr), batch_size=self.batch_size, **{self.unit: work})  # type: ignore[arg-type]
         return Experiment(
             world=World(self.source(split), participation),
             model=self.model,
             task=self.task,
-            algorithm=Algorithm(local=self.local(work), nonfinite="absent", **chosen),
+            algorithm=Algorithm(local=local, nonfinite="absent", selection=selection, **algorithm),
             rounds=rounds,
             evaluate=Evaluate(every=self.every, personal=personal),
-            runtime=ON_ONE_CORE if self.data in ("digits", "SYNTHETIC") else InProcess(precision="tf32"),
+            runtime=ONE_CORE if self.data in ("digits", "SYNTHETIC") else InProcess(precision="tf32"),
         )
-
-    @staticmethod
-    def selection(share: float) -> Selection:
-        return Everyone() if share == 1 else Fraction(share)
-
-
-ON_ONE_CORE = InProcess(device="cpu", threads=1)  # where tiny models are fastest
 
 
 def _shakespeare(**dealt: Any) -> Characters:
@@ -179,11 +170,6 @@ def methods_notes(settings: Sequence[Setting]) -> list[str]:
         "chosen on these seeds); EFL ternary: with SparseTernary both ways, 1 % of the entries (digits: 10 %)",
         "the other methods as in recipe `baselines`; everything else is the same for all; everybody does all the work",
     ]
-
-
-def accuracy(curve: Curve) -> float:
-    """Percent, mean over the last fifth of the rounds."""
-    return 100 * curve.end(5).mean()
 
 
 def spread(curve: Curve) -> float:

@@ -1,4 +1,4 @@
-"""The cases of paper 003's figures: data, network and dropout, with each method; what its three studies share.
+"""The cases of the figures of FDMS: data, network and dropout, with each method; what its three studies share.
 
 Clustered (five clusters of clients, each with two classes of its own) and general settings, three dropout ratios, other
 E and K, other levels of non-IID-ness, FedProx. At smaller scales Digits stands for all data sets.
@@ -12,18 +12,17 @@ from typing import Any
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Equal, FashionMNIST
 from turnout.data.partition import Clustered, Partition, Shards
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.experiment import DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import ByShare, Shares
 from turnout.runtimes.settings import InProcess
 from turnout.world.participation import Always, Dropout, Participation, Stratified
-from turnout_papers.recipes.friends import LOCAL_TEST
-from turnout_papers.studies.study import Curve
+from turnout_papers.recipes import ONE_CORE
+from turnout_papers.recipes.friends import LOCAL_TEST, algorithm
 
 METHODS: dict[str, Substitution] = {"Full": NoSubstitution(), "Dropout": Spread(), "Stale": Stale(), "FDMS": Friends()}
 AUTHORS_STALE = "Stale weights"  # what the authors' code calls Stale: the last weights, not the last update
@@ -35,14 +34,19 @@ GENERAL = {"general": (2, 200), "general low": (5, 500), "general high": (1, 100
 
 @dataclass(frozen=True)
 class Setting:
-    """A case without its dropout ratio and method."""
+    """A case without its dropout ratio and method.
+
+    split        clustered, or a level of the general setting
+    prox         FedProx instead of plain SGD
+    independent  clients drop out independently, so friends may be absent too (Appendix B)
+    """
 
     data: str
     split: str = "clustered"
     clients: int = 20
     epochs: int = 2
     prox: bool = False
-    independent: bool = False  # clients drop out independently, so friends may be absent too (Appendix B)
+    independent: bool = False
 
     @property
     def name(self) -> str:
@@ -60,7 +64,7 @@ class Setting:
 
     @property
     def methods(self) -> dict[str, Substitution]:
-        """What is compared; both readings of Stale where nothing else varies."""
+        """The methods compared; both readings of Stale where nothing else varies."""
         usual = self == Setting(self.data)
         return METHODS | ({AUTHORS_STALE: Stale(form="weights")} if usual else {})
 
@@ -123,21 +127,11 @@ def experiment(setting: Setting, alpha: float, substitution: Substitution, round
     data, model, batch_size = data_of(setting)
     kind = Dropout if setting.independent else Stratified
     participation: Participation = kind(alpha, full_first_round=True) if alpha else Always()
+    chosen = algorithm(Local(SGD(lr=0.1), epochs=setting.epochs, batch_size=batch_size), substitution)
     return Experiment(
         world=World(data, participation),
         model=model,
-        algorithm=Algorithm(
-            local=Local(SGD(lr=0.1), epochs=setting.epochs, batch_size=batch_size),
-            terms=(Proximal(MU),) if setting.prox else (),
-            substitution=substitution,
-            weighting=ByShare(),
-            shares=Shares(by="uniform"),
-        ),
+        algorithm=replace(chosen, terms=(Proximal(MU),) if setting.prox else ()),
         rounds=rounds,
-        runtime=InProcess(device="cpu", threads=1) if setting.data == "Digits" else InProcess(),
+        runtime=ONE_CORE if setting.data == "Digits" else InProcess(),
     )
-
-
-def accuracy(curve: Curve) -> float:
-    """Percent, mean over the last fifth of the rounds."""
-    return 100 * curve.end(5).mean()

@@ -1,9 +1,9 @@
-"""Study `reboot-radius`: paper 000, Corollary 4.0.2 and Figure 2: how near the old optimum an extra update helps.
+"""Flexible participation, eq. (7) and Figure 2: how near the old optimum an extra update for a new device helps.
 
-A device l arrives after τ0 rounds. One more step along -∇F_l(w) brings the model nearer to the new optimum w~* if
-∇F_l(w)·(w - w~*) > 0. Eq. (7) gives a sphere around the old optimum w* inside of which it must. On quadratics every
-quantity of (7) is known, and so is the true sphere: along a direction u the product is a quadratic in |w - w*|, whose
-smallest positive root is where the extra update stops to help.
+Corollary 4.0.2: a device l arrives after τ0 rounds. One more step along -∇F_l(w) moves the model nearer to the new
+optimum w~* if ∇F_l(w)·(w - w~*) > 0. Eq. (7) gives a sphere around the old optimum w* inside of which it must. On
+quadratics every quantity of (7) is known, and so is the true sphere: along a direction u the product is a quadratic in
+|w - w*|, whose smallest positive root is where the extra update stops helping.
 
 W bounds gradients and Hessians "for any w", which no quadratic allows; here it bounds them within the sphere itself, so
 that (7) is an equation for the radius: r (|∇| + λ r) = the right side without W.
@@ -26,10 +26,9 @@ from turnout.parts.optimizers import SGD
 from turnout.rng import rng
 from turnout.running.result import Run
 from turnout.runtimes.settings import InProcess
-from turnout.statistics.paired import BySeed
 from turnout.task import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum
-from turnout_papers.studies.claims import Claim, better
+from turnout_papers.studies.claims import BySeed, Claim, better
 from turnout_papers.studies.drawing import Chart, band, picture
 from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, row
 
@@ -44,8 +43,10 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Size:
-    clients: int  # the arriving one included
-    rounds: tuple[int, ...]  # τ0, when it arrives
+    """How large the study is: `clients`, the arriving one included, and the `rounds` τ0 after which it arrives."""
+
+    clients: int
+    rounds: tuple[int, ...]
     seeds: int
 
 
@@ -60,6 +61,8 @@ SIZES = {
 class Arrival:
     """Everything that (7) is made of, for one set of problems.
 
+    hessian_CDD   of each client's loss
+    optimum_CD    of each client alone
     old_D, new_D  the optima before and after the arrival
     """
 
@@ -200,13 +203,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"radius.svg": picture(charts, log=True)}
 
 
-STUDY = Study(
-    name="reboot-radius",
-    reproduces="paper 000, eq. (7) and Figure 2: how near the old optimum an extra update for an arriving device helps",
-    metric="global_mse",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    look=look,
-)
+STUDY = Study("reboot-radius", __doc__, "global_mse", plan, rows, claims, pictures, look=look)

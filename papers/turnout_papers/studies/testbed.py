@@ -1,4 +1,4 @@
-"""Study `testbed`: paper 004, Table 2: the seconds of a round on real devices, and what they buy.
+"""MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
 
 Every run is a deployment on this machine (deploy/testbed.py): a real SuperLink and a warm process a device, each with a
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
@@ -25,12 +25,12 @@ from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.runtimes.settings import InProcess
-from turnout.statistics.paired import BySeed
-from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, sgd
-from turnout_papers.studies.claims import Claim, best_elsewhere, better, same
+from turnout_papers.recipes import on_one_core
+from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
+from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
@@ -94,7 +94,7 @@ def plan(scale: str) -> Plan:
         "a round is split along its slowest device; download: until training begins, being picked up included; server: "
         "handing messages over, averaging; the last round is left out, as its evaluation would count",
     ]
-    return Plan([Part("tuning", on_cpu(tuning), 2, TUNING_SEEDS)], notes)
+    return Plan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
 
 
 def tuned(rate: float) -> str:
@@ -144,7 +144,7 @@ def _phases(clients: dict[str, np.ndarray], rounds: dict[str, np.ndarray], t: in
     i = np.flatnonzero(mine)[np.nanargmax(clients["reply_seconds"][mine])]
     after = np.flatnonzero((clients["round"] == t + 1) & (clients["client"] == clients["client"][i]))
     whole, train = (float(clients[f"{name}_seconds"][i]) for name in ("reply", "training"))
-    up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # told with the next reply
+    up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # reported with the next reply
     last = t == int(rounds["round"].max())
     server = math.nan if last else float(rounds["seconds"][rounds["round"] == t][0]) - whole
     return [whole - train - up, train, up, server]
@@ -179,7 +179,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     for method in METHODS:
         published = TABLE_2_TESTBED[method]
         if method not in curves.looks:
-            found.append(not_run(method, "s a round", published["round"]))
+            found.append(row(method, "s a round", None, published["round"]))
             continue
         seen, total = curves.looks[method], curves.seen(method, a_round)
         found.append(row(method, "s a round", total, published["round"]))
@@ -206,7 +206,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         "MTFL's extra seconds a round are outweighed: it reaches that accuracy in less time than FedAvg",
         "what devices measure in the end is what the replay in one process measures",
     )
-    if not all(method in curves.looks for method in METHODS):
+    if not set(METHODS) <= curves.looks.keys():
         return [Claim(claim, False, curves.why_missing(*METHODS)) for claim in words]
 
     def of(number: Callable[[Look], float]) -> list[BySeed]:
@@ -225,7 +225,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Accuracy against the seconds since the beginning."""
-    if not all(method in curves.looks for method in METHODS):
+    if not set(METHODS) <= curves.looks.keys():
         return {}
     lines = []
     for colour, method in enumerate(METHODS):
@@ -236,14 +236,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"testbed.svg": picture([("Personal accuracy", "seconds", lines)], "percent")}
 
 
-STUDY = Study(
-    name="testbed",
-    reproduces="paper 004, Table 2: seconds of a round on real devices, by what they are spent on",
-    metric="personal_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    look=look,
-    then=deployed,
-)
+STUDY = Study("testbed", __doc__, "personal_accuracy", plan, rows, claims, pictures, look=look, then=deployed)
