@@ -9,9 +9,8 @@ import pytest
 
 import turnout as to
 from turnout.world.attacks import hostile_clients
-from turnout_papers.studies import attack_cases, attacks
-from turnout_papers.studies.attack_cases import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, by_kind, by_share
-from turnout_papers.studies.attacks import STUDY
+from turnout_papers.studies import attacks
+from turnout_papers.studies.attacks import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, STUDY, by_kind, by_share
 from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves
 
@@ -25,7 +24,7 @@ def made_up(accuracy: float = 0.8) -> Curves:
     size = SIZES["smoke"]
     names = [by_share(s, q, m) for s in size.shares for q in size.turnouts for m in BY_SHARE]
     names += [by_kind(k, m) for k in KINDS_OF_ATTACK for m in METHODS] + [
-        by_kind("many samples, flipped", attack_cases.UNIFORM)
+        by_kind("many samples, flipped", attacks.UNIFORM)
     ]
     curves, looks = {}, {}
     for name in names:
@@ -80,7 +79,7 @@ def test_claims_by_share_need_only_their_own_runs():
 def test_what_is_read_from_a_run(tmp_path: Path):
     """The hostile part of the weight by round, from records and seed; the share of marked samples that are mistaken."""
     size = SIZES["smoke"]
-    experiment = attack_cases.experiment(size, "mean", 0.3, attack=(attack_cases.FLIP,), attackers=0.4).but(seed=1)
+    experiment = attacks.experiment(size, "mean", 0.3, attack=(attacks.FLIP,), attackers=0.4).but(seed=1)
     run = to.run(experiment, tmp_path / "flipped", quiet=True)
     hostile = set(hostile_clients(0.4, 10, seed=1).tolist())
     with run.records() as records:
@@ -90,7 +89,7 @@ def test_what_is_read_from_a_run(tmp_path: Path):
                 if r == t and w > 0]  # fmt: skip
         total = sum(s for _, s in came)
         assert part == pytest.approx(sum(s for c, s in came if c in hostile) / total if total else 0.0)
-    backdoor = to.run(attack_cases.of_kind(size, "backdoor", "mean"), tmp_path / "backdoor", quiet=True)
+    backdoor = to.run(attacks.of_kind(size, "backdoor", "mean"), tmp_path / "backdoor", quiet=True)
     assert 0 <= attacks.look(backdoor)["backdoor"][0] <= 100
 
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from scipy import stats
 
 from turnout.statistics.distributions import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
-from turnout_papers.studies.adam import Spent, cheaper
+from turnout_papers.studies.adam import BytesSpent, cheaper
 from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Plan
+from turnout_papers.studies.study import StudyPlan
 from turnout_papers.studies.tables import markdown, show, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
@@ -88,7 +88,7 @@ def test_the_sign_test_refutes_too() -> None:
     mixed = {0: 10, 1: 10, 2: 60, 3: 10, 4: 10}
     undecided = sooner("sooner", mixed, dict.fromkeys(range(5), 20), last=50)
     assert (undecided.outcome, undecided.seeds_needed) == ("undecided", seeds_to_sign(4, 1, 5))
-    cheap, dear = ({s: Spent(b, True) for s in range(5)} for b in (2, 3))
+    cheap, dear = ({s: BytesSpent(b, True) for s in range(5)} for b in (2, 3))
     assert cheaper("saves", cheap, dear).outcome == "holds"
     assert cheaper("saves", dear, cheap).outcome == "refuted"
     assert cheaper("saves", cheap, cheap).outcome == "undecided"
@@ -186,7 +186,7 @@ def test_an_open_claim_says_so_in_words() -> None:
     against = above("above", {0: -3.0, 1: 1.0, 2: -2.0}, unit="points")
     assert against.evidence.endswith("; undecided: if it goes on like this, 9 seeds would decide it, against the claim")
     far = above("far", {0: 1.0, 1: -0.999999, 2: 0.0})
-    assert far.evidence.endswith("more seeds than anybody runs would decide it, for the claim")
+    assert far.evidence.endswith("more seeds than can be run would decide it, for the claim")
     assert above("level", {0: 1.0, 1: -1.0, 2: 0.0}).evidence.endswith("; undecided: level")
 
 
@@ -209,12 +209,12 @@ FINDINGS = Findings(
 
 def test_the_terminal_and_the_page_have_three_words() -> None:
     assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
-    page = markdown(FINDINGS, Plan([]))
+    page = markdown(FINDINGS, StudyPlan([]))
     assert "| outcome | claim | evidence |" in page
     for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
         assert line in page
     screen = io.StringIO()
-    show(FINDINGS, Plan([]), Console(file=screen, width=140))
+    show(FINDINGS, StudyPlan([]), Console(file=screen, width=140))
     words = [line.split("  ")[0].strip() for line in screen.getvalue().splitlines()]
     assert [w for w in words if w in ("holds", "refuted", "undecided")] == ["holds", "refuted", "undecided"]
 

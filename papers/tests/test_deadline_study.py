@@ -22,6 +22,7 @@ from turnout_papers.recipes.clock import (
     timed,
 )  # fmt: skip
 from turnout_papers.studies import deadline
+from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves
 from worlds import ready
 
@@ -67,6 +68,15 @@ def test_claims_hold_of_numbers_that_bear_them_out():
 def test_a_variant_that_did_not_run_is_said_so():
     assert {row.ours for row in deadline.rows("small", Curves({}))} == {"not run"}
     assert {claim.outcome for claim in deadline.claims("small", Curves({}))} == {"not run"}
+
+
+def test_it_runs_end_to_end(tmp_path):
+    """At this scale the simulated time ends before the first round of waiting for all does."""
+    found = run_study(deadline.STUDY, "smoke", tmp_path / "study", quiet=True, jobs=1)
+    rows = {(row.case, row.metric): row.ours for row in found.rows}
+    assert rows["tiers, 20 k: wait", "turnout, %"] is None
+    assert rows["tiers, 20 k: C", "turnout, %"] > 50
+    assert (tmp_path / "study" / "deadline.svg").is_file()
 
 
 def test_models_have_the_sizes_they_are_called_by():

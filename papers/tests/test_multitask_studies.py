@@ -1,4 +1,4 @@
-"""The studies of paper 004: what they decide on made-up curves, what they plan, and all four end to end."""
+"""The studies of MTFL: what they decide on made-up curves, what they plan, and all four end to end."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def test_settings_are_chosen_on_other_seeds_than_they_are_judged_on():
 def test_gradient_and_neuron_claims_on_made_up_curves():
     ends = {"MT-FedAdam": 0.1, "FedAdam": 0.5, "Independent": 0.01}
     runs = {m: over_seeds(lambda e, end=end: line(1.0, end + e)) for m, end in ends.items()}
-    more = dict.fromkeys(gradients.every_column(), Curves(runs))
+    more = dict.fromkeys(gradients.MORE, Curves(runs))
     found = gradients.claims("small", Curves(runs, more=more))
     assert [claim.holds for claim in found] == [True] * 4
     turned = Curves(runs | {"FedAdam": runs["MT-FedAdam"], "MT-FedAdam": runs["FedAdam"]})
-    found = gradients.claims("small", Curves(turned.curves, more=dict.fromkeys(gradients.every_column(), turned)))
+    found = gradients.claims("small", Curves(turned.curves, more=dict.fromkeys(gradients.MORE, turned)))
     assert [claim.holds for claim in found] == [False] * 4
     shares = {"mean": 0.6, "variance": 0.7, "both": 0.45}
     more = {}
@@ -125,14 +125,14 @@ def test_gradient_and_neuron_claims_on_made_up_curves():
 
 
 def test_iid_is_the_same_share_of_every_class():
-    """SPEC 6.5: "IID: every worker the same share of every class", in the recipe and in the study, at every scale."""
+    """IID: "every worker the same share of every class", in the recipe and in the study, at every scale."""
     for scale in ("smoke", "small", "paper"):
         for case in adam.cases(scale):
-            data, _ = adam.world_of(case)
+            data = adam.experiment(case, adam.settings(scale)[0], 1).world.data
             assert (data.partition == IID(stratified=True)) == case.iid
     for experiment in mnist_adam(iid=True).values():
         assert experiment.world.data.partition == IID(stratified=True)
-    data = adam.world_of(adam.cases("small")[0])[0].load(0)
+    data = adam.experiment(adam.cases("small")[0], adam.settings("small")[0], 1).world.data.load(0)
     clients = torch.arange(data.clients)
     train = data.train(clients, 0)
     for label, total in enumerate(data.y.bincount().tolist()):

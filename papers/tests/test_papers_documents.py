@@ -13,8 +13,7 @@ import pytest
 import turnout as to
 from pages import ROOT, blocks, check_links, check_not_run, warm_command_line
 from turnout_papers.studies import tables
-from turnout_papers.studies.catalogue import find_study
-from turnout_papers.studies.running import Findings, planned
+from turnout_papers.studies.running import Findings, find_study, planned
 
 DOCS = ROOT / "papers" / "docs"
 PAGES = sorted(DOCS.glob("*.md"))

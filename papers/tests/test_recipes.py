@@ -17,7 +17,7 @@ from turnout.recipes import cook, recipes
 from turnout.running.tracks.prepare import prepare
 from turnout.testing.parity import ONE_PER_PART, small_recipes
 from turnout_papers.recipes.labels import animals_labels, labels
-from turnout_papers.studies.catalogue import STUDIES
+from turnout_papers.studies.running import studies
 
 Capture = pytest.CaptureFixture[str]
 
@@ -44,7 +44,7 @@ def test_a_recipe_of_a_paper_says_what_it_does_instead_of_fedavg(name: str):
 
 def test_a_study_that_says_fedavg_means_it():
     said = 0
-    for study in STUDIES.values():
+    for study in studies().values():
         for part in study.plan("small").parts:
             for variant, experiment in part.variants.items():
                 if variant.endswith("FedAvg") or " FedAvg E=" in variant:
@@ -84,7 +84,7 @@ STUDY = replace(BIAS, name="brand-new")
 """
 FIND = """
 from turnout.recipes import cook
-from turnout_papers.studies.catalogue import STUDIES, find_study
+from turnout_papers.studies.running import find_study, studies
 
 assert cook("brand-new") and find_study("brand-new").name == "brand-new"
 """

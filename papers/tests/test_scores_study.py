@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from turnout_papers.recipes.labels import USERS
-from turnout_papers.studies import label_numbers, labels
+from turnout_papers.studies import labels
 from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves
 
@@ -22,9 +22,9 @@ def look(seed: int, local: float, shared: tuple[float, ...], taught: float = 0.0
     noise, rounds = 0.001 * seed, 15
     found = {}
     for i, user in enumerate(USERS):
-        found[f"{label_numbers.LOCAL} {user}"] = np.full(rounds, local + noise)
-        found[f"{label_numbers.GLOBAL} {user}"] = np.full(rounds, shared[i] + 2 * noise)
-        found[f"{label_numbers.TAUGHT} {user}"] = np.full(rounds, taught + 2 * noise)
+        found[f"{labels.LOCAL} {user}"] = np.full(rounds, local + noise)
+        found[f"{labels.GLOBAL} {user}"] = np.full(rounds, shared[i] + 2 * noise)
+        found[f"{labels.TAUGHT} {user}"] = np.full(rounds, taught + 2 * noise)
     for (name, user, t), value in (dip or {}).items():
         found[f"{name} {user}"][t] = value + 3 * noise
     cost = {name: np.ones(rounds) for name in ("bytes", "weight_bytes", "epoch_seconds", "inference_seconds")}
@@ -33,14 +33,14 @@ def look(seed: int, local: float, shared: tuple[float, ...], taught: float = 0.0
 
 def curves(**changes) -> Curves:
     honest = (0.75, 0.85, 0.76)
-    dip = {(label_numbers.LOCAL, "User_2", 9): 0.5, (label_numbers.GLOBAL, "User_2", 9): 0.84}
+    dip = {(labels.LOCAL, "User_2", 9): 0.5, (labels.GLOBAL, "User_2", 9): 0.84}
     made = {
         "average": lambda s: look(s, 0.65, honest),
         "sum": lambda s: look(s, 0.65, honest),
         "labelled average": lambda s: look(s, 0.65, honest),
         "literal": lambda s: look(s, 0.65, (0.9, 0.97, 0.9)),
-        label_numbers.PERMUTED: lambda s: look(s, 0.65, (0.6, 0.6, 0.6)),
-        label_numbers.DISTILLED: lambda s: look(s, 0.65, honest, taught=0.7),
+        labels.PERMUTED: lambda s: look(s, 0.65, (0.6, 0.6, 0.6)),
+        labels.DISTILLED: lambda s: look(s, 0.65, honest, taught=0.7),
         "dip of User_2": lambda s: look(s, 0.65, honest, dip=dip),
         "dip of User_1": lambda s: look(s, 0.65, honest),
         **{f"{user} alone": lambda s: look(s, 0.65, (0.7, 0.7, 0.7)) for user in USERS},
@@ -58,7 +58,7 @@ def test_claims_are_decided_by_the_numbers():
         average=lambda s: look(s, 0.65, (0.75, 0.70, 0.64)),
         literal=lambda s: look(s, 0.65, (0.6, 0.6, 0.6)),
         distilled=lambda s: look(s, 0.65, (0.7, 0.7, 0.7), taught=0.6),
-        **{"dip of User_2": lambda s: look(s, 0.65, (0.7, 0.2, 0.7), dip={(label_numbers.LOCAL, "User_2", 9): 0.5})},
+        **{"dip of User_2": lambda s: look(s, 0.65, (0.7, 0.2, 0.7), dip={(labels.LOCAL, "User_2", 9): 0.5})},
     )
     assert [claim.holds for claim in labels.claims("small", worse)] == [
         True, True, False, False, False, False, False, False,
@@ -83,7 +83,7 @@ def test_the_plan_is_the_papers():
     assert [e.client for e in variants["User_2 alone"].world.events] == ["User_1", "User_3"]
     dip = variants["dip of User_2"].world.data.dips
     assert [(d.client, d.round, d.share) for d in dip] == [(1, 9, 0.05)]
-    assert variants[label_numbers.PERMUTED].algorithm.permuted
+    assert variants[labels.PERMUTED].algorithm.permuted
     assert all(e.algorithm.held_out == 0.5 for e in variants.values())
     assert all(e.rounds == 15 for e in variants.values())
 

@@ -26,11 +26,10 @@ from turnout.running.planned import Outcome
 from turnout.statistics.paired import difference, interval, mean_over
 from turnout_papers.cli import app
 from turnout_papers.studies import bias, elastic, participation
-from turnout_papers.studies.catalogue import STUDIES
 from turnout_papers.studies.claims import Claim, above, best_elsewhere, better, no_worse, same, sooner, within
 from turnout_papers.studies.drawing import over_rounds
-from turnout_papers.studies.running import Findings, Ways, planned, run_study
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.running import Findings, Ways, planned, run_study, studies
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_tenth, row
 from turnout_papers.studies.tables import by_reason, cells, left_out, markdown, tally
 
 PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
@@ -105,7 +104,7 @@ def test_a_run_that_diverges_is_left_out_and_said(tmp_path: Path) -> None:
         "diverging",
         "nothing",
         "global_accuracy",
-        plan=lambda scale: Plan([part]),
+        plan=lambda scale: StudyPlan([part]),
         rows=lambda scale, curves: [row(v, "mean", curves.each(v, Curve.mean)) for v in curves.curves],
         claims=lambda scale, curves: [],
         pictures=lambda scale, curves: {},
@@ -165,7 +164,7 @@ def test_rows_and_their_cells() -> None:
     alone = row("case", "other", {0: 2.0})
     assert (alone.spread, alone.repeats) == (None, 1)
     assert row("case", "gain", {0: math.nan, 1: 1.0}).ours is None
-    head, lines = cells([several, alone, not_run("missing", "gain", 1.5)])
+    head, lines = cells([several, alone, row("missing", "gain", None, 1.5)])
     assert head == ["case", "gain", "other", "seeds"]
     assert lines == [["case", "4.0 ± 2.0 (3.5)", "2.0", "3"], ["missing", "not run (1.5)", "", "0"]]
 
@@ -195,7 +194,7 @@ def test_claims_without_data_are_counted_apart() -> None:
 
 def test_accuracy_and_unrest_of_a_curve() -> None:
     climbing = Curve(np.arange(-1, 20), np.arange(21) / 100)  # rounds 18 and 19 are the last tenth: 0.19, 0.20
-    assert participation.accuracy(climbing) == pytest.approx(19.5)
+    assert last_tenth(climbing) == pytest.approx(19.5)
     assert participation.unrest(climbing) == pytest.approx(1.0)
     assert participation.unrest(_flat(0.5, swing=0.02)) == pytest.approx(4.0)
     assert math.isnan(participation.unrest(_flat(0.5, rounds=1)))
@@ -264,7 +263,7 @@ def test_the_test_error_of_quadratics_is_the_distance_to_the_optimum() -> None:
 
 def test_a_round_of_scheme_b_on_quadratics_is_the_formula(tmp_path: Path) -> None:
     """w + Σ p_k (w_k - w), each w_k after s_k full-batch steps of gradient descent from w, written out."""
-    experiment = bias.experiment(bias.STRONG, bias.SCHEMES["B"], bias.Size(clients=4, rounds=1, seeds=1))
+    experiment = bias.experiment(bias.STRONG, bias.SCHEMES["B"], bias.BiasSize(clients=4, rounds=1, seeds=1))
     run = to.run(experiment.but(rounds=1), tmp_path / "run", quiet=True)
     with run.records() as records:
         work_C = (records.clients(0)["work"] * bias.FULL_WORK).round().astype(int)
@@ -301,7 +300,7 @@ def test_claims_of_bias_on_made_up_distances() -> None:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The studies of paper 000 at smoke scale, through the command line."""
+    """The studies of flexible participation at smoke scale, through the command line."""
     folders = {}
     for name in PAPER_000:
         folders[name] = tmp_path_factory.mktemp(name) / "out"
@@ -454,7 +453,7 @@ def test_saved_findings_are_shown_again(smoke: dict[str, Path]) -> None:
 
 def test_list_names_every_study() -> None:
     output = CliRunner().invoke(app, ["list"]).output
-    assert all(name in output for name in STUDIES)
+    assert all(name in output for name in studies())
 
 
 @pytest.mark.parametrize(
@@ -514,24 +513,24 @@ def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_pa
 
 def test_missing_data_marks_rows_as_not_run(tmp_path: Path) -> None:
     """Beside a case that runs, one whose files are nowhere: its mirror is an empty folder, so no network is asked."""
-    runs = bias.experiment(bias.MILD, bias.SCHEMES["C"], bias.Size(3, 1, 1))
+    runs = bias.experiment(bias.MILD, bias.SCHEMES["C"], bias.BiasSize(3, 1, 1))
     mnist = MNIST(clients=2, mirror=(tmp_path / "empty").as_uri())
     nowhere = Experiment().but(rounds=1, **{"world.data": mnist})
 
-    def rows(scale: str, curves: Curves) -> list[Row]:
+    def rows(scale: str, curves: Curves) -> list[ResultRow]:
         assert "MNIST is not in" in curves.why_missing("gone")
         assert curves.has("there")
         assert not curves.has("there", "gone")
         return [
-            not_run("gone", "accuracy", 97.0),
+            row("gone", "accuracy", None, 97.0),
             row("there", "mse", curves.each("there", lambda c: c.mean(after=-1))),
         ]
 
     study = Study(
         name="half",
-        reproduces="nothing",
+        about="nothing",
         metric="global_mse",
-        plan=lambda scale: Plan([Part("all", {"there": runs, "gone": nowhere}, seeds=2)]),
+        plan=lambda scale: StudyPlan([Part("all", {"there": runs, "gone": nowhere}, seeds=2)]),
         rows=rows,
         claims=lambda scale, curves: [],
         pictures=lambda scale, curves: {},

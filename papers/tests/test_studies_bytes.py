@@ -10,9 +10,9 @@ import pytest
 import turnout as to
 from turnout.recipes import cook
 from turnout_papers.studies import bytes as study
+from turnout_papers.studies.drawing import WAYS
 from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves
-from turnout_papers.studies.traffic import WAYS
 
 CASE = study.SIZES["smoke"][0]
 PLAIN, TERNARY, LITERAL = (CASE.variant(way) for way in ("dense", CASE.ternary, study.PRINTED))

@@ -1,4 +1,4 @@
-"""The studies of paper 003: their rules on made-up curves, and end to end at smoke scale."""
+"""The studies of FDMS: their rules on made-up curves, and end to end at smoke scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import turnout as to
 from turnout.recipes import cook
 from turnout_papers.studies import friend_cases, friend_cost, friend_discovery, friends
 from turnout_papers.studies.running import Findings, run_study
-from turnout_papers.studies.study import Curve, Curves
+from turnout_papers.studies.study import Curve, Curves, last_fifth
 
 
 def curve(*values: float) -> Curve:
@@ -35,7 +35,7 @@ def made_up(scale: str = "smoke", **level: float) -> Curves:
 
 
 def test_accuracy_is_of_the_last_fifth_of_the_rounds() -> None:
-    assert friend_cases.accuracy(curve(*[0.0] * 8, 0.5, 0.7)) == pytest.approx(60.0)
+    assert last_fifth(curve(*[0.0] * 8, 0.5, 0.7)) == pytest.approx(60.0)
 
 
 def test_claims_are_one_a_case_and_decided_by_seed() -> None:
@@ -95,14 +95,14 @@ def test_paper_scale_follows_the_authors_setting() -> None:
     recipe = cook("mnist-friends")
     assert {e.world.data.local_test for e in recipe.values()} == {"last"}
     assert {e.model for e in recipe.values()} == {to.models.fdms_mnist_cnn(dropout=0.5)}
-    assert any("first 80 %" in note for note in friends.notes("paper"))
+    assert any("first 80 %" in note for note in friends.plan("paper").notes)
 
 
 def test_within_and_between_clusters() -> None:
     similarity_KK = np.kron(np.eye(2), np.full((4, 4), 0.5)) + 0.25
     np.fill_diagonal(similarity_KK, np.nan)
-    assert friend_discovery.within({"similarity": similarity_KK}) == 0.75
-    assert friend_discovery.between({"similarity": similarity_KK}) == 0.25
+    assert friend_discovery.mean_similarity({"similarity": similarity_KK}, within=True) == 0.75
+    assert friend_discovery.mean_similarity({"similarity": similarity_KK}, within=False) == 0.25
 
 
 def test_fewer_comparisons_and_an_accuracy_within_a_point() -> None:

@@ -11,9 +11,9 @@ import pytest
 import turnout as to
 from turnout_papers.recipes.together import ALL, PAPERS, PIECES, PLAIN, all_but, together
 from turnout_papers.studies import together as study
+from turnout_papers.studies.drawing import WAYS, reached, within
 from turnout_papers.studies.running import run_study
-from turnout_papers.studies.study import Curve, Curves
-from turnout_papers.studies.traffic import WAYS, reached, within
+from turnout_papers.studies.study import Curve, Curves, last_fifth
 
 CASE = study.SIZES["small"][0]
 
@@ -50,8 +50,8 @@ def test_variants_are_choices_of_pieces():
     assert everything.personal is to.personal.batch_norm
     assert [term.name for term in everything.terms] == ["elastic"]
     assert made[all_but("C")].algorithm.weighting == to.ByShare()
-    assert made["003"].algorithm.weighting == to.ByShare()
-    assert made["000+003"].algorithm.weighting == to.ByWork()
+    assert made["FDMS"].algorithm.weighting == to.ByShare()
+    assert made["flexible+FDMS"].algorithm.weighting == to.ByWork()
     assert all(e.world == made[PLAIN].world for e in made.values())
 
 
@@ -62,8 +62,8 @@ def test_numbers_by_hand():
     assert within(measured, spent_T, 4.5) == pytest.approx(0.6)
     assert within(measured, spent_T, 0.5) == 0.0
     curve = Curve(np.arange(-1, 10), np.linspace(0, 1, 11))
-    assert study.last(curve) == pytest.approx(95.0)  # rounds 8 and 9
-    assert study.soon_after(3, 2)(curve) == pytest.approx(45.0)  # rounds 3 and 4
+    assert last_fifth(curve) == pytest.approx(95.0)  # rounds 8 and 9
+    assert 100 * curve.mean(after=2, upto=4) == pytest.approx(45.0)  # rounds 3 and 4
 
 
 def test_claims_follow_the_numbers():
@@ -76,10 +76,10 @@ def test_claims_follow_the_numbers():
     assert [claim for claim, holds in held.items() if not holds] == [
         "Digits, all: with them at least 20 times fewer bytes travel"  # ten times
     ]
-    found = study.claims("small", made_up({"001": 9.0, ALL: 5.0, all_but("friends"): 5.0}, size))
+    found = study.claims("small", made_up({"EFL": 9.0, ALL: 5.0, all_but("friends"): 5.0}, size))
     failed = [claim.claim for claim in found if not claim.holds]
     assert "Digits: friends improves all the others together, in accuracy" in failed
-    assert "Digits: all together are at least as good as the best single paper (001), in accuracy" in failed
+    assert "Digits: all together are at least as good as the best single paper (EFL), in accuracy" in failed
 
 
 def test_without_its_data_a_claim_is_not_decided():

@@ -15,7 +15,7 @@ from turnout.parts.selection import Everyone
 from turnout_papers.studies.claims import Claim, above
 from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.personal import SIZES, experiments
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 METHODS = ("MT-FedAdam", "FedAdam")
 INEQUALITIES = {"mean": "the mean's inequality", "variance": "the variance's inequality", "both": "both inequalities"}
@@ -26,7 +26,7 @@ def column(inequality: str, layer: str = LAYERS[0]) -> str:
     return f"neurons_{inequality}_{layer}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """As `personal`; at paper scale for its first 50 rounds, as every client trains and compares in each."""
     size, variants = SIZES[scale], {}
     if scale == "paper":
@@ -45,7 +45,7 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, "shrunk: 8x8 digits and two hidden layers of 32 for CIFAR-10 and its CNN")
-    return Plan([Part("neurons", variants, size.seeds)], notes)
+    return StudyPlan([Part("neurons", variants, size.seeds)], notes)
 
 
 def share(curve: Curve) -> float:
@@ -53,12 +53,12 @@ def share(curve: Curve) -> float:
     return 100 * curve.mean(after=-1)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for layer in LAYERS:
         for method in METHODS:
             for inequality, name in INEQUALITIES.items():
-                measured = curves.more[column(inequality, layer)]
+                measured = curves.of(column(inequality, layer))
                 if measured.has(method):
                     found.append(measured.row(f"{method}, {layer}", name, method, share))
                 elif not curves.has(method):
@@ -73,7 +73,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         if missing := curves.undecided([claim], METHODS[0]):
             found += missing
             continue
-        over_half = {s: v - 50 for s, v in curves.more[column(inequality)].each("MT-FedAdam", share).items()}
+        over_half = {s: v - 50 for s, v in curves.of(column(inequality)).each("MT-FedAdam", share).items()}
         found.append(above(claim, over_half, unit="points above half"))
     return found
 
@@ -83,7 +83,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     charts = []
     for inequality, words in INEQUALITIES.items():
         names = {f"neurons that satisfy {words} of (10), percent": {method: method for method in METHODS}}
-        charts += round_charts(curves.more[column(inequality)], names, lambda v: 100 * v)
+        charts += round_charts(curves.of(column(inequality)), names, lambda v: 100 * v)
     return {"neurons.svg": picture(charts)} if charts else {}
 
 

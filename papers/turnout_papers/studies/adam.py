@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
-from turnout.experiment import Algorithm, Experiment, Stop, World
+from turnout.experiment import Algorithm, Experiment, Model, Stop, World
 from turnout.runtimes.settings import InProcess
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
 from turnout_papers.studies.claims import Claim, best_elsewhere, by_signs, censored, sooner
 from turnout_papers.studies.drawing import WAYS, Chart, band, picture, spent
 from turnout_papers.studies.published import TABLE_1_ADAM
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 METHODS = ("FedAvg", "FedAdam")
 TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on
 
 
 @dataclass(frozen=True)
-class Size:
+class AdamSize:
     """How large the study is at one scale: E in `epochs` and FedAvg's rate in `rates` are chosen on `tuning` seeds."""
 
     data: tuple[str, ...]
@@ -37,19 +37,19 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(("digits",), (20,), 3, (1,), (0.1, 0.3), tuning=1, seeds=2),
-    "small": Size(("digits",), (20, 40), 180, (1, 5), (0.1, 0.3, 1.0, 3.0), tuning=2, seeds=5),
-    "paper": Size(("MNIST", "CIFAR"), (200, 400), 200, (1, 3), (0.1, 0.3, 1.0), tuning=1, seeds=5),
+    "smoke": AdamSize(("digits",), (20,), 3, (1,), (0.1, 0.3), tuning=1, seeds=2),
+    "small": AdamSize(("digits",), (20, 40), 180, (1, 5), (0.1, 0.3, 1.0, 3.0), tuning=2, seeds=5),
+    "paper": AdamSize(("MNIST", "CIFAR"), (200, 400), 200, (1, 3), (0.1, 0.3, 1.0), tuning=1, seeds=5),
 }
 TARGETS = {"digits": 0.9, "MNIST": 0.95, "CIFAR": 0.55}
 DATA = {"digits": Digits, "MNIST": MNIST, "CIFAR": CIFAR10}
-MODELS = {
+MODELS: dict[str, Model] = {
     "digits": models.MLP(32, 32, batch_norm=(1,)), "MNIST": models.mtfl_mnist_mlp(), "CIFAR": models.mtfl_cifar_cnn(),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Case:
+class TargetCase:
     """A cell of Table 1; `share` of the clients take part in a round."""
 
     data: str
@@ -63,7 +63,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TunedSetting:
     """The settings that are tuned; the rate is FedAvg's."""
 
     method: str
@@ -75,18 +75,19 @@ class Setting:
         return f"{self.method} E={self.epochs}" + ("" if self.rate is None else f" lr={self.rate:g}")
 
 
-def cases(scale: str) -> list[Case]:
+def cases(scale: str) -> list[TargetCase]:
     size = SIZES[scale]
-    return [Case(d, w, c, iid) for d in size.data for iid in (True, False) for w in size.clients for c in (0.5, 1.0)]
+    grid = [(d, iid, w, c) for d in size.data for iid in (True, False) for w in size.clients for c in (0.5, 1.0)]
+    return [TargetCase(data, clients, share, iid) for data, iid, clients, share in grid]
 
 
-def settings(scale: str) -> list[Setting]:
+def settings(scale: str) -> list[TunedSetting]:
     size = SIZES[scale]
-    tuned = [Setting("FedAvg", epochs, rate) for epochs in size.epochs for rate in size.rates]
-    return tuned + [Setting("FedAdam", epochs) for epochs in size.epochs]
+    tuned = [TunedSetting("FedAvg", epochs, rate) for epochs in size.epochs for rate in size.rates]
+    return tuned + [TunedSetting("FedAdam", epochs) for epochs in size.epochs]
 
 
-def experiment(case: Case, setting: Setting, rounds: int) -> Experiment:
+def experiment(case: TargetCase, setting: TunedSetting, rounds: int) -> Experiment:
     """One run; it stops at the target, as later rounds are not used."""
     local = adam(setting.epochs) if setting.rate is None else sgd(setting.rate, setting.epochs)
     return Experiment(
@@ -99,7 +100,7 @@ def experiment(case: Case, setting: Setting, rounds: int) -> Experiment:
     )
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The runs that settings are chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
     variants = {
@@ -120,14 +121,14 @@ def plan(scale: str) -> Plan:
         notes.append("for its cost: of the paper's E = 1 to 5 only these two are tried, and one seed is tuned on")
     else:
         notes.insert(0, "shrunk: 8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200")
-    return Plan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes)
+    return StudyPlan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes)
 
 
-def variant(case: Case, what: str) -> str:
+def variant(case: TargetCase, what: str) -> str:
     return f"{case.name} {what}"
 
 
-def chosen(scale: str, case: Case, method: str, curves: Curves) -> Setting | None:
+def chosen(scale: str, case: TargetCase, method: str, curves: Curves) -> TunedSetting | None:
     """The setting of fewest rounds on the tuning seeds (of equal ones the highest accuracy), of those that ran."""
     own = {variant(case, s.name): s for s in settings(scale) if s.method == method}
 
@@ -150,31 +151,31 @@ def judged(scale: str, curves: Curves) -> list[Part]:
     return [Part("judged", variants, size.seeds)] if variants else []
 
 
-def rounds_by_seed(curves: Curves, case: Case, what: str) -> dict[int, int | None]:
+def rounds_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, int | None]:
     return {s: curve.rounds_to(TARGETS[case.data]) for s, curve in curves.curves[variant(case, what)].items()}
 
 
 @dataclass(frozen=True)
-class Spent:
+class BytesSpent:
     """Bytes both ways up to the target, or (not `reached`) all that were spent without reaching it."""
 
     bytes: int
     reached: bool
 
-    def less_than(self, other: Spent) -> bool:
+    def less_than(self, other: BytesSpent) -> bool:
         """Whether the target took fewer bytes here. A run that never reached it needs more than it spent."""
         return self.reached and self.bytes < other.bytes
 
 
-def bytes_by_seed(curves: Curves, case: Case, what: str) -> dict[int, Spent]:
+def bytes_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, BytesSpent]:
     by_round, found = spent(curves, variant(case, what)), {}
     for seed, rounds in rounds_by_seed(curves, case, what).items():
         until = by_round[seed][:rounds]  # all of them where the target was not reached
-        found[seed] = Spent(int(until[-1]) if len(until) else 0, rounds is not None)
+        found[seed] = BytesSpent(int(until[-1]) if len(until) else 0, rounds is not None)
     return found
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for case in cases(scale):
         for method in METHODS:
@@ -185,7 +186,9 @@ def rows(scale: str, curves: Curves) -> list[Row]:
                 continue
             rounds = censored(rounds_by_seed(curves, case, method), SIZES[scale].rounds)
             found.append(row(case.name, f"rounds {method}", rounds, published))
-            found.append(Row(case.name, f"chosen {method}", setting.name.removeprefix(f"{method} "), None, 0, None))
+            found.append(
+                ResultRow(case.name, f"chosen {method}", setting.name.removeprefix(f"{method} "), None, 0, None)
+            )
             sent = bytes_by_seed(curves, case, method)
             found.append(row(case.name, f"MB {method}", {s: b.bytes / 1e6 for s, b in sent.items()}))
     return found
@@ -206,10 +209,10 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     return found
 
 
-def cheaper(claim: str, ours: dict[int, Spent], theirs: dict[int, Spent]) -> Claim:
+def cheaper(claim: str, ours: dict[int, BytesSpent], theirs: dict[int, BytesSpent]) -> Claim:
     """Fewer bytes to the target, by the sign test; a seed in which that cannot be decided counts for neither side.
 
-    >>> cheaper("saves", {s: Spent(2, True) for s in range(5)}, {s: Spent(3, False) for s in range(5)}).holds
+    >>> cheaper("saves", {s: BytesSpent(2, True) for s in range(5)}, {s: BytesSpent(3, False) for s in range(5)}).holds
     True
     """
     wins = sum(ours[seed].less_than(theirs[seed]) for seed in ours)
@@ -227,7 +230,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for case in cases(scale):
         if not curves.has(*(variant(case, s.name) for s in settings(scale))):
             continue
-        lines = {f"FedAvg E={e}": [Setting("FedAvg", e, rate).name for rate in size.rates] for e in size.epochs}
+        lines = {f"FedAvg E={e}": [TunedSetting("FedAvg", e, rate).name for rate in size.rates] for e in size.epochs}
         best = chosen(scale, case, "FedAdam", curves)
         if best is not None:
             lines[best.name] = [best.name] * len(size.rates)

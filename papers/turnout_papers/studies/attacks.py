@@ -35,7 +35,7 @@ from turnout.world.participation import Always, Dropout
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import Chart, band, picture
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP = "mean", "median", "trimmed mean", "RFA", "multi-Krum", "norm clip"
 METHODS: dict[str, Aggregation] = {
@@ -67,7 +67,7 @@ UNIFORM = "one vote each"
 
 
 @dataclass(frozen=True)
-class Size:
+class AttacksSize:
     """How large the study is at one scale.
 
     shares    of the clients that attack
@@ -88,9 +88,9 @@ class Size:
 
 DIGITS = Digits(clients=40, test_share=0.0)
 SIZES = {
-    "smoke": Size(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
-    "small": Size(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
-    "paper": Size(
+    "smoke": AttacksSize(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
+    "small": AttacksSize(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
+    "paper": AttacksSize(
         MNIST(clients=100, test_share=0.0),
         models.MLP(200),
         60,
@@ -104,7 +104,7 @@ SIZES = {
 }
 
 
-def experiment(size: Size, method: str, turnout: float = 1.0, **world: Any) -> Experiment:
+def experiment(size: AttacksSize, method: str, turnout: float = 1.0, **world: Any) -> Experiment:
     """Plain SGD, the mean over the replies; IID, so that honest updates are alike."""
     data = world.pop("data", size.data)
     there = Always() if turnout == 1 else Dropout(round(1 - turnout, 6))
@@ -127,7 +127,7 @@ def by_kind(kind: str, method: str) -> str:
     return f"{kind}, {method}"
 
 
-def of_kind(size: Size, kind: str, method: str) -> Experiment:
+def of_kind(size: AttacksSize, kind: str, method: str) -> Experiment:
     """20 % of the clients with one attack; clients that claim little work do so under scheme C, which pays for that."""
     if kind in (FLIPPED, BACKDOOR):
         wrapper = LabelFlip if kind == FLIPPED else Backdoor
@@ -138,7 +138,7 @@ def of_kind(size: Size, kind: str, method: str) -> Experiment:
     return found.but(**{"algorithm.weighting": ByWork()}) if kind.startswith("little work") else found
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     shares = {
         by_share(share, turnout, method): experiment(
@@ -159,7 +159,7 @@ def plan(scale: str) -> Plan:
         f"by kind: {100 * SOME:g} % of the clients attack, everybody is there",
         "accuracy of a run: mean over the last fifth of its rounds",
     ]
-    return Plan([Part("shares", shares, size.seeds), Part("kinds", kinds, size.seeds)], notes)
+    return StudyPlan([Part("shares", shares, size.seeds), Part("kinds", kinds, size.seeds)], notes)
 
 
 WORST = 0.4  # the share of attackers that the claims are about
@@ -200,7 +200,7 @@ def step_lost(curves: Curves, variant: str) -> dict[int, float]:
     return found
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     size, found = SIZES[scale], []
     for turnout in size.turnouts:
         for share in size.shares:

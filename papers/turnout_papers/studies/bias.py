@@ -33,7 +33,7 @@ from turnout.task import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.studies.claims import Claim, better, mean_over
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 DIMENSION, SAMPLES = 10, 50
 FULL_WORK, RATE = 5, 0.2
@@ -88,7 +88,7 @@ def linear(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Size:
+class BiasSize:
     """How large the study is at one scale; `rounds` is T, and runs last for 4T."""
 
     clients: int
@@ -96,7 +96,7 @@ class Size:
     seeds: int
 
 
-SIZES = {"smoke": Size(6, 3, 2), "small": Size(20, 20, 5), "paper": Size(100, 500, 10)}
+SIZES = {"smoke": BiasSize(6, 3, 2), "small": BiasSize(20, 20, 5), "paper": BiasSize(100, 500, 10)}
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def variant(level: Level, scheme: str) -> str:
     return f"{level.name} {scheme}"
 
 
-def experiment(level: Level, weighting: Weighting, size: Size) -> Experiment:
+def experiment(level: Level, weighting: Weighting, size: BiasSize) -> Experiment:
     """Full-batch steps, E = 5, η0 / (t + 1): nothing is random but who finishes how much."""
     local = Local(SGD(lr=RATE), steps=FULL_WORK, batch_size=SAMPLES, schedule=InverseClock())
     return Experiment(
@@ -133,7 +133,7 @@ def experiment(level: Level, weighting: Weighting, size: Size) -> Experiment:
     )
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {variant(v, s): experiment(v, SCHEMES[s], size) for v in LEVELS for s in SCHEMES}
     notes = [
@@ -143,10 +143,10 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, f"shrunk: paper scale has {SIZES['paper'].clients} clients and T = {SIZES['paper'].rounds}")
-    return Plan([Part("quadratics", variants, size.seeds)], notes)
+    return StudyPlan([Part("quadratics", variants, size.seeds)], notes)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     T, found = SIZES[scale].rounds, []
     for level in LEVELS:
         for scheme in SCHEMES:

@@ -13,40 +13,40 @@ from turnout.experiment import Experiment
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, best, methods, methods_notes
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, best, methods, methods_notes
 from turnout_papers.studies.published import TABLE_2_BMTA
-from turnout_papers.studies.study import Curves, Part, Plan, Row, Study
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan
 
 METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary")
 
 
 @dataclass(frozen=True)
-class Size:
+class BmtaSize:
     """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[EFLSetting, ...]
     epochs: int
     rounds: int
     seeds: int
 
 
 SIZES = {
-    "smoke": Size((SMALL,), 1, 3, seeds=2),
-    "small": Size((SMALL,), 5, 30, seeds=5),
-    "paper": Size(tuple(PAPER.values()), 20, 60, seeds=3),
+    "smoke": BmtaSize((SMALL,), 1, 3, seeds=2),
+    "small": BmtaSize((SMALL,), 5, 30, seeds=5),
+    "paper": BmtaSize(tuple(PAPER.values()), 20, 60, seeds=3),
 }
 
 
-def variant(setting: Setting, method: str) -> str:
+def variant(setting: EFLSetting, method: str) -> str:
     return f"{setting.data} {method}"
 
 
-def experiment(setting: Setting, method: str, size: Size) -> Experiment:
+def experiment(setting: EFLSetting, method: str, size: BmtaSize) -> Experiment:
     made = methods(setting)[method]
     return setting.experiment(FULL, size.epochs, size.rounds, participation=Always(), personal=True, **made)
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, method): experiment(setting, method, size) for setting in size.settings for method in METHODS
@@ -61,10 +61,10 @@ def plan(scale: str) -> Plan:
         notes += PAPER_NOTES
     else:
         notes.insert(0, f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels; published: MNIST")
-    return Plan([Part("table2", variants, size.seeds)], notes)
+    return StudyPlan([Part("table2", variants, size.seeds)], notes)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting in SIZES[scale].settings:
         published = TABLE_2_BMTA.get("MNIST" if setting is SMALL else setting.data, {})

@@ -21,7 +21,7 @@ from turnout.parts.terms.elastic import Elastic
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer
-from turnout_papers.studies.study import Curves, Part, Plan, Row, Study, in_tf32, last_fifth, row
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
 
 MARGIN = 2.0  # points of accuracy
 FEWER = 20.0  # times fewer bytes
@@ -29,7 +29,7 @@ PRINTED = "Algorithm 1 as printed"
 
 
 @dataclass(frozen=True)
-class Case:
+class MessageCase:
     """One data set: the share of entries that is sent (`keep`), and another `beside` it."""
 
     data: str
@@ -48,20 +48,20 @@ class Case:
 
 
 SIZES = {
-    "smoke": [Case("Digits", 0.05, 0.01, 4, 2, 8)],
-    "small": [Case("Digits", 0.05, 0.01, 100, 5, 20)],
-    "paper": [Case("MNIST", 0.01, 0.001, 200, 5, 100), Case("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
+    "smoke": [MessageCase("Digits", 0.05, 0.01, 4, 2, 8)],
+    "small": [MessageCase("Digits", 0.05, 0.01, 100, 5, 20)],
+    "paper": [MessageCase("MNIST", 0.01, 0.001, 200, 5, 100), MessageCase("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
 }
 RECIPES = {"Digits": compression, "MNIST": mnist_compression, "CIFAR-10": cifar_compression}
 
 
-def recipe(case: Case) -> dict[str, Experiment]:
+def recipe(case: MessageCase) -> dict[str, Experiment]:
     """The recipe's experiments; on CIFAR-10 products are rounded to TF32, where a GPU does that."""
     made = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)
     return in_tf32(made) if case.data == "CIFAR-10" else made
 
 
-def experiments(case: Case) -> dict[str, Experiment]:
+def experiments(case: MessageCase) -> dict[str, Experiment]:
     made = recipe(case)
     dense, ternary = made["dense"], made["ternary"]
     found = {"dense": dense, "8 bits": made["8 bits"], f"top-k {case.keep:.0%}": made["top-k"], case.ternary: ternary}
@@ -69,7 +69,7 @@ def experiments(case: Case) -> dict[str, Experiment]:
     return found
 
 
-def elastic(case: Case) -> dict[str, Experiment]:
+def elastic(case: MessageCase) -> dict[str, Experiment]:
     """Ternary messages with the elastic term: its u and v as the paper sends them, or the largest now and then."""
     ternary = recipe(case)["ternary"]
     whole = Elastic(0.1, samples=16, reduce="mean")
@@ -80,14 +80,14 @@ def elastic(case: Case) -> dict[str, Experiment]:
     }
 
 
-def printed(case: Case) -> dict[str, Experiment]:
+def printed(case: MessageCase) -> dict[str, Experiment]:
     """Algorithm 1 as printed. It diverges, so clients whose updates are not finite count as absent."""
     dense = recipe(case)["dense"]
     literal = {"algorithm.compression": LiteralTernary(case.keep), "algorithm.nonfinite": "absent"}
     return {PRINTED: dense.but(**literal)}
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     parts = []
     for case in SIZES[scale]:
         for name, made, seeds in (
@@ -96,20 +96,16 @@ def plan(scale: str) -> Plan:
             (f"{case.data} as printed", printed(case), 2),
         ):
             parts.append(Part(name, {case.variant(way): e for way, e in made.items()}, seeds))
-    return Plan(parts, notes(scale))
-
-
-def notes(scale: str) -> list[str]:
     case = SIZES[scale][0]
-    found = [
+    notes = [
         f"{case.clients} clients, half of them away every round, scheme C; the paper gives no share, rate or rounds",
         "bytes: everything that travels, the first download of the whole model and catch-up after absences included",
         "u, v: the elastic term with λ = 0.1, mean over reporters; its bytes are counted, which the paper does not do",
         "constant update: one client that wants to move the same way for ever; 1 is as far as it should get",
     ]
     if scale == "paper":
-        return [*found, "CIFAR-10: the simplified VGG11, five classes a client, TF32"]
-    return ["shrunk: 8x8 digits and a small CNN", *found]
+        return StudyPlan(parts, [*notes, "CIFAR-10: the simplified VGG11, five classes a client, TF32"])
+    return StudyPlan(parts, ["shrunk: 8x8 digits and a small CNN", *notes])
 
 
 def overshoot(compression: Compression, rounds: int) -> float:
@@ -130,7 +126,7 @@ def overshoot(compression: Compression, rounds: int) -> float:
     return float(moved_P @ update_1P[0] / (rounds * update_1P[0] @ update_1P[0]))
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for case in SIZES[scale]:
         plain = case.variant("dense")

@@ -38,7 +38,7 @@ from turnout_papers.recipes.clock import (
 )  # fmt: skip
 from turnout_papers.studies.claims import Claim, better, no_worse, within
 from turnout_papers.studies.drawing import Series, line_chart, sheet
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 MARGIN = 2.0  # points by which "no worse" may miss
 SHOWN = (WAIT, FEDAVG, C, TERNARY, FEDBUFF)
@@ -47,7 +47,7 @@ AT = 40  # places in time at which pictures read the curves
 
 
 @dataclass(frozen=True)
-class Size:
+class DeadlineSize:
     """How large the study is at one scale; `deadlines`: how many of them a run of each model may last."""
 
     deadlines: Mapping[str, int]
@@ -61,9 +61,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size({"20 k": 3}, (TIERS,), 10, seeds=2),
-    "small": Size({"20 k": 40}, FLEETS, 50, seeds=5),
-    "paper": Size({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
+    "smoke": DeadlineSize({"20 k": 3}, (TIERS,), 10, seeds=2),
+    "small": DeadlineSize({"20 k": 40}, FLEETS, 50, seeds=5),
+    "paper": DeadlineSize({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
 }
 
 
@@ -75,7 +75,7 @@ def cases(scale: str) -> list[tuple[str, str]]:
     return [(fleet, load) for load in SIZES[scale].loads for fleet in SIZES[scale].fleets]
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size, variants, notes = SIZES[scale], dict[str, Experiment](), list[str]()
     for fleet, load in cases(scale):
         last = size.deadlines[load]
@@ -91,7 +91,7 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, "shrunk: the model of 20 k parameters only")
-    return Plan([Part("fleets", variants, size.seeds)], notes)
+    return StudyPlan([Part("fleets", variants, size.seeds)], notes)
 
 
 def look(run: Run) -> Look:
@@ -100,9 +100,10 @@ def look(run: Run) -> Look:
         clients, rounds = records.clients(), records.rounds()
         measured, value = records.client_evaluation("client_accuracy")
         time_T, accuracy_T = records.curve("global_accuracy")
-    tier_of = dict(zip(clients["client"].tolist(), clients["tier"].astype(int).tolist(), strict=True))
-    tier_N, there_N = clients["tier"].astype(int), clients["work"] > 0
-    tiers = range(max(tier_of.values()) + 1)
+    # A run whose time ended before its first round did has no rows of clients, and no tiers.
+    tier_N, there_N = np.asarray(clients.get("tier", ())).astype(int), clients["work"] > 0
+    tier_of = dict(zip(clients["client"].tolist(), tier_N.tolist(), strict=True))
+    tiers = range(max(tier_of.values(), default=0) + 1)
     own_C = np.array([tier_of.get(client, -1) for client in measured.tolist()])
     busy = float(np.nansum(rounds["device_seconds"]))
     clock_T = np.concatenate([[0.0], rounds["simulated_time"].astype(np.float64)])
@@ -131,7 +132,7 @@ def final(curves: Curves, name: str) -> dict[int, float]:
     return seen(curves, name, "accuracy", -1)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for fleet, load in cases(scale):
         for name in (variant(fleet, load, method) for method in METHODS):

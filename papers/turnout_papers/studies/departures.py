@@ -19,14 +19,14 @@ from turnout_papers.recipes.flexible import departure
 from turnout_papers.studies.claims import Claim, above, better, mean_over
 from turnout_papers.studies.drawing import band, picture, round_charts
 from turnout_papers.studies.published import TABLE_5
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 LEAVES = ("include", "exclude")
 CONSTANTS = ("D", "V", "gamma", "Gamma_l", "E", "noise")
 
 
 @dataclass(frozen=True)
-class Size:
+class DeparturesSize:
     """How large the study is at one scale: departures in rounds `taus`, judged at deadlines τ0 + `remaining`.
 
     `spreads` are α = β of SYNTHETIC.
@@ -46,9 +46,9 @@ class Size:
 
 REMAINING = (2, 5, 10, 20, 40, 80)
 SIZES = {
-    "smoke": Size((3, 4), (0.1, 1.0), (1, 2, 4), 6, 30, 2),
-    "small": Size((10, 20, 30, 40, 50), (0.1, 1.0), REMAINING, 30, 125, 8),
-    "paper": Size(tuple(range(10, 51, 5)), (0.1, 0.5, 1.0), REMAINING, 30, 500, 10),
+    "smoke": DeparturesSize((3, 4), (0.1, 1.0), (1, 2, 4), 6, 30, 2),
+    "small": DeparturesSize((10, 20, 30, 40, 50), (0.1, 1.0), REMAINING, 30, 125, 8),
+    "paper": DeparturesSize(tuple(range(10, 51, 5)), (0.1, 0.5, 1.0), REMAINING, 30, 500, 10),
 }
 
 
@@ -61,7 +61,7 @@ def variant(spread: float, tau: int, leave: str) -> str:
     return f"({spread:g}, {spread:g}) {tau} {leave}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     runs: dict[str, Experiment] = {}
     for spread in size.spreads:
@@ -69,12 +69,9 @@ def plan(scale: str) -> Plan:
             made = departure(tau, spread, size.clients, size.samples, rounds=tau + size.after)
             made["decide"] = made["decide"].but(rounds=tau + 1)  # what it would say is known when the device leaves
             runs |= {variant(spread, tau, leave): experiment for leave, experiment in on_one_core(made).items()}
-    return Plan([Part("SYNTHETIC", runs, size.seeds)], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    size, full = SIZES[scale], SIZES["paper"]
-    found = [
+    parts = [Part("SYNTHETIC", runs, size.seeds)]
+    full = SIZES["paper"]
+    notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments",
         f"{size.samples} samples a device, a fifth of them for testing",
         f"a run whose losses have not met after {size.after} rounds counts as {size.after}",
@@ -82,9 +79,9 @@ def notes(scale: str) -> list[str]:
         "fitted was chosen on other seeds (100 to 103)",
     ]
     if scale == "paper":
-        return found
-    return [f"shrunk: τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
-            f"(paper scale: {full.samples}), (α, β) without (.5, .5)", *found]  # fmt: skip
+        return StudyPlan(parts, notes)
+    shrunk = f"shrunk: τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
+    return StudyPlan(parts, [f"{shrunk}(paper scale: {full.samples}), (α, β) without (.5, .5)", *notes])
 
 
 def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
@@ -93,7 +90,7 @@ def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
     return float(kept.round_T[met_T][0] - tau + 1) if met_T.any() else float(last)
 
 
-def crossings(curves: Curves, spread: float, tau: int, size: Size) -> dict[int, float]:
+def crossings(curves: Curves, spread: float, tau: int, size: DeparturesSize) -> dict[int, float]:
     kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
     return {seed: crossing(kept[seed], out[seed], tau, size.after) for seed in kept}
 
@@ -104,7 +101,7 @@ def excluding_pays(kept: Curve, out: Curve, tau: int, remaining: int) -> bool:
     return bool(out.value_T[at][0] < kept.value_T[at][0])
 
 
-def right(curves: Curves, spread: float, tau: int, size: Size, choice: str) -> dict[int, float]:
+def right(curves: Curves, spread: float, tau: int, size: DeparturesSize, choice: str) -> dict[int, float]:
     """Share of the deadlines at which a choice has the smaller test loss, by seed."""
     kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
 
@@ -123,7 +120,7 @@ def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: 
     return len(values) < len(CONSTANTS) or should_exclude(Bounds(**values), tau, tau + remaining)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     size, found = SIZES[scale], []
     for spread in size.spreads:
         for tau in size.taus:

@@ -35,7 +35,7 @@ FAR = "(1,1)"  # the synthetic task's split: optima and inputs far apart
 
 
 @dataclass(frozen=True)
-class Setting:
+class EFLSetting:
     """A data set with the model and the local training it has in these studies.
 
     data, clients, model, lr, batch_size, task
@@ -126,16 +126,16 @@ def _sentiment(**dealt: Any) -> Sentences:
 _PICTURES: Mapping[str, Any] = {"digits": Digits, "MNIST": MNIST, "EMNIST": EMNIST, "CIFAR-10": CIFAR10}
 _TEXTS: Mapping[str, Any] = {"Shakespeare": _shakespeare, "Sentiment140": _sentiment}
 
-SMALL = Setting("digits", 20, models.CNN(channels=(8, 16), kernel=3, padding=1))
-SYNTHETIC = Setting("SYNTHETIC", 50, models.Logistic(), batch_size=20, strength=0.01)
+SMALL = EFLSetting("digits", 20, models.CNN(channels=(8, 16), kernel=3, padding=1))
+SYNTHETIC = EFLSetting("SYNTHETIC", 50, models.Logistic(), batch_size=20, strength=0.01)
 _OURS: dict[str, Any] = {"strength": 0.01, "unit": "steps", "asked": 0.2, "every": 4}
 PAPER = {
     setting.data: setting
     for setting in (
-        Setting("MNIST", 100, models.mcmahan_cnn(), batch_size=20, **_OURS),
-        Setting("CIFAR-10", 100, models.vgg11(), batch_size=20, classes=4, **_OURS),
-        Setting("Shakespeare", 100, models.CharacterLSTM(), 1.0, 10, fisher=8, **_OURS, task=NextCharacter()),
-        Setting("Sentiment140", 100, models.SentenceLSTM(), 0.3, 20, fisher=8, **_OURS),
+        EFLSetting("MNIST", 100, models.mcmahan_cnn(), batch_size=20, **_OURS),
+        EFLSetting("CIFAR-10", 100, models.vgg11(), batch_size=20, classes=4, **_OURS),
+        EFLSetting("Shakespeare", 100, models.CharacterLSTM(), 1.0, 10, fisher=8, **_OURS, task=NextCharacter()),
+        EFLSetting("Sentiment140", 100, models.SentenceLSTM(), 0.3, 20, fisher=8, **_OURS),
     )
 }
 RESNET = tuple(  # ten clients a round, as it is some fifty times the work of the other networks
@@ -151,20 +151,20 @@ PAPER_NOTES = (
 )
 
 
-def efl(setting: Setting, strength: float | None = None) -> dict[str, Any]:
+def efl(setting: EFLSetting, strength: float | None = None) -> dict[str, Any]:
     """The two halves of EFL: scheme C and the elastic term, with the setting's λ or another."""
     term = Elastic(setting.strength if strength is None else strength, samples=setting.fisher)
     return {"weighting": ByWork(), "terms": (term,)}
 
 
-def methods(setting: Setting) -> dict[str, dict[str, Any]]:
+def methods(setting: EFLSetting) -> dict[str, dict[str, Any]]:
     """The algorithms that are compared: what each has beside the local training that all share."""
     keep = 0.1 if setting.data == "digits" else 0.01
     ours = efl(setting)
     return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": SparseTernary(keep)}}
 
 
-def methods_notes(settings: Sequence[Setting]) -> list[str]:
+def methods_notes(settings: Sequence[EFLSetting]) -> list[str]:
     return [
         f"EFL: scheme C and the elastic term with λ = {', '.join(f'{s.strength:g} ({s.data})' for s in settings)} (not "
         "chosen on these seeds); EFL ternary: with SparseTernary both ways, 1 % of the entries (digits: 10 %)",

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from turnout.experiment import Experiment
 from turnout_papers.studies.claims import Claim, best_elsewhere, either
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, efl, spread
-from turnout_papers.studies.study import Curves, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl, spread
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
 CHOSEN = "best"
 
 
 @dataclass(frozen=True)
-class Size:
+class ElasticSize:
     """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[EFLSetting, ...]
     epochs: tuple[int, ...]
     strengths: tuple[float, ...]
     rounds: int
@@ -33,17 +33,17 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
-    "small": Size((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
-    "paper": Size(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
+    "smoke": ElasticSize((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
+    "small": ElasticSize((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
+    "paper": ElasticSize(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
 }
 
 
-def case(setting: Setting, epochs: int) -> str:
+def case(setting: EFLSetting, epochs: int) -> str:
     return f"{setting.data} E={epochs}"
 
 
-def variant(setting: Setting, epochs: int, strength: float | str) -> str:
+def variant(setting: EFLSetting, epochs: int, strength: float | str) -> str:
     """What a run is called.
 
     >>> variant(SMALL, 5, 0.1), variant(SMALL, 5, CHOSEN)
@@ -52,15 +52,15 @@ def variant(setting: Setting, epochs: int, strength: float | str) -> str:
     return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
 
 
-def cases(scale: str) -> list[tuple[Setting, int]]:
+def cases(scale: str) -> list[tuple[EFLSetting, int]]:
     return [(setting, epochs) for setting in SIZES[scale].settings for epochs in SIZES[scale].epochs]
 
 
-def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
+def experiment(setting: EFLSetting, epochs: int, strength: float, rounds: int) -> Experiment:
     return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The runs that λ is chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
     variants = {
@@ -68,12 +68,8 @@ def plan(scale: str) -> Plan:
         for setting, epochs in cases(scale)
         for strength in size.strengths
     }
-    return Plan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    size = SIZES[scale]
-    found = [
+    parts = [Part("tuning", variants, size.tuning, TUNING_SEEDS)]
+    notes = [
         f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
         f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
         "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
@@ -81,11 +77,14 @@ def notes(scale: str) -> list[str]:
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
     if scale == "paper":
-        return [*found, *PAPER_NOTES]
-    return [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *found]
+        return StudyPlan(parts, [*notes, *PAPER_NOTES])
+    return StudyPlan(
+        parts,
+        [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *notes],
+    )
 
 
-def _skew(setting: Setting) -> str:
+def _skew(setting: EFLSetting) -> str:
     """How clients differ, in words."""
     if setting.data in ("Shakespeare", "Sentiment140"):
         return f"{setting.data} as in `bmta`"
@@ -93,7 +92,7 @@ def _skew(setting: Setting) -> str:
     return words if setting is SMALL else f"{words} ({setting.data})"
 
 
-def chosen(scale: str, setting: Setting, epochs: int, curves: Curves) -> float | None:
+def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> float | None:
     """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
     own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
     score = {name: curves.each(name, last_fifth) for name in own if curves.has(name)}
@@ -110,12 +109,12 @@ def judged(scale: str, curves: Curves) -> Sequence[Part]:
     return [Part("judged", variants, size.seeds)] if variants else []
 
 
-def pair(setting: Setting, epochs: int) -> dict[str, str]:
+def pair(setting: EFLSetting, epochs: int) -> dict[str, str]:
     """Without and with the term."""
     return {"λ = 0": variant(setting, epochs, "0"), "best λ": variant(setting, epochs, CHOSEN)}
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting, epochs in cases(scale):
         label, names = case(setting, epochs), pair(setting, epochs)
@@ -123,7 +122,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         if strength is None or not curves.has(*names.values()):
             found.append(row(label, "accuracy λ = 0", None))
             continue
-        found.append(Row(label, "chosen λ", f"{strength:g}", None, 0, None))
+        found.append(ResultRow(label, "chosen λ", f"{strength:g}", None, 0, None))
         for what, number in (("accuracy", last_fifth), ("spread", spread)):
             found += [curves.row(label, f"{what} {words}", name, number) for words, name in names.items()]
     return found
@@ -150,7 +149,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     above = round_charts(curves, {f"{label}: accuracy": own for label, own in names.items()})
     if not above:
         return {}
-    below = round_charts(curves.more["train_loss"], {f"{label}: training loss": own for label, own in names.items()})
+    below = round_charts(curves.of("train_loss"), {f"{label}: training loss": own for label, own in names.items()})
     return {"figure2-accuracy.svg": picture(above, "percent"), "figure2-loss.svg": picture(below)}
 
 

@@ -33,7 +33,7 @@ GENERAL = {"general": (2, 200), "general low": (5, 500), "general high": (1, 100
 
 
 @dataclass(frozen=True)
-class Setting:
+class DropoutSetting:
     """A case without its dropout ratio and method.
 
     split        clustered, or a level of the general setting
@@ -52,7 +52,7 @@ class Setting:
     def name(self) -> str:
         """The data and the split, and what differs from the usual setting.
 
-        >>> Setting("MNIST", clients=40).name, Setting("CIFAR-10", prox=True).name
+        >>> DropoutSetting("MNIST", clients=40).name, DropoutSetting("CIFAR-10", prox=True).name
         ('MNIST clustered K=40', 'CIFAR-10 clustered FedProx')
         """
         words = [self.data, self.split] + [f"K={self.clients}"] * (self.clients != 20)
@@ -65,12 +65,12 @@ class Setting:
     @property
     def methods(self) -> dict[str, Substitution]:
         """The methods compared; both readings of Stale where nothing else varies."""
-        usual = self == Setting(self.data)
+        usual = self == DropoutSetting(self.data)
         return METHODS | ({AUTHORS_STALE: Stale(form="weights")} if usual else {})
 
 
 @dataclass(frozen=True)
-class Size:
+class FriendsSize:
     """How large the study is at one scale; `rounds` by data set."""
 
     rounds: dict[str, int]
@@ -78,20 +78,20 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size({"Digits": 3}, seeds=2),
-    "small": Size({"Digits": 50}, seeds=5),
-    "paper": Size({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
+    "smoke": FriendsSize({"Digits": 3}, seeds=2),
+    "small": FriendsSize({"Digits": 50}, seeds=5),
+    "paper": FriendsSize({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
 }
 
 
-def cases(scale: str) -> list[tuple[Setting, float]]:
+def cases(scale: str) -> list[tuple[DropoutSetting, float]]:
     """The cases of the paper's figures; at smaller scales Digits stands for all data sets."""
     if scale == "paper":
-        mnist, cifar = Setting("MNIST"), Setting("CIFAR-10")
-        clustered, general = [mnist, cifar, Setting("FMNIST")], replace(cifar, split="general")
+        mnist, cifar = DropoutSetting("MNIST"), DropoutSetting("CIFAR-10")
+        clustered, general = [mnist, cifar, DropoutSetting("FMNIST")], replace(cifar, split="general")
         varied = [mnist, cifar]
     else:
-        mnist = cifar = Setting("Digits")
+        mnist = cifar = DropoutSetting("Digits")
         clustered, general, varied = [mnist], replace(mnist, split="general"), [mnist]
     if scale == "smoke":
         some = [(mnist, alpha) for alpha in ALPHAS]
@@ -104,7 +104,7 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
     return found + [(replace(general, split=split), 0.5) for split in ("general low", "general high")]
 
 
-def data_of(setting: Setting) -> tuple[DataSpec, Model, int]:
+def data_of(setting: DropoutSetting) -> tuple[DataSpec, Model, int]:
     """Data, model and batch size."""
     few = setting.data == "Digits"
     partition: Partition = Clustered()
@@ -122,7 +122,7 @@ def data_of(setting: Setting) -> tuple[DataSpec, Model, int]:
     return kind(**dealt), models.fdms_mnist_cnn(dropout=0.5), 5
 
 
-def experiment(setting: Setting, alpha: float, substitution: Substitution, rounds: int) -> Experiment:
+def experiment(setting: DropoutSetting, alpha: float, substitution: Substitution, rounds: int) -> Experiment:
     """One case with one method: plain SGD, uniform shares, server learning rate 1 (the authors' code)."""
     data, model, batch_size = data_of(setting)
     kind = Dropout if setting.independent else Stratified

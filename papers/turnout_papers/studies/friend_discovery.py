@@ -17,8 +17,8 @@ from turnout.running.result import Run
 from turnout.types import unflatten
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import Chart, band, matrix, picture, sheet
-from turnout_papers.studies.friend_cases import ALPHAS, METHODS, SIZES, Setting, experiment
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.friend_cases import ALPHAS, METHODS, SIZES, DropoutSetting, experiment
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MATES = 4  # clients of a cluster
 COMPARED = ("Dropout", "Stale", "FDMS")
@@ -32,30 +32,27 @@ def cases(scale: str) -> list[tuple[str, float]]:
 
 
 def variants(data: str, alpha: float) -> dict[str, str]:
-    return {method: f"{Setting(data).case(alpha)} {method}" for method in COMPARED}
+    return {method: f"{DropoutSetting(data).case(alpha)} {method}" for method in COMPARED}
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The clustered cases again, with the absent simulated."""
     size = SIZES[scale]
-    parts: dict[str, dict[str, Experiment]] = {}
+    by_data: dict[str, dict[str, Experiment]] = {}
     for data, alpha in cases(scale):
         for method, name in variants(data, alpha).items():
-            made = experiment(Setting(data), alpha, METHODS[method], size.rounds[data])
-            parts.setdefault(data, {})[name] = made.but(evaluate=Evaluate(substitution=True))
-    return Plan([Part(data, made, size.seeds) for data, made in parts.items()], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    found = [
+            made = experiment(DropoutSetting(data), alpha, METHODS[method], size.rounds[data])
+            by_data.setdefault(data, {})[name] = made.but(evaluate=Evaluate(substitution=True))
+    parts = [Part(data, made, size.seeds) for data, made in by_data.items()]
+    notes = [
         "substitution error: |e_t|² of the weighted sum of updates, mean over the rounds with anybody missing; in "
         "updates, so η_L² = 0.01 times the paper's",
         "every method has its own trajectory, so errors are compared between runs, not between sums of one round",
         "stand-ins: how much of the missing shares goes to the missing client's own cluster",
     ]
     if scale == "paper":
-        return found
-    return [f"shrunk as study `friends`: Digits, {SIZES[scale].rounds['Digits']} rounds", *found]
+        return StudyPlan(parts, notes)
+    return StudyPlan(parts, [f"shrunk as study `friends`: Digits, {SIZES[scale].rounds['Digits']} rounds", *notes])
 
 
 def look(run: Run) -> Look:
@@ -90,12 +87,12 @@ def error(look: Look) -> float:
     return float(look["substitution_error"].mean())
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for data, alpha in cases(scale):
         names = variants(data, alpha)
         if not curves.has(*names.values()):
-            found.append(row(Setting(data).case(alpha), "similarity within clusters", None))
+            found.append(row(DropoutSetting(data).case(alpha), "similarity within clusters", None))
             continue
         fdms = names["FDMS"]
         for words, within in (("similarity within clusters", True), ("between clusters", False)):
@@ -114,7 +111,7 @@ def similarities(curves: Curves, name: str, within: bool) -> dict[int, float]:
 def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for data, alpha in cases(scale):
-        label, names = Setting(data).case(alpha), variants(data, alpha)
+        label, names = DropoutSetting(data).case(alpha), variants(data, alpha)
         words = [
             f"{label}: similarity within clusters is above similarity between them",
             f"{label}: most stand-ins are cluster mates",
@@ -139,7 +136,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     squares: list[str] = []
     charts: list[Chart] = []
     for data, alpha in cases(scale):
-        label, names = Setting(data).case(alpha), variants(data, alpha)
+        label, names = DropoutSetting(data).case(alpha), variants(data, alpha)
         if not curves.has(*names.values()):
             continue
         first = min(curves.looks[names["FDMS"]])

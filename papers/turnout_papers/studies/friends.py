@@ -9,30 +9,26 @@ from __future__ import annotations
 from turnout.experiment import Experiment
 from turnout_papers.studies.claims import Claim, above, difference
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.friend_cases import ALPHAS, AUTHORS_STALE, SIZES, Setting, cases, experiment
-from turnout_papers.studies.study import Curve, Curves, Pair, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.friend_cases import ALPHAS, AUTHORS_STALE, SIZES, DropoutSetting, cases, experiment
+from turnout_papers.studies.study import Curve, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 
-def variant(setting: Setting, alpha: float, method: str) -> str:
+def variant(setting: DropoutSetting, alpha: float, method: str) -> str:
     """What an experiment is called; Full is one for all dropout ratios."""
     return f"{setting.name} Full" if method == "Full" else f"{setting.case(alpha)} {method}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
-    parts: dict[str, dict[str, Experiment]] = {}
+    by_data: dict[str, dict[str, Experiment]] = {}
     for setting, alpha in cases(scale):
-        variants = parts.setdefault(setting.data, {})
+        variants = by_data.setdefault(setting.data, {})
         for method, substitution in setting.methods.items():
             ratio = 0.0 if method == "Full" else alpha
             rounds = size.rounds[setting.data]
             variants[variant(setting, alpha, method)] = experiment(setting, ratio, substitution, rounds)
-    return Plan([Part(name, variants, size.seeds) for name, variants in parts.items()], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    """What was shrunk, and what had to be decided."""
-    found = [
+    parts = [Part(name, variants, size.seeds) for name, variants in by_data.items()]
+    notes = [
         "as the authors' code: server learning rate 1 (the paper prints 0.1), stratified dropout, everybody present in "
         "round 0 (here for Dropout too, so that all methods see the same turnout)",
         "Stale: the last update, as the paper says; Stale weights: the last weights, as in the authors' code",
@@ -46,10 +42,12 @@ def notes(scale: str) -> list[str]:
         code += (
             "one class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and "
         )
-        return [*found, code + "hidden layer dropped in training", "Fashion-MNIST with MNIST's network"]
+        return StudyPlan(
+            parts, [*notes, code + "hidden layer dropped in training", "Fashion-MNIST with MNIST's network"]
+        )
     shrunk = f"{SIZES[scale].rounds['Digits']} rounds"
     shrunk += ", a network with one hidden layer of 50, batches of 10, about 72 samples a client (K = 40: 36)"
-    return [f"shrunk: Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {shrunk}", *found]
+    return StudyPlan(parts, [f"shrunk: Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {shrunk}", *notes])
 
 
 def early(curve: Curve) -> float:
@@ -58,18 +56,18 @@ def early(curve: Curve) -> float:
     return 100 * curve.mean(after=tenth - 1, upto=2 * tenth - 1)
 
 
-def over(setting: Setting, alpha: float, method: str = "FDMS", other: str = "Dropout") -> Pair:
+def over(setting: DropoutSetting, alpha: float, method: str = "FDMS", other: str = "Dropout") -> Pair:
     """The runs whose difference is what one method gains over another."""
     return variant(setting, alpha, method), variant(setting, alpha, other)
 
 
-def own_methods(setting: Setting, alpha: float, curves: Curves) -> dict[str, str]:
+def own_methods(setting: DropoutSetting, alpha: float, curves: Curves) -> dict[str, str]:
     """The methods of a case that were run; none where it is only Full, which cases share."""
     found = curves.those_run({method: variant(setting, alpha, method) for method in setting.methods})
     return {} if list(found) == ["Full"] else found
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting, alpha in cases(scale):
         case, there = setting.case(alpha), own_methods(setting, alpha, curves)
@@ -94,7 +92,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     return found + _trend_claims(scale, curves)
 
 
-def _case_claims(setting: Setting, alpha: float, curves: Curves) -> list[Claim]:
+def _case_claims(setting: DropoutSetting, alpha: float, curves: Curves) -> list[Claim]:
     case, others = setting.case(alpha), {"Dropout": "Dropout", "Stale": "Stale"}
     if AUTHORS_STALE in setting.methods:
         others[AUTHORS_STALE] = "Stale as in the authors' code (the last weights)"

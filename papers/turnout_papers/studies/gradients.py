@@ -11,7 +11,7 @@ from __future__ import annotations
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import over_rounds, picture, round_charts
 from turnout_papers.studies.personal import METHODS, SIZES, experiments
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 LAYERS = {
     "first layer W": {"digits": "linear1.weight", "CIFAR": "conv1.weight"},
@@ -27,7 +27,7 @@ def column(layer: str, scale: str, who: str = "") -> str:
     return f"gradient_{LAYERS[layer][SIZES[scale].data]}{who}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         name: e.but(**{"evaluate.gradients": True, "evaluate.recovery": True, "evaluate.every": 10})
@@ -39,7 +39,7 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, "shrunk: 8x8 digits and two hidden layers of 32 for CIFAR-10 and its CNN")
-    return Plan([Part("figure7", variants, size.seeds)], notes)
+    return StudyPlan([Part("figure7", variants, size.seeds)], notes)
 
 
 def first_tenth(curve: Curve) -> float:
@@ -51,24 +51,24 @@ def ratio(curve: Curve) -> float:
     return curve.end(10).mean() / first_tenth(curve)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for layer in LAYERS:
         for method in METHODS:
             if not curves.has(method):
                 found.append(row(layer, f"{method} ratio", None))
                 continue
-            found.append(curves.more[column(layer, scale)].row(layer, f"{method} ratio", method, ratio))
+            found.append(curves.of(column(layer, scale)).row(layer, f"{method} ratio", method, ratio))
             for who in WHO[1:]:
                 words = f"{method} at first,{who.replace('_', ' ')}"
-                found.append(curves.more[column(layer, scale, who)].row(layer, words, method, first_tenth))
+                found.append(curves.of(column(layer, scale, who)).row(layer, words, method, first_tenth))
     return found
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
     ours, theirs = METHODS[:2]
     return [
-        curves.more[column(layer, scale)].better(
+        curves.of(column(layer, scale)).better(
             f"{layer}: {ours}'s last-tenth to first-tenth ratio of gradient magnitude is smaller than {theirs}'s",
             theirs,
             ours,
@@ -87,11 +87,11 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for who in WHO[1:]:
         for layer in LAYERS:
             names = {f"{layer},{who.replace('_', ' ')} clients": {method: method for method in METHODS}}
-            charts += round_charts(curves.more[column(layer, scale, who)], names)
+            charts += round_charts(curves.of(column(layer, scale, who)), names)
     drop = []
     for method in METHODS:
         times = ("before", "after")
-        lines = [over_rounds(curves.more[f"{t}_accuracy"], {f"{t} training": method})[0] for t in times]
+        lines = [over_rounds(curves.of(f"{t}_accuracy"), {f"{t} training": method})[0] for t in times]
         drop.append((f"{method}: accuracy of participants", "round", lines))
     return {"figure7.svg": picture(charts), "figure3a.svg": picture(drop, "percent")}
 

@@ -20,7 +20,7 @@ from turnout_papers.recipes.labels import READINGS, ROUNDS, USERS, reading, thre
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over
 from turnout_papers.studies.drawing import Series, band, line_chart, picture, round_charts, sheet
 from turnout_papers.studies.published import TABLE_3_LABELS, TABLE_4_LABELS
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 PERMUTED, DISTILLED = "literal, labels permuted", "distilled"
 DIPS = {"User_2": 10, "User_1": 8}  # Figure 2: the iterations the paper's text speaks of
@@ -28,7 +28,7 @@ LOCAL, GLOBAL, TAUGHT = "local_accuracy", "consensus_accuracy", "distilled_accur
 
 
 @dataclass(frozen=True)
-class Size:
+class LabelsSize:
     """How large the study is at one scale; `other_seeds` are those of the runs that no claim is about."""
 
     animals: bool
@@ -37,7 +37,11 @@ class Size:
     other_seeds: int
 
 
-SIZES = {"smoke": Size(False, 3, 2, 1), "small": Size(False, ROUNDS, 5, 2), "paper": Size(True, ROUNDS, 5, 5)}
+SIZES = {
+    "smoke": LabelsSize(False, 3, 2, 1),
+    "small": LabelsSize(False, ROUNDS, 5, 2),
+    "paper": LabelsSize(True, ROUNDS, 5, 5),
+}
 
 
 def dipped(user: str) -> str:
@@ -53,7 +57,7 @@ def dip_round(scale: str, user: str) -> int:
     return round((DIPS[user] - 1) * SIZES[scale].rounds / ROUNDS)
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     animals, rounds, average = size.animals, size.rounds, reading("average")
     variants = {name: three_users(reading(name), animals, rounds) for name in READINGS}
@@ -64,11 +68,8 @@ def plan(scale: str) -> Plan:
         variants[dipped(user)] = three_users(average, animals, rounds, dips=(dip,))
     others = {name: variants.pop(name) for name in ("sum", "labelled average", dipped("User_1"))}
     others |= {alone(user): three_users(average, animals, rounds, alone=user) for user in USERS}
-    return Plan([Part("table3", variants, size.seeds), Part("others", others, size.other_seeds)], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    found = [
+    parts = [Part("table3", variants, size.seeds), Part("others", others, size.other_seeds)]
+    notes = [
         "local: a user's model of the round alone; global: the global scores of its labels after the round's update; "
         "both on the half of the public set that is held out, mean over the rounds",
         "average: every user scores every public sample and overlapping labels are averaged by β; literal: only "
@@ -79,9 +80,11 @@ def notes(scale: str) -> list[str]:
         "tenth of a round's samples with patience 2, label mix ~ Dirichlet(5) a round, fresh weights every round",
     ]
     if scale == "paper":
-        return [*found, "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"]
+        return StudyPlan(
+            parts, [*notes, "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"]
+        )
     shrunk = "shrunk: digits 3, 5, 8, 9 instead of cat, dog, sheep, elephant; 60 samples a user and round, 320 public; "
-    return [f"{shrunk}Adam with lr 0.01, batches of 2; {SIZES[scale].rounds} rounds", *found]
+    return StudyPlan(parts, [f"{shrunk}Adam with lr 0.01, batches of 2; {SIZES[scale].rounds} rounds", *notes])
 
 
 # -- numbers
@@ -128,7 +131,7 @@ def fall(scale: str, curves: Curves, user: str, name: str) -> dict[int, float]:
 # -- rows
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for name in (*READINGS, PERMUTED):
         for user in USERS:
@@ -162,7 +165,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
 
 def _increase_rows(
     curves: Curves, case: str, variant: str, user: str, published: tuple[float, float] | None = None
-) -> list[Row]:
+) -> list[ResultRow]:
     """A user's local and global accuracy, and the difference."""
     local, shared = published or (None, None)
     if not curves.has(variant):
@@ -195,7 +198,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
     claim = "a dip (User_2 trained once on 5 % of its data) lowers the global accuracy less than the local one"
     found += curves.undecided([claim], "average", dipped("User_2")) or [
-        better(claim, *(fall(scale, curves, "User_2", name) for name in (LOCAL, GLOBAL)), "points")
+        better(claim, fall(scale, curves, "User_2", LOCAL), fall(scale, curves, "User_2", GLOBAL), "points")
     ]
     leaks = {
         "the literal reading's global accuracy is higher than the average's, mean over users": "average",

@@ -15,20 +15,20 @@ from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import Chart, band, picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, efl
-from turnout_papers.studies.study import Curves, Pair, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl
+from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 DROPS, USES, EFL = METHODS = ("FedAvg", "FedAvg + C", "EFL")
 
 
 @dataclass(frozen=True)
-class Size:
+class LowParticipationSize:
     """How large the study is at one scale: the `shares` of the clients that are asked, most first.
 
     `epochs` is E, in mini-batches at paper scale.
     """
 
-    settings: tuple[Setting, ...]
+    settings: tuple[EFLSetting, ...]
     shares: tuple[float, ...]
     epochs: int
     rounds: int
@@ -36,9 +36,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size((SMALL,), (1.0, 0.2), 5, 4, seeds=2),
-    "small": Size((SMALL,), (1.0, 0.5, 0.2), 5, 40, seeds=8),
-    "paper": Size(
+    "smoke": LowParticipationSize((SMALL,), (1.0, 0.2), 5, 4, seeds=2),
+    "small": LowParticipationSize((SMALL,), (1.0, 0.5, 0.2), 5, 40, seeds=8),
+    "paper": LowParticipationSize(
         tuple(replace(PAPER[data], clients=40) for data in ("Sentiment140", "Shakespeare")),
         (1.0, 0.5, 0.1),
         20,
@@ -48,19 +48,19 @@ SIZES = {
 }
 
 
-def case(setting: Setting, share: float) -> str:
+def case(setting: EFLSetting, share: float) -> str:
     return f"{setting.data} {100 * share:g} % asked"
 
 
-def variant(setting: Setting, share: float, method: str) -> str:
+def variant(setting: EFLSetting, share: float, method: str) -> str:
     return f"{case(setting, share)} {method}"
 
 
-def cases(scale: str) -> list[tuple[Setting, float]]:
+def cases(scale: str) -> list[tuple[EFLSetting, float]]:
     return [(setting, share) for setting in SIZES[scale].settings for share in SIZES[scale].shares]
 
 
-def experiment(setting: Setting, share: float, method: str, size: Size) -> Experiment:
+def experiment(setting: EFLSetting, share: float, method: str, size: LowParticipationSize) -> Experiment:
     algorithms: dict[str, dict[str, Any]] = {
         DROPS: {"weighting": CompleteOnly(), "substitution": Spread()},
         USES: {"weighting": ByWork()},
@@ -69,7 +69,7 @@ def experiment(setting: Setting, share: float, method: str, size: Size) -> Exper
     return replace(setting, asked=share).experiment(FULL, size.epochs, size.rounds, **algorithms[method])
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, share, method): experiment(setting, share, method, size)
@@ -86,12 +86,12 @@ def plan(scale: str) -> Plan:
     ]
     if scale == "paper":
         ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
-        return Plan([Part("figure3", variants, size.seeds)], [*found, ours, PAPER_NOTES[-1]])
+        return StudyPlan([Part("figure3", variants, size.seeds)], [*found, ours, PAPER_NOTES[-1]])
     shrunk = f"shrunk: 8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
-    return Plan([Part("figure3", variants, size.seeds)], [shrunk, *found])
+    return StudyPlan([Part("figure3", variants, size.seeds)], [shrunk, *found])
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting, share in cases(scale):
         label, names = case(setting, share), {m: variant(setting, share, m) for m in METHODS}

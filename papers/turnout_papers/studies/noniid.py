@@ -13,8 +13,8 @@ from turnout.experiment import Experiment
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import PAPER, PAPER_NOTES, RESNET, SMALL, SYNTHETIC, Setting, methods, methods_notes
-from turnout_papers.studies.study import Curves, Pair, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.efl import PAPER, PAPER_NOTES, RESNET, SMALL, SYNTHETIC, EFLSetting, methods, methods_notes
+from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "APFL", "EFL", "EFL ternary")
 COMPARED = METHODS[:4]  # with EFL
@@ -22,14 +22,14 @@ STATELESS = ("FedAvg", "FedProx", "EFL")  # the others keep a model a client: 9 
 
 
 @dataclass(frozen=True)
-class Size:
+class NonIIDSize:
     """How large the study is on one data set.
 
     work     E
     between  classes a client between IID and the fewest, as multiples of these
     """
 
-    setting: Setting
+    setting: EFLSetting
     work: int
     rounds: int
     seeds: int
@@ -60,49 +60,45 @@ class Size:
 
 
 SIZES = {
-    "smoke": (Size(SMALL, 1, 3, seeds=2),),
-    "small": (Size(SMALL, 2, 30, seeds=5, between=(2,)),),
+    "smoke": (NonIIDSize(SMALL, 1, 3, seeds=2),),
+    "small": (NonIIDSize(SMALL, 2, 30, seeds=5, between=(2,)),),
     "paper": (
-        Size(PAPER["CIFAR-10"], 20, 80, seeds=3),
-        Size(SYNTHETIC, 5, 100, seeds=10),
-        *(Size(setting, 10, 30, seeds=3, methods=STATELESS) for setting in RESNET),
+        NonIIDSize(PAPER["CIFAR-10"], 20, 80, seeds=3),
+        NonIIDSize(SYNTHETIC, 5, 100, seeds=10),
+        *(NonIIDSize(setting, 10, 30, seeds=3, methods=STATELESS) for setting in RESNET),
     ),
 }
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     parts = []
     for size in SIZES[scale]:
         made = {size.variant(s, m): size.experiment(s, m) for s in size.splits for m in size.methods}
         parts.append(Part("figure1" if scale != "paper" else size.name, made, size.seeds))
-    return Plan(parts, notes(scale))
-
-
-def notes(scale: str) -> list[str]:
     sizes = SIZES[scale]
-    found = [
+    notes = [
         *(f"{size.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
         *methods_notes([size.setting for size in sizes]),
         "accuracy: the shared model's; APFL's is FedAvg's by construction, its clients' own models are in a column of "
         "their own",
     ]
     if scale != "paper":
-        found[0] = found[0].removeprefix("digits: ")
-        return [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels", *found]
+        notes[0] = notes[0].removeprefix("digits: ")
+        return StudyPlan(parts, [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels", *notes])
     resnet = (
         "ResNet50 with its own stem (7x7, stride 2) on 28x28 pictures: 10 clients a round, without methods that "
         "keep a model a client (9 GB); EMNIST by class, six classes a client"
     )
     synthetic = "SYNTHETIC: 50 clients, one W for all against SYNTHETIC(1,1), everybody every round, E in epochs"
-    return [*found, *PAPER_NOTES[:2], resnet, synthetic]
+    return StudyPlan(parts, [*notes, *PAPER_NOTES[:2], resnet, synthetic])
 
 
-def lost(size: Size, method: str) -> Pair:
+def lost(size: NonIIDSize, method: str) -> Pair:
     """The runs whose difference is what a method loses: IID less the fewest classes."""
     return size.variant(size.splits[0], method), size.variant(size.splits[-1], method)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for size in SIZES[scale]:
         for method in size.methods:
@@ -112,7 +108,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
             if curves.has(*lost(size, method)):
                 found.append(curves.row(label, "lost", lost(size, method), last_fifth))
             if method == "APFL":
-                own = curves.more["personal_accuracy"]
+                own = curves.of("personal_accuracy")
                 found += [own.row(label, f"{split}, own models", name, last_fifth) for split, name in there.items()]
             if not there:
                 found.append(row(label, "lost", None))

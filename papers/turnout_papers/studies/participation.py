@@ -25,14 +25,14 @@ from turnout_papers.recipes.flexible import emnist_participation, mnist_particip
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over, same, within
 from turnout_papers.studies.drawing import Chart, band, picture, round_charts
 from turnout_papers.studies.published import TABLE_3
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, last_tenth
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_tenth
 
 FIGURE_3 = (1, 3, 5, 8)
 ONE_TRACE = "T50"  # of all devices in the homogeneous comparison
 
 
 @dataclass(frozen=True)
-class Size:
+class ParticipationSize:
     """How large the study is at one scale; `clients` and `cap` (most samples of a client) are those of SYNTHETIC."""
 
     rounds: int
@@ -45,13 +45,15 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(4, 8, 40, (1, 2, 4, 5, 6), ("SYNTHETIC",), seeds=2, iid_seeds=1),
-    "small": Size(30, 50, 300, tuple(range(1, 9)), ("SYNTHETIC",), seeds=5, iid_seeds=2),
-    "paper": Size(200, 50, 2000, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"), seeds=5, iid_seeds=5),
+    "smoke": ParticipationSize(4, 8, 40, (1, 2, 4, 5, 6), ("SYNTHETIC",), seeds=2, iid_seeds=1),
+    "small": ParticipationSize(30, 50, 300, tuple(range(1, 9)), ("SYNTHETIC",), seeds=5, iid_seeds=2),
+    "paper": ParticipationSize(
+        200, 50, 2000, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"), seeds=5, iid_seeds=5
+    ),
 }
 
 
-def experiments(name: str, split: str, participation: Participation, size: Size) -> dict[str, Experiment]:
+def experiments(name: str, split: str, participation: Participation, size: ParticipationSize) -> dict[str, Experiment]:
     """One cell of Table 3, by scheme: plain SGD, five epochs a round, η0 / (t + 1)."""
     iid = split != "non-IID"
     changes = {"world.participation": participation, "algorithm.nonfinite": "absent"}
@@ -74,7 +76,7 @@ def variant(name: str, split: str, traces: int | str, scheme: str) -> str:
     return f"{name} {split} {who} {scheme}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     parts = []
     for name, split in splits(scale):
@@ -89,7 +91,23 @@ def plan(scale: str) -> Plan:
             if isinstance(traces, int) or scheme != "A"
         }
         parts.append(Part(f"{name} {split}".replace(" ", "-"), variants, seeds))
-    return Plan(parts, notes(scale))
+    full = SIZES["paper"]
+    notes = [
+        "assumed, as the paper does not say: E = 5 epochs, Pareto scale 20, traces with Table 2's moments and with 5 % "
+        "absence in Thi, Tmi and Tlo",
+        "accuracy of a run: mean over the last tenth of its rounds (paper: after the last round)",
+        f"homogeneous participation: everybody on trace {ONE_TRACE}",
+    ]
+    if scale == "paper":
+        emnist = "62 devices and classes (by class); the paper says by merge, which has 47 classes"
+        return StudyPlan(
+            parts, [*notes, f"SYNTHETIC sizes capped at {size.cap}, the others by their pool", f"EMNIST: {emnist}"]
+        )
+    shrunk = (
+        f"shrunk: {size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} (paper scale: "
+    )
+    shrunk += f"{full.cap}), no MNIST and EMNIST"
+    return StudyPlan(parts, [shrunk + (f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""), *notes])
 
 
 def splits(scale: str) -> list[tuple[str, str]]:
@@ -98,32 +116,13 @@ def splits(scale: str) -> list[tuple[str, str]]:
     return [*found, ("SYNTHETIC", "truly IID")] if scale == "paper" else found
 
 
-def notes(scale: str) -> list[str]:
-    """What was shrunk, and what had to be assumed."""
-    size, full = SIZES[scale], SIZES["paper"]
-    found = [
-        "assumed, as the paper does not say: E = 5 epochs, Pareto scale 20, traces with Table 2's moments and with 5 % "
-        "absence in Thi, Tmi and Tlo",
-        "accuracy of a run: mean over the last tenth of its rounds (paper: after the last round)",
-        f"homogeneous participation: everybody on trace {ONE_TRACE}",
-    ]
-    if scale == "paper":
-        kinds = "62 devices and classes (by class); the paper says by merge, which has 47 classes"
-        return [*found, f"SYNTHETIC sizes capped at {size.cap}, the others by their pool", f"EMNIST: {kinds}"]
-    shrunk = (
-        f"shrunk: {size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} (paper scale: "
-    )
-    shrunk += f"{full.cap}), no MNIST and EMNIST"
-    return [shrunk + (f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""), *found]
-
-
 def unrest(curve: Curve) -> float:
     """Root mean square change of accuracy from round to round, over the last half, in points."""
     later_T = curve.value_T[curve.round_T >= curve.rounds // 2]
     return 100 * math.sqrt(float(np.square(np.diff(later_T)).mean())) if len(later_T) > 1 else math.nan
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     """The cells of Table 3, and the accuracies behind them."""
     found = []
     for name, split in splits(scale):

@@ -19,7 +19,7 @@ from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, wi
 from turnout_papers.studies.claims import Claim, above, difference
 from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.published import FIGURES_4_TO_6
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, last_tenth, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_tenth, row
 
 METHODS = ("MT-FedAdam", "FedAdam", "Independent")
 CASES = ((4, False), (4, True), (2, True))  # classes a client, noise
@@ -27,7 +27,7 @@ OVER_INDEPENDENT = {(4, False): 18, (4, True): 16, (2, True): 9}  # percentage p
 
 
 @dataclass(frozen=True)
-class Size:
+class PersonalSize:
     """How large the studies of MTFL are at one scale."""
 
     data: str
@@ -37,13 +37,15 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size("digits", 20, 4, 2),
-    "small": Size("digits", 20, 100, 5),
-    "paper": Size("CIFAR", 200, 200, 5),
+    "smoke": PersonalSize("digits", 20, 4, 2),
+    "small": PersonalSize("digits", 20, 100, 5),
+    "paper": PersonalSize("CIFAR", 200, 200, 5),
 }
 
 
-def experiments(size: Size, classes: int, noisy: bool, places: models.layers.Places = "all") -> dict[str, Experiment]:
+def experiments(
+    size: PersonalSize, classes: int, noisy: bool, places: models.layers.Places = "all"
+) -> dict[str, Experiment]:
     """The three methods in one world, with BatchNorm after some of the layers."""
     kind = Digits if size.data == "digits" else CIFAR10
     data = kind(clients=size.clients, partition=of_classes(classes), local_test=LOCAL_TEST)
@@ -52,7 +54,7 @@ def experiments(size: Size, classes: int, noisy: bool, places: models.layers.Pla
     return on_one_core(made) if size.data == "digits" else in_tf32(made)
 
 
-def places(size: Size) -> dict[str, tuple[int, ...]]:
+def places(size: PersonalSize) -> dict[str, tuple[int, ...]]:
     """Fewer places for BatchNorm than after every hidden layer."""
     return {"first layer": (1,), "last layer": (2 if size.data == "digits" else 3,)}
 
@@ -65,7 +67,7 @@ def variant(classes: int, noisy: bool, method: str, where: str = "") -> str:
     return f"{case(classes, noisy)} {method}" + (f" BatchNorm {where} only" if where else "")
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size, variants = SIZES[scale], {}
     for classes, noisy in CASES:
         for method, experiment in experiments(size, classes, noisy).items():
@@ -84,7 +86,7 @@ def plan(scale: str) -> Plan:
         notes.append("products rounded to TF32, where a GPU does that")
     else:
         notes.insert(0, "shrunk: 8x8 digits and two hidden layers of 32 for CIFAR-10 and its CNN")
-    return Plan([Part("figures", variants, size.seeds)], notes)
+    return StudyPlan([Part("figures", variants, size.seeds)], notes)
 
 
 def quarter(which: int) -> Callable[[Curve], float]:
@@ -92,7 +94,7 @@ def quarter(which: int) -> Callable[[Curve], float]:
     return lambda curve: 100 * curve.mean(after=which * curve.rounds / 4 - 1, upto=(which + 1) * curve.rounds / 4 - 1)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for classes, noisy in CASES:
         names = {method: variant(classes, noisy, method) for method in METHODS}
@@ -106,7 +108,7 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         found.append(curves.row(label, "MT over independent", gain, last_tenth, gained))
         for method in METHODS[:2]:
             central = 63 if (classes, noisy, method) == (4, False, "MT-FedAdam") else None
-            models_ = curves.more["global_accuracy"]
+            models_ = curves.of("global_accuracy")
             found.append(models_.row(label, f"central {method}", names[method], last_tenth, central))
     for where in places(SIZES[scale]):  # §3.3: "BN-patches after every intermediate layer increased UA the most"
         name, label = variant(*CASES[1], "MT-FedAdam", where), f"{case(*CASES[1])}, BatchNorm {where} only"
@@ -133,7 +135,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
             curves.better(words[0], mt, fed, last_tenth),
             curves.better(words[1], mt, alone, last_tenth),
             above(words[2], difference(last, first), unit="points"),
-            curves.more["global_accuracy"].better(words[3], mt, fed, last_tenth, margin=5.0),
+            curves.of("global_accuracy").better(words[3], mt, fed, last_tenth, margin=5.0),
         ]
     return found
 
@@ -145,7 +147,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     both = {label: {m: name for m, name in own.items() if m != "Independent"} for label, own in there.items()}
     charts = round_charts(curves, {f"{label}: personal accuracy": own for label, own in there.items()})
     central = {f"{label}: central accuracy": own for label, own in both.items()}
-    charts += round_charts(curves.more["global_accuracy"], central)
+    charts += round_charts(curves.of("global_accuracy"), central)
     return {"figures4-6.svg": picture(charts, "percent")} if charts else {}
 
 

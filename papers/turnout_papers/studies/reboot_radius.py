@@ -30,7 +30,7 @@ from turnout.task import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum
 from turnout_papers.studies.claims import BySeed, Claim, better
 from turnout_papers.studies.drawing import Chart, band, picture
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 DIRECTIONS, RATE = 1000, 0.02
 SPREADS = {"near": 0.3, "far": 1.0}  # of the clients' optima, the arriving one's included
@@ -42,7 +42,7 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Size:
+class RadiusSize:
     """How large the study is: `clients`, the arriving one included, and the `rounds` τ0 after which it arrives."""
 
     clients: int
@@ -51,9 +51,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(6, (1, 3), 2),
-    "small": Size(20, (1, 3, 10, 30), 10),
-    "paper": Size(100, (1, 3, 10, 30, 100), 30),
+    "smoke": RadiusSize(6, (1, 3), 2),
+    "small": RadiusSize(20, (1, 3, 10, 30), 10),
+    "paper": RadiusSize(100, (1, 3, 10, 30, 100), 30),
 }
 
 
@@ -130,7 +130,7 @@ def experiment(spread: str, after: int, clients: int) -> Experiment:
     )
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {variant(s, after): experiment(s, after, size.clients) for s in SPREADS for after in size.rounds}
     notes = [
@@ -138,7 +138,7 @@ def plan(scale: str) -> Plan:
         "W bounds gradients and Hessians within the sphere (no quadratic has bounded gradients everywhere)",
         f"the true radius is the smallest over {DIRECTIONS} random directions, so it is known from above",
     ]
-    return Plan([Part("quadratics", variants, size.seeds)], notes)
+    return StudyPlan([Part("quadratics", variants, size.seeds)], notes)
 
 
 def look(run: Run) -> Look:
@@ -164,7 +164,7 @@ def seen(curves: Curves, spread: str, after: int, what: str) -> BySeed:
     return curves.seen(variant(spread, after), lambda look: float(look[what][0]))
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found, size = [], SIZES[scale]
     for spread in SPREADS:
         first = size.rounds[0]

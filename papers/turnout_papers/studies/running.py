@@ -29,7 +29,7 @@ from turnout.running.state import RECORDS, state_of
 from turnout.view.report.warnings import stood_still
 from turnout_papers import studies as package
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
-from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, check_scale
 
 ORDER = ("Flexible participation", "EFL", "Labels and models", "FDMS", "MTFL")  # how `reproduces` begins, by paper
 
@@ -77,7 +77,7 @@ class Findings:
 
     study: str
     scale: str
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     claims: Sequence[Claim]
     seconds: float
     failed: Sequence[str] = ()
@@ -100,8 +100,8 @@ class Findings:
 
         try:
             found = table_of(text)
-            rows, claims = [Row(**row) for row in found["rows"]], [claim_of(claim) for claim in found["claims"]]
-            later = {name: found[name] for name in ("command", "machine") if name in found}
+            rows, claims = [ResultRow(**row) for row in found["rows"]], [claim_of(claim) for claim in found["claims"]]
+            later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
             later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -111,7 +111,7 @@ class Findings:
 # -- running
 
 
-def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:
+def planned(study: Study, scale: str, seeds: int | None = None) -> StudyPlan:
     """The study's plan at a scale, with another number of seeds where asked."""
     check_scale(scale)
     if seeds is not None and seeds < 1:
@@ -213,7 +213,7 @@ class Ways:
         return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
 
 
-def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
+def run_plan(study: Study, plan: StudyPlan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
     """Run every part whose data can be had; runs that are complete already are not repeated.
 
     A run that failed on the way (its training diverged, for example) is left out, with its seed where it would be

@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What a study runs at one scale.
 
     parts  one after another
@@ -132,6 +132,10 @@ class Curves:
     stalled: Sequence[str] = ()
     folders: Sequence[Path] = ()
 
+    def of(self, metric: str) -> Curves:
+        """Another of the study's metrics, for the runs that measured it."""
+        return self.more.get(metric) or Curves({}, self.missing)
+
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
 
@@ -168,7 +172,7 @@ class Curves:
         variant: str | Pair,
         number: Callable[[Curve], float],
         published: float | str | None = None,
-    ) -> Row:
+    ) -> ResultRow:
         """A row of a number of each seed's curve; marked as not run where a variant is missing."""
         names = (variant,) if isinstance(variant, str) else variant
         return row(case, metric, self.each(variant, number) if self.has(*names) else None, published)
@@ -193,7 +197,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One number beside its published counterpart.
 
     case, metric  what it is of
@@ -211,19 +215,19 @@ class Row:
     published: float | str | None
 
 
-def row(case: str, metric: str, value: BySeed | None, published: float | str | None = None) -> Row:
+def row(case: str, metric: str, value: BySeed | None, published: float | str | None = None) -> ResultRow:
     """Mean and spread over seeds; None for a number that does not exist; of no value (None) a row that was not run.
 
     >>> row("MNIST", "B over A", {0: 1.0, 1: 3.0}, 2.5)
-    Row(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
+    ResultRow(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
     """
     if value is None:
-        return Row(case, metric, NOT_RUN, None, 0, published)
+        return ResultRow(case, metric, NOT_RUN, None, 0, published)
     values = list(value.values())
     mean = math.fsum(values) / len(values) if values else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
     known = [number if math.isfinite(number) else None for number in (mean, spread)]
-    return Row(case, metric, known[0], known[1], len(values), published)
+    return ResultRow(case, metric, known[0], known[1], len(values), published)
 
 
 @dataclass(frozen=True)
@@ -245,8 +249,8 @@ class Study:
     name: str
     about: str | None
     metric: str
-    plan: Callable[[str], Plan]
-    rows: Callable[[str, Curves], list[Row]]
+    plan: Callable[[str], StudyPlan]
+    rows: Callable[[str, Curves], list[ResultRow]]
     claims: Callable[[str, Curves], list[Claim]]
     pictures: Callable[[str, Curves], dict[str, str]]
     more: tuple[str, ...] = ()

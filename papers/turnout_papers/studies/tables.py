@@ -12,15 +12,15 @@ from rich.text import Text
 
 from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Plan, Row
+from turnout_papers.studies.study import ResultRow, StudyPlan
 
 COLOURS = {HOLDS: "green", REFUTED: "red", UNDECIDED: "yellow"}
 
 
-def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
     """One line a case, one column a metric: "ours ± spread (published)".
 
-    >>> cells([Row("MNIST", "B over A", 9.04, 1.0, 3, 9.5), Row("MNIST", "C over B", 1.0, None, 1, None)])
+    >>> cells([ResultRow("MNIST", "B over A", 9.04, 1.0, 3, 9.5), ResultRow("MNIST", "C over B", 1.0, None, 1, None)])
     (['case', 'B over A', 'C over B', 'seeds'], [['MNIST', '9.0 ± 1.0 (9.5)', '1.0', '3']])
     """
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -32,7 +32,7 @@ def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return ["case", *metrics, "seeds"], lines
 
 
-def cell(row: Row) -> str:
+def cell(row: ResultRow) -> str:
     """`ours ± spread (published)` of one row."""
     ours = row.ours if isinstance(row.ours, str) else number(row.ours)
     tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
@@ -52,7 +52,7 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.3g}"
 
 
-def show(findings: Findings, plan: Plan, console: Console) -> None:
+def show(findings: Findings, plan: StudyPlan, console: Console) -> None:
     """The table, what was shrunk, and the claims."""
     head, lines = cells(findings.rows)
     table = Table(*head, title=f"{findings.study} at {findings.scale} scale: ours ± spread (published)", box=box.SIMPLE)
@@ -113,7 +113,7 @@ def tally(findings: Findings) -> str:
     return f"{count[HOLDS]} of {ran} claims hold" + "".join(others) + missing
 
 
-def markdown(findings: Findings, plan: Plan) -> str:
+def markdown(findings: Findings, plan: StudyPlan) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]

@@ -30,7 +30,7 @@ from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sg
 from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
@@ -40,7 +40,7 @@ TUNING_SEEDS = 100  # the first of the seeds that FedAvg's rate is chosen on
 
 
 @dataclass(frozen=True)
-class Size:
+class TestbedSize:
     """How large the study is at one scale; `alone` rounds are enough for independent devices."""
 
     devices: int
@@ -53,9 +53,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
-    "small": Size(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
-    "paper": Size(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
+    "smoke": TestbedSize(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
+    "small": TestbedSize(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
+    "paper": TestbedSize(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
 }
 
 
@@ -78,7 +78,7 @@ def on_devices(experiment: Experiment, devices: int) -> Experiment:
     return experiment.but(runtime=settings, evaluate=Evaluate(every=experiment.rounds, personal=True))
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The runs that FedAvg's rate is chosen on; `deployed` gives those on devices."""
     size = SIZES[scale]
     tuning = {tuned(rate): experiments(scale, rate)[FEDAVG] for rate in size.rates}
@@ -94,7 +94,7 @@ def plan(scale: str) -> Plan:
         "a round is split along its slowest device; download: until training begins, being picked up included; server: "
         "handing messages over, averaging; the last round is left out, as its evaluation would count",
     ]
-    return Plan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
+    return StudyPlan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
 
 
 def tuned(rate: float) -> str:
@@ -174,7 +174,7 @@ def _end(name: str) -> Callable[[Look], float]:
     return lambda seen: 100 * float(seen[name][-1])
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for method in METHODS:
         published = TABLE_2_TESTBED[method]
@@ -194,8 +194,8 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
     ]
     how = "tc" if shaped and all(shaped) else "the devices themselves" if shaped else None
-    rate = Row("all", "links shaped by", how, None, 0, None)
-    return [*found, rate, Row("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
+    rate = ResultRow("all", "links shaped by", how, None, 0, None)
+    return [*found, rate, ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:

@@ -27,7 +27,7 @@ from turnout_papers.studies.drawing import (
     times_fewer,
     within,
 )  # fmt: skip
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, last_fifth, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 PERSONAL, WORST = "personal_accuracy", "personal_accuracy_worst"
 MARGIN = 1.0  # points by which "at least as good" may miss
@@ -38,7 +38,7 @@ SHOWN = (PLAIN, *PAPERS, ALL)  # in the picture
 
 
 @dataclass(frozen=True)
-class Case:
+class HarshCase:
     """One data set: `target` is an accuracy to reach, `budget` bytes a client and round that a fleet might allow."""
 
     data: str
@@ -67,18 +67,15 @@ class Case:
 
 RECIPES = {"Digits": recipes.together, "MNIST": recipes.mnist_together, "CIFAR-10": recipes.cifar_together}
 SIZES = {
-    "smoke": [Case("Digits", 10, 6, 2, 0.3, 2e3)],
-    "small": [Case("Digits", 30, 60, 5, 0.8, 2e3)],
-    "paper": [Case("MNIST", 100, 200, 5, 0.9, 8e4), Case("CIFAR-10", 50, 120, 5, 0.4, 8e5)],
+    "smoke": [HarshCase("Digits", 10, 6, 2, 0.3, 2e3)],
+    "small": [HarshCase("Digits", 30, 60, 5, 0.8, 2e3)],
+    "paper": [HarshCase("MNIST", 100, 200, 5, 0.9, 8e4), HarshCase("CIFAR-10", 50, 120, 5, 0.4, 8e5)],
 }
 
 
-def plan(scale: str) -> Plan:
-    return Plan([Part(case.data, case.experiments(), case.seeds) for case in SIZES[scale]], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    found = [
+def plan(scale: str) -> StudyPlan:
+    parts = [Part(case.data, case.experiments(), case.seeds) for case in SIZES[scale]]
+    notes = [
         "plain is scheme A; " + "; ".join(f"{name} is {', '.join(pieces)}" for name, pieces in PAPERS.items()),
         "all but C is scheme B",
         "up for 4 rounds and down for 2 on average, all eight traces while up; two join after a third of the rounds, "
@@ -89,11 +86,11 @@ def notes(scale: str) -> list[str]:
     ]
     if scale == "paper":
         clients = ", ".join(f"{c.clients} clients and {c.rounds} rounds ({c.data})" for c in SIZES[scale])
-        return [f"{clients}; a round's work is 20 mini-batches of 20", *found]
-    return ["shrunk: 8x8 digits and one hidden layer of 50", *found]
+        return StudyPlan(parts, [f"{clients}; a round's work is 20 mini-batches of 20", *notes])
+    return StudyPlan(parts, ["shrunk: 8x8 digits and one hidden layer of 50", *notes])
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for case in SIZES[scale]:
         for name in case.experiments():
@@ -106,8 +103,8 @@ def rows(scale: str, curves: Curves) -> list[Row]:
             affordable = {seed: 100 * within(curve, spent_T, case.allowed) for seed, curve, spent_T in runs}
             found += [
                 curves.row(name, "accuracy", name, last_fifth),
-                curves.more[PERSONAL].row(name, "personal accuracy", name, last_fifth),
-                curves.more[WORST].row(name, "worst tenth", name, last_fifth),
+                curves.of(PERSONAL).row(name, "personal accuracy", name, last_fifth),
+                curves.of(WORST).row(name, "worst tenth", name, last_fifth),
                 row(name, "MB", megabytes(curves, name)),
                 row(name, "accuracy within the budget", affordable),
                 row(name, f"seeds that reach {case.target:.0%}", {0: float(len(there))}),
@@ -123,9 +120,9 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     ]
 
 
-def _pieces(case: Case, curves: Curves) -> list[Claim]:
+def _pieces(case: HarshCase, curves: Curves) -> list[Claim]:
     """Each piece against the same run without it."""
-    soon, personal = max(1, case.rounds // 6), curves.more[PERSONAL]
+    soon, personal = max(1, case.rounds // 6), curves.of(PERSONAL)
 
     def newcomers(curve: Curve) -> float:
         """In points: the mean over the rounds after the first newcomer has joined."""
@@ -148,9 +145,9 @@ def _pieces(case: Case, curves: Curves) -> list[Claim]:
     ]
 
 
-def _combination(case: Case, curves: Curves) -> list[Claim]:
+def _combination(case: HarshCase, curves: Curves) -> list[Claim]:
     found = []
-    for words, measured in (("accuracy", curves), ("personal accuracy", curves.more[PERSONAL])):
+    for words, measured in (("accuracy", curves), ("personal accuracy", curves.of(PERSONAL))):
         claim = f"{case.data}: all together are at least as good as the best single paper{{}}, in {words}"
         names = {name: case.variant(name) for name in PAPERS}
         if missing := measured.undecided([claim.format("")], case.variant(ALL), *names.values()):
@@ -166,7 +163,7 @@ def _combination(case: Case, curves: Curves) -> list[Claim]:
     return found
 
 
-def _ternary(case: Case, curves: Curves) -> list[Claim]:
+def _ternary(case: HarshCase, curves: Curves) -> list[Claim]:
     """With the elastic term, whose u and v travel beside the messages, and without it."""
     found = []
     for name, dense in DENSE.items():
@@ -190,7 +187,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         if not names:
             continue
         drawn.append(line_chart(over_rounds(curves, names), f"{case.data}: accuracy", "round", "percent"))
-        own = over_rounds(curves.more[PERSONAL], names)
+        own = over_rounds(curves.of(PERSONAL), names)
         drawn.append(line_chart(own, f"{case.data}: personal accuracy", "round", "percent"))
         drawn.append(bytes_chart(curves, f"{case.data}: accuracy by bytes, up and down", names))
     return {"together.svg": sheet(drawn)} if drawn else {}

@@ -147,10 +147,10 @@ def mount_added(arguments: Sequence[str]) -> None:
     The value of an entry point is a Typer app or a function. It is imported only if its command is called; `ADDED` has
     the help of our own.
     """
-    for commands in (app.registered_groups, app.registered_commands):
-        commands[:] = [one for one in commands if one.name not in _mounted]
+    app.registered_groups = [group for group in app.registered_groups if group.name not in _mounted]
+    app.registered_commands = [command for command in app.registered_commands if command.name not in _mounted]
     _mounted.clear()
-    own = {one.name for one in (*app.registered_groups, *app.registered_commands)}
+    own = {group.name for group in app.registered_groups} | {command.name for command in app.registered_commands}
     called = next(iter(arguments), None)
     if called in own:
         return
