@@ -1,8 +1,8 @@
-"""Draws replication.svg: every number of the paper-scale pages that has a published counterpart, ours over theirs.
+"""Draw replication.svg: every number of the paper-scale pages that has a published counterpart, ours over theirs.
 
     python papers/docs/draw_replication.py
 
-The numbers are read from the tables of studies/paper ("ours ± spread (published)"), so the picture says what the pages
+The numbers are read from the tables of studies/paper ("ours ± spread (published)"), so the picture shows what the pages
 say. A point on the diagonal is a number that replicates; the upright line through it is the spread over seeds.
 """
 
@@ -20,22 +20,29 @@ from turnout.view.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, g
 FOLDER = Path(__file__).parent / "studies" / "paper"
 NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 CELL = re.compile(rf"{NUMBER}(?: ± {NUMBER})? \({NUMBER}\)")
+GAINS, ARRIVALS = ("B over A", "C over B"), ("rounds, fast", "rounds, vanilla")
 PANELS = {  # a table or figure: the page, the columns
-    "000, Table 3, SYNTHETIC: points gained": ("participation", ("B over A", "C over B")),
-    "000, Table 3, MNIST non-IID: points gained": ("participation-mnist", ("B over A", "C over B")),
-    "000, Table 3, MNIST IID: points gained": ("participation-mnist-iid", ("B over A", "C over B")),
-    "000, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ("rounds, fast", "rounds, vanilla")),
-    "000, Table 4, MNIST: rounds to recover": ("arrivals-mnist", ("rounds, fast", "rounds, vanilla")),
-    "000, Table 4, EMNIST: rounds to recover": ("arrivals-emnist", ("rounds, fast", "rounds, vanilla")),
-    "000, Table 5: rounds until they meet": ("departures", ("rounds until they meet",)),
-    "001, Table 2, MNIST: percent right": ("bmta", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
-    "001, Table 2, texts: percent right": ("bmta-text", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
-    "002, Table 3: percent right": ("labels", ("local", "global")),
-    "004, Figures 4 to 6: percent right": (
+    "Flexible participation, Table 3, SYNTHETIC: points gained": ("participation", GAINS),
+    "Flexible participation, Table 3, MNIST non-IID: points gained": ("participation-mnist", GAINS),
+    "Flexible participation, Table 3, MNIST IID: points gained": ("participation-mnist-iid", GAINS),
+    "Flexible participation, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ARRIVALS),
+    "Flexible participation, Table 4, MNIST: rounds to recover": (
+        "arrivals-mnist",
+        ("rounds, fast", "rounds, vanilla"),
+    ),
+    "Flexible participation, Table 4, EMNIST: rounds to recover": (
+        "arrivals-emnist",
+        ("rounds, fast", "rounds, vanilla"),
+    ),
+    "Flexible participation, Table 5: rounds until they meet": ("departures", ("rounds until they meet",)),
+    "EFL, Table 2, MNIST: percent right": ("bmta", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
+    "EFL, Table 2, texts: percent right": ("bmta-text", ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL")),
+    "Labels and models, Table 3: percent right": ("labels", ("local", "global")),
+    "MTFL, Figures 4 to 6: percent right": (
         "personal",
         ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
     ),
-    "004, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
+    "MTFL, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
 }
 
 
@@ -85,11 +92,11 @@ def panel(title: str, page: str, columns: tuple[str, ...]) -> str:
 def _dot(point: Point, x: Axis, y: Axis, colour: int) -> str:
     at = float(x.place(point.published))
     low, middle, high = (float(v) for v in y.place(np.array([-1, 0, 1]) * point.spread + point.ours))
-    said = f"{point.name}: ours {point.ours:g} ± {point.spread:g}, published {point.published:g}"
+    words = f"{point.name}: ours {point.ours:g} ± {point.spread:g}, published {point.published:g}"
     bar = f'<path class="line {style(colour)}" d="M{at:.1f},{low:.1f}V{high:.1f}"/>'
     dot = "stroke-width:7;stroke-linecap:round"
     end = f'<path class="line {style(colour)}" style="{dot}" d="M{at:.1f},{middle:.1f}h.1"/>'
-    return f"<g><title>{text(said)}</title>{bar}{end}</g>"
+    return f"<g><title>{text(words)}</title>{bar}{end}</g>"
 
 
 def main() -> None:

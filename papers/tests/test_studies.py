@@ -32,7 +32,7 @@ from turnout_papers.studies.running import Findings, Ways, planned, run_study, s
 from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_tenth, row
 from turnout_papers.studies.tables import by_reason, cells, left_out, markdown, tally
 
-PAPER_000 = ("participation", "bias")  # other papers' studies have test files of their own
+FLEXIBLE = ("participation", "bias")  # other papers' studies have test files of their own
 
 # -- claims
 
@@ -302,7 +302,7 @@ def test_claims_of_bias_on_made_up_distances() -> None:
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The studies of flexible participation at smoke scale, through the command line."""
     folders = {}
-    for name in PAPER_000:
+    for name in FLEXIBLE:
         folders[name] = tmp_path_factory.mktemp(name) / "out"
         arguments = ["run", name, "--scale", "smoke", "--jobs", "1", "--quiet", "--out", str(folders[name])]
         result = CliRunner().invoke(app, [*arguments, "--json", str(folders[name].with_suffix(".json"))])
@@ -312,7 +312,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-@pytest.mark.parametrize("name", PAPER_000)
+@pytest.mark.parametrize("name", FLEXIBLE)
 def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
     found = json.loads(smoke[name].with_suffix(".json").read_text())
     fields = ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine", "stalled", "checksum"]
