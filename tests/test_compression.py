@@ -22,7 +22,6 @@ from turnout.running.result import open_run
 from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
 from turnout.types import Message
-from turnout_papers.studies.bytes import overshoot
 from worlds import blobs, local_updates, play, ready, world
 
 COUNTS = [8, 12, 4, 16]
@@ -319,14 +318,6 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
         up[name] = records[0].bytes_up
     assert margins["sketch"] > margins["message"] > 0.01
     assert up["sketch"] - up["message"] == 8 * 4 * 256
-
-
-def test_algorithm_1_as_printed_overshoots_and_the_resolved_one_does_not():
-    """SPEC §3.5 items 1 and 2: in 400 rounds 21 times too far at q = 0.1, and the more the less is sent."""
-    assert 15 < overshoot(to.LiteralTernary(0.1), 400) < 30
-    assert overshoot(to.LiteralTernary(0.01), 100) > 200
-    assert 0.9 < overshoot(to.SparseTernary(0.1), 100) <= 1.01
-    assert 0.5 < overshoot(to.SparseTernary(0.01), 100) <= 1.01
 
 
 def test_a_client_that_is_not_finite_does_not_spoil_its_company():

@@ -10,34 +10,24 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import re
 import subprocess
 import sys
-import tempfile
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import turnout as to
-from turnout.cli import main
+from pages import BLOCK, ROOT, blocks, check_links, check_not_run, warm_command_line
 from turnout.running.config.catalogue import markdown
 from turnout.running.config.read import load, to_toml
-from turnout_papers.studies import tables
-from turnout_papers.studies.catalogue import find_study
-from turnout_papers.studies.running import Findings, planned
-from warm_command import start, write_command
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STUDIES = ROOT / "docs" / "studies.md"
-BLOCK = re.compile(r"^(?:<!-- not run: (.*?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
-CODE = ("src", "tests", "examples", "benchmarks")
+CODE = ("src", "tests", "examples", "benchmarks", "papers")
+WITH_PAPERS = ("README.md",)  # whose blocks need turnout-papers
 NOT_RUN = {
     "README.md": ["it sets up an environment, and would run these tests", "it takes minutes"],
     "advise.md": ["it takes minutes", "it takes minutes"],
@@ -54,75 +44,23 @@ NOT_RUN = {
         "it needs the other machines",
         "it needs the run of the demonstration above",
     ],
-    "paper-002.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "runtimes.md": ["it needs several GPUs", "it starts a Ray cluster"],
-    "studies.md": ["it takes minutes"],
     "trust.md": ["it takes an hour"],
     "watch.md": ["it goes on until it is interrupted"],
 }
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page, and why it is not run."""
-
-    page: Path
-    line: int
-    kind: str
-    text: str
-    why: str | None
-
-    def run(self, folder: Path, command: Path) -> dict[str, Any]:
-        """What a Python block has defined; nothing for the others."""
-        if self.kind == "python":
-            names: dict[str, Any] = {"__name__": "__main__"}
-            exec(compile("\n" * self.line + self.text, self.page.name, "exec", dont_inherit=True), names)
-            return names
-        if self.kind == "toml":
-            name = self.text.partition("\n")[0].removeprefix("# ")
-            assert re.fullmatch(r"[\w-]+\.toml", name), (
-                f"{self.place}: the first line of a file says its name: # my.toml"
-            )
-            (folder / name).write_text(self.text, encoding="utf-8")
-            assert main(["run", name, "--quiet"]) == 0, self.place
-        else:
-            assert self.kind == "console", f"{self.place}: a block is python, toml or console, not {self.kind!r}"
-            in_shell(self, folder, command)
-        return {}
-
-    @property
-    def place(self) -> str:
-        return f"{self.page.name}, line {self.line}"
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found = [(text.count("\n", 0, m.start(2)) + 1, *m.groups()) for m in BLOCK.finditer(text)]
-    return [Block(page, line, kind, body, why) for line, why, kind, body in found]
-
-
-def in_shell(block: Block, folder: Path, command: Path) -> None:
-    """A console block, as if pasted, with `turnout` from the folder `command`; the first line that fails ends it."""
-    environment = {**os.environ, "PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-e", "-c", block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{block.place}: {done.stderr[-2000:]}"
-
-
 @pytest.fixture(scope="module")
 def command() -> Iterator[Path]:
     """A folder with the command `turnout`, warm."""
-    with tempfile.TemporaryDirectory(prefix="turnout") as folder:  # a socket's address must be short
-        process, address = start(Path(folder))
-        write_command(Path(folder), address)
-        yield Path(folder)
-        process.kill()
-        process.wait()
+    with warm_command_line() as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_block_runs_as_it_stands(page: Path, command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if page.name in WITH_PAPERS:
+        pytest.importorskip("turnout_papers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     defined = [block.run(tmp_path, command) for block in blocks(page) if block.why is None]
@@ -147,12 +85,7 @@ def test_the_same_experiment_in_flower_runs(tmp_path: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_what_does_not_run_is_known(page: Path):
-    text = page.read_text(encoding="utf-8")
-    assert [block.why for block in blocks(page) if block.why] == NOT_RUN.get(page.name, [])
-    assert text.count("not run: ") == len(NOT_RUN.get(page.name, [])), "the comment stands directly before its block"
-    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(page)), (
-        "a block that is not seen by the tests"
-    )
+    check_not_run(page, NOT_RUN)
 
 
 def test_the_page_of_parts_is_the_code_s():
@@ -174,13 +107,12 @@ def test_versions_agree_and_the_newest_is_on_top():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    check_links(page)
 
 
 def words_about_files() -> Iterator[tuple[str, str]]:
     """What pages say outside their blocks, and what docstrings and comments say, with where that is."""
-    for page in [*PAGES, *(ROOT / "docs" / "studies").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
+    for page in [*PAGES, *(ROOT / "papers").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         yield page.relative_to(ROOT).as_posix(), BLOCK.sub("", page.read_text("utf-8"))
     for path in (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))):
         text, place = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
@@ -209,26 +141,3 @@ def test_the_first_page_leads_to_every_other():
     first = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert f"(docs/{page.name})" in first, f"README.md does not say that docs/{page.name} is there"
-
-
-def test_the_list_of_studies_says_what_their_pages_say():
-    row = r"\| \[.+\]\(studies/([\w/-]+\.md)\) \| (\d+ of \d+) \| (\d+) \| (\d+) \|"
-    listed = {name: rest for name, *rest in re.findall(row, STUDIES.read_text("utf-8"))}
-    folder = ROOT / "docs" / "studies"
-    pages = {page.relative_to(folder).as_posix(): page.read_text("utf-8") for page in folder.rglob("*.md")}
-    assert listed.keys() == pages.keys()
-    for name, text in pages.items():
-        held, refuted, undecided = listed[name]
-        assert f": {held} claims hold" in text, f"studies.md says {held} of {name}"
-        outcomes = [text.count(f"\n| {outcome} | ") for outcome in ("holds", "refuted", "undecided")]
-        assert outcomes == [int(held.split()[0]), int(refuted), int(undecided)], f"studies.md counts {name} otherwise"
-
-
-def test_pages_of_studies_are_made_from_what_was_found():
-    """A page beside a JSON file is what `turnout study show` makes of it."""
-    found = sorted((ROOT / "docs" / "studies").rglob("*.json"))
-    assert found
-    for path in found:
-        findings = Findings.from_json(path.read_bytes(), path.name)
-        page = tables.markdown(findings, planned(find_study(findings.study), findings.scale))
-        assert path.with_suffix(".md").read_text("utf-8") == page, f"make {path.with_suffix('.md').name} anew"

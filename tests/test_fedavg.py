@@ -5,46 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 import turnout as to
-from turnout.recipes import cook, recipes
 from turnout.running.records.finding import find_runs
 from turnout.view.report.results import results, results_table
-from turnout_papers.studies.catalogue import STUDIES
-
-# Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every
-# variant names another weighting, that of its paper. (The score track federates no weights.)
-MEANS = {"baselines", "deadlines", "multitask", "cifar-multitask", "mnist-adam"}
-SCHEMES = ("A", "B", "C")
-
-
-def algorithms(name: str) -> dict[str, to.Algorithm]:
-    made = {variant: experiment.algorithm for variant, experiment in cook(name).items()}
-    return {variant: algorithm for variant, algorithm in made.items() if isinstance(algorithm, to.Algorithm)}
-
-
-@pytest.mark.parametrize("name", sorted(recipes()))
-def test_a_recipe_of_a_paper_says_what_it_does_instead_of_fedavg(name: str):
-    for variant, algorithm in algorithms(name).items():
-        means = isinstance(algorithm.weighting, to.FedAvg | to.FedNova) or algorithm.substitution.lends
-        if variant == "FedAvg" or (name in MEANS and variant not in SCHEMES):
-            assert means, f"{name}, {variant} leaves the shares of the missing unused"
-        else:
-            assert not isinstance(algorithm.weighting, to.FedAvg), f"{name}, {variant} names no weighting"
-
-
-def test_a_study_that_says_fedavg_means_it():
-    said = 0
-    for study in STUDIES.values():
-        for part in study.plan("small").parts:
-            for variant, experiment in part.variants.items():
-                if variant.endswith("FedAvg") or " FedAvg E=" in variant:
-                    algorithm = experiment.algorithm
-                    assert isinstance(algorithm.weighting, to.FedAvg) or algorithm.substitution.lends, variant
-                    said += 1
-    assert said > 5
 
 
 def away(weighting: to.Weighting, title: str) -> to.Experiment:

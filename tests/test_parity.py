@@ -54,7 +54,8 @@ def check(names: Iterable[str], elsewhere: Elsewhere) -> None:
 
 @pytest.mark.parametrize("elsewhere", RUNTIMES, indirect=True)
 def test_one_recipe_per_part(elsewhere):
-    check(ONE_PER_PART, elsewhere)
+    """Those of the recipes that are installed."""
+    check([name for name in ONE_PER_PART if name in comparisons()], elsewhere)
 
 
 @pytest.mark.slow
@@ -66,6 +67,7 @@ def test_every_other_recipe(elsewhere):
 @pytest.mark.slow
 def test_flowers_simulation():
     """Our apps under `flwr.simulation`, and what was seen in one process; a recipe that only a simulation can do."""
+    pytest.importorskip("turnout_papers")
     names = ["baselines/SCAFFOLD", "friends/Friends"]
     command = ["parity", *names, "--on", "Flower's simulation", "--markdown"]
     done = subprocess.run([sys.executable, "-m", "turnout", *command], capture_output=True, text=True, timeout=600)

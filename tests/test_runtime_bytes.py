@@ -11,11 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-import turnout as to
 from bytes_runtime import BytesOnly, Process
+from example_experiments import scaffold, ternary
 from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.ternary import Ternary
-from turnout.recipes import cook
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused
@@ -34,7 +33,7 @@ def processes() -> Iterator[tuple[Process, ...]]:
 
 def test_what_crosses_is_the_download_and_the_replies(processes):
     """A round costs about a model a process down, an update a participant up; kept rows never travel."""
-    experiment = shrunk(cook("baselines")["SCAFFOLD"])
+    experiment = shrunk(scaffold())
     track = prepare(experiment.but(runtime=BytesOnly(processes)))
     before = [process.received for process in processes]
     _, record = track.round(track.begin(), 0)
@@ -64,7 +63,7 @@ def a_reply():
 
 def made_reply():
     """One client's reply as a device would send it, and what it is held against."""
-    track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.InProcess(device="cpu", threads=1)))
+    track = prepare(shrunk(ternary()))
     runtime = track.runtime
     download = download_for(torch.arange(3), track)
     asked = runtime.full_work(torch.tensor([1]), 0)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.recipes import cook
+from example_experiments import ternary
 from turnout.running import loop
 from turnout.running.config.read import to_toml
 from turnout.running.loop import FinishedRound
@@ -26,11 +26,6 @@ from turnout.runtimes.ranks import read_tree, write_tree
 from turnout.types import flatten
 
 ALONE = to.InProcess(device="cpu", threads=1)
-
-
-def ternary(rounds: int) -> to.Experiment:
-    """Clients keep residuals, so that a part that was lost must not be half remembered."""
-    return cook("compression")["ternary"].but(rounds=rounds, runtime=ALONE)
 
 
 def in_two(experiment: to.Experiment) -> to.Experiment:

@@ -10,15 +10,16 @@ from collections.abc import Callable
 import pytest
 
 import turnout as to
+from example_experiments import ternary, three_users
 from turnout.machine.optional import optional
-from turnout.recipes import cook
+from turnout.recipes import participation
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.ray import RayWorkers
 from turnout.testing.parity import difference, played, shrunk
 
 HERE = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
-TERNARY = shrunk(cook("compression")["ternary"], rounds=5)
-SCORES = shrunk(cook("labels")["distilled"], rounds=3)
+TERNARY = shrunk(ternary(), rounds=5)
+SCORES = shrunk(three_users(), rounds=3)
 
 
 def disturbed(
@@ -90,7 +91,7 @@ def test_a_machine_that_dies_costs_a_repetition_of_its_part(monkeypatch):
 
 
 def test_an_address_where_nobody_is_says_so_at_once():
-    experiment = shrunk(cook("participation")["C"]).but(runtime=to.Ray(address="127.0.0.1:1"))
+    experiment = shrunk(participation()["C"]).but(runtime=to.Ray(address="127.0.0.1:1"))
     with pytest.raises(to.UserError, match=r"'127.0.0.1:1': no Ray cluster answers there"):
         played(experiment, experiment.runtime)
 

@@ -15,7 +15,7 @@ import torch
 import turnout as to
 from bytes_runtime import Process
 from bytes_scores import ScoresByBytes, score_process
-from turnout.recipes import cook
+from example_experiments import three_users
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
@@ -131,9 +131,9 @@ def test_every_way_to_start_in_processes_that_hold_no_models():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["average", "literal", "distilled"])
-def test_the_recipe(variant, processes):
-    check_parity(cook("labels")[variant].but(rounds=ROUNDS, seed=1, runtime=HERE), processes)
+@pytest.mark.parametrize("distil", [False, True])
+def test_three_users_with_models_that_change(distil, processes):
+    check_parity(three_users(distil).but(rounds=ROUNDS, seed=1, runtime=HERE), processes)
 
 
 def test_processes_go_back_to_what_their_files_say(processes, tmp_path: Path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import LABELS, three_users
 from killing import killed_and_resumed
 from score_worlds import score_world
 from turnout.cli import main
@@ -17,7 +18,6 @@ from turnout.running import loop
 from turnout.running.config.read import from_table, to_toml, with_setting
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.same import same
-from turnout_papers.recipes.labels import DIGITS, animals_labels, labels
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,7 +31,7 @@ def digits(rounds: int = 6, **algorithm) -> to.Experiment:
     } | algorithm
     return to.Experiment(
         world=to.World(
-            to.data.Arriving(to.data.Digits(), DIGITS, per_label=5, public=20, mix=2.0),
+            to.data.Arriving(to.data.Digits(), LABELS, per_label=5, public=20, mix=2.0),
             to.participation.Dropout(0.2),
             [to.Join(2, 1), to.Leave(0, rounds - 2)],
         ),
@@ -42,7 +42,7 @@ def digits(rounds: int = 6, **algorithm) -> to.Experiment:
     )
 
 
-@pytest.mark.parametrize("make", [digits, lambda: labels()["literal"], lambda: animals_labels()["distilled"]])
+@pytest.mark.parametrize("make", [digits, three_users])
 def test_a_file_says_everything(make):
     experiment = make()
     text = to_toml(experiment)
@@ -118,7 +118,7 @@ def test_a_fleets_log_by_name_and_a_part_of_the_members(tmp_path: Path):
     """The same world parts as on the weight track: who is in the log was asked, and did as much as it says."""
     (tmp_path / "fleet.csv").write_text("round,client,work\n0,ann,1.0\n0,bob,0.5\n1,bob,1.0\n1,eve,0.0\n")
     log = str(tmp_path / "fleet.csv")
-    data = to.data.Arriving(to.data.Digits(), DIGITS, per_label=10, public=20, names=("ann", "bob", "eve"))
+    data = to.data.Arriving(to.data.Digits(), LABELS, per_label=10, public=20, names=("ann", "bob", "eve"))
     algorithm = to.Scores(local=to.Local(to.Adam(), epochs=2, batch_size=4), selection=to.selection.AsLogged(log))
     experiment = to.Experiment(
         to.World(data, to.participation.FleetLog(log)), to.models.MLP(4), algorithm, rounds=2,
@@ -156,22 +156,3 @@ def test_the_example_three_devices_improve_each_other(tmp_path: Path):
         assert together[0] == alone[0]  # the same samples, the same model of the round
         assert together[1] > alone[1] > alone[0]
         assert together[2] > alone[2]
-
-
-def test_the_recipes_are_table_1_and_2():
-    """SPEC 4.5: labels, sizes, models and their changes."""
-    made = animals_labels()["average"]
-    data = made.world.data
-    assert data.labels == (("cat", "dog"), ("dog", "sheep"), ("sheep", "elephant"))
-    assert (data.per_label, data.public, made.rounds) == (500, 500, 15)
-    uses = {(u.client, u.since): u.model for u in made.algorithm.models}
-    assert uses["User_1", 0].channels == (16, 32)
-    assert uses["User_1", 0].activation == "softmax"
-    assert uses["User_1", 9].hidden == (16, 16, 32)
-    assert uses["User_1", 13].channels == (16,)
-    assert uses["User_2", 0].channels == (16, 16, 32)
-    assert uses["User_2", 5].activation == "softmax"
-    assert uses["User_3", 4].channels == (8, 16, 16, 32)
-    assert uses["User_3", 0].activation == "relu"
-    assert made.algorithm.local.epochs == 5
-    assert (labels()["literal"].algorithm.rows, labels()["literal"].algorithm.combine) == ("labelled", "sum")

@@ -160,7 +160,7 @@ def test_a_run_that_is_fine_is_not_warned_of(tmp_path: Path, capsys: Capture):
     assert 'class="warning"' not in run.report().read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["digits", "baselines", "friends", "multitask", "together"])
+@pytest.mark.parametrize("name", ["digits", "participation"])
 def test_recipes_are_not_warned_of_before_they_begin(name: str):
     from turnout.running.tracks.prepare import prepare
 

@@ -31,9 +31,6 @@ from turnout.view.live.overview import read_race
 from turnout.view.live.run_page import devices_of
 from turnout.view.live.serving import address, listening
 from turnout.view.live.watched import Changes, WatchedFolder
-from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Row
 
 TOKEN = "a-token"
 NASTY = '<b id="x">&"\''
@@ -63,10 +60,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(found / "first")
     second = make_run(found / "second")
     (second / "experiment.toml").write_text(f"title = {json.dumps(NASTY)}\nrounds = 3\n")
-    claims = [Claim("up " + NASTY, True, "mean +1"), Claim("down", False, "mean +1", True)]
-    findings = Findings("participation", "smoke", [Row("case", "metric", 1.0, None, 1, "2")], claims, 1.0)
+    claims = [
+        {"claim": f"up {NASTY}", "holds": True, "outcome": "holds", "evidence": "mean +1"},
+        {"claim": "down", "holds": False, "outcome": "refuted", "evidence": "mean +1"},
+    ]
+    rows = [{"case": "case", "metric": "metric", "ours": 1.0, "spread": None, "repeats": 1, "published": "2"}]
+    findings = {"study": "participation", "scale": "smoke", "rows": rows, "claims": claims}
     (found / "study").mkdir()
-    (found / "study" / "study.json").write_text(findings.to_json())
+    (found / "study" / "study.json").write_text(json.dumps(findings))
     return found
 
 

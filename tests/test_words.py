@@ -141,10 +141,10 @@ def test_what_is_right_is_left_alone():
 
 def test_a_folder_named_like_a_recipe_does_not_hide_it(tmp_path: Path):
     (tmp_path / "digits").mkdir()
-    (tmp_path / "friends").write_text("rounds = 3\n")
+    (tmp_path / "participation").write_text("rounds = 3\n")
     assert list(read_source("digits")[1]) == ["digits"]
-    assert list(read_source("friends")[1]) == list(recipes()["friends"]())
-    assert read_source("./friends")[1]["friends"].rounds == 3
+    assert list(read_source("participation")[1]) == list(recipes()["participation"]())
+    assert read_source("./participation")[1]["participation"].rounds == 3
 
 
 def test_a_failed_start_leaves_no_folder(tmp_path: Path, capsys: Capture):

@@ -14,8 +14,7 @@ from turnout.errors import UserError
 from turnout.machine.files import check_destination
 from turnout.machine.terminal import console
 from turnout.running.folder import new_folder
-from turnout_papers.studies.catalogue import STUDIES, find_study
-from turnout_papers.studies.running import Findings, planned, run_study
+from turnout_papers.studies.running import Findings, find_study, planned, run_study, studies
 from turnout_papers.studies.tables import markdown, show
 
 WIDE = 140  # columns where the output is no terminal
@@ -31,7 +30,7 @@ def list_studies() -> None:
     turnout study list
     """
     table = Table("name", "reproduces", "runs at small scale", box=box.SIMPLE)
-    for study in STUDIES.values():
+    for study in studies().values():
         runs = sum(len(part.variants) * part.seeds for part in planned(study, "small").parts)
         table.add_row(study.name, study.reproduces, str(runs))
     console(width=WIDE).print(table)

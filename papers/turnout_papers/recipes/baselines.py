@@ -16,8 +16,8 @@ from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
 from turnout.parts.terms.mime import MimeLite
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import FedAvg, FedNova
-from turnout.settings import InProcess
 from turnout.world.participation import Dropout
+from turnout_papers.recipes import ONE_CORE
 
 AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
 METHODS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def baselines(clients: int = 20, classes: int = 2, away: float = 0.3, rounds: in
             algorithm=Algorithm(local=Local(SGD(lr=0.05), steps=10, batch_size=10), **parts),
             rounds=rounds,
             evaluate=Evaluate(personal=True),
-            runtime=InProcess(device="cpu", threads=1),
+            runtime=ONE_CORE,
         )
         for name, parts in METHODS.items()
     }

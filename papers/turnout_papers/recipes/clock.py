@@ -1,4 +1,4 @@
-"""Rounds in time: fleets of devices, deadlines, and what methods make of them; the worlds of study `deadline`.
+"""Rounds in time: fleets of devices, deadlines, and methods under them; the worlds of study `deadline`.
 
 Clients come in clusters with classes of their own, and in the fleet of tiers a cluster has one kind of device, so a
 tier that is excluded takes its labels with it.
@@ -38,10 +38,14 @@ CLUSTERS = 5
 
 @dataclass(frozen=True)
 class Load:
-    """A model and what it asks of devices: shared parameters, operations of one sample's training.
+    """A model and what it asks of devices.
 
-    slower  small networks reach less of a device's peak: by how many times
-    device  where it is fastest to simulate: a small network on one core, a large one on a GPU where there is one
+    name        what its runs are called
+    model       the network
+    parameters  how many are shared
+    flops       operations of one sample's training
+    slower      small networks reach less of a device's peak: by how many times
+    device      where it is fastest to simulate: a small network on one core, a large one on a GPU where there is one
     """
 
     name: str
@@ -76,9 +80,9 @@ def fleet(name: str, slower: float) -> Devices:
 
 
 def median_seconds(name: str, load: Load, clients: int, epochs: int, batch: int) -> float:
-    """What complete work with whole messages takes the median client of a fleet, to two digits: the deadline.
+    """Seconds that complete work with whole messages takes the median client of a fleet, to two digits: the deadline.
 
-    Over many more clients than there are, so that it is the fleet's and not a seed's.
+    Over many more clients than there are, so that it depends on the fleet and not on a seed.
     """
     client_C = torch.arange(2000)
     devices = fleet(name, load.slower)
@@ -93,7 +97,7 @@ def median_seconds(name: str, load: Load, clients: int, epochs: int, batch: int)
 
 
 def methods(deadline: float, clients: int, keep: float) -> dict[str, dict[str, Any]]:
-    """What each method does; all but waiting and FedBuff close a round at the same deadline.
+    """The settings of each method; all but waiting and FedBuff close a round at the same deadline.
 
     FedAvg and the methods beside it take whole replies only; B and C let clients send what they have finished.
     """

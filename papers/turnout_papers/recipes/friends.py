@@ -1,8 +1,8 @@
-"""Paper 003, FL-FDMS (Wang and Xu): when a client drops out, the update of its most similar friend stands in for it.
+"""FDMS, friend model substitution (Wang and Xu): the update of the most similar client stands in for a missing one.
 
 Five clusters of clients, each with two classes of its own; some drop out every round, at least one of each cluster
-stays. Full participation is what could be had, Dropout ignores the missing, Stale repeats what they sent last. As the
-authors' code: uniform shares, server learning rate 1, everybody present in round 0.
+stays. Full has everybody present, Dropout ignores the missing, Stale repeats what they sent last. As in the authors'
+code: uniform shares, server learning rate 1, everybody present in round 0.
 """
 
 from __future__ import annotations
@@ -38,18 +38,15 @@ def mnist_friends(alpha: float = 0.7, clients: int = 20, epochs: int = 2, rounds
 def _methods(data: DataSpec, model: Model, alpha: float, local: Local, rounds: int) -> dict[str, Experiment]:
     """One experiment per method, all with the same turnout."""
     away: Participation = Stratified(alpha, full_first_round=True)
-    methods: dict[str, tuple[Participation, Substitution]] = {
-        "Full": (Always(), NoSubstitution()),
-        "Dropout": (away, Spread()),
-        "Stale": (away, Stale()),
-        "Friends": (away, Friends()),
-    }
+    methods: dict[str, Substitution] = {"Full": NoSubstitution(), "Dropout": Spread(), "Stale": Stale()}
     return {
         name: Experiment(
-            World(data, participation),
-            model,
-            Algorithm(local=local, substitution=substitution, weighting=ByShare(), shares=Shares(by="uniform")),
-            rounds=rounds,
+            World(data, Always() if name == "Full" else away), model, algorithm(local, method), rounds=rounds
         )
-        for name, (participation, substitution) in methods.items()
+        for name, method in {**methods, "Friends": Friends()}.items()
     }
+
+
+def algorithm(local: Local, substitution: Substitution) -> Algorithm:
+    """Uniform shares, and a server learning rate of 1."""
+    return Algorithm(local, substitution=substitution, weighting=ByShare(), shares=Shares(by="uniform"))

@@ -1,8 +1,8 @@
-"""Paper 002, heterogeneous labels and models (Gudur, Balaji, Kumar, 2020): three users with two labels each, of which
-neighbours share one, exchange scores on a public set.
+"""Heterogeneous labels and models (Gudur, Balaji, Kumar, 2020): users with labels of their own exchange scores.
 
-The settings are those of Tables 1 and 2; what the paper leaves open (learning rate, batch, kernels, pooling, how early
-stopping looks) is as in `Scores` and `models.animals_cnn`.
+Three users with two labels each, of which neighbours share one, score a public set. The settings are those of Tables 1
+and 2; what the paper leaves open (learning rate, batch, kernels, pooling, how early stopping looks) is as in `Scores`
+and `models.animals_cnn`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from turnout.parts.optimizers import Adam
 from turnout.scores.settings import Distil, Scores, Uses
 from turnout.settings import InProcess
 from turnout.world.events import Leave
+from turnout_papers.recipes import ONE_CORE
 
 USERS = ("User_1", "User_2", "User_3")
 DIGITS = (("3", "5"), ("5", "8"), ("8", "9"))  # four digits that look alike
@@ -34,7 +35,7 @@ READINGS = {  # which rows a client scores, and how scores are combined
 
 def labels(rounds: int = ROUNDS) -> dict[str, Experiment]:
     """Three users with two of four digits each: scores averaged, the literal reading, and distilled; in seconds."""
-    return _compared(rounds)
+    return _compared(rounds, animals=False)
 
 
 def animals_labels(rounds: int = ROUNDS) -> dict[str, Experiment]:
@@ -42,7 +43,7 @@ def animals_labels(rounds: int = ROUNDS) -> dict[str, Experiment]:
     return _compared(rounds, animals=True)
 
 
-def _compared(rounds: int, animals: bool = False) -> dict[str, Experiment]:
+def _compared(rounds: int, animals: bool) -> dict[str, Experiment]:
     return {
         "average": three_users(reading("average"), animals, rounds),
         "literal": three_users(reading("literal"), animals, rounds),
@@ -64,32 +65,28 @@ def three_users(
     dips: tuple[Dip, ...] = (),
     alone: str | None = None,
 ) -> Experiment:
-    """Tables 1 and 2 around one way of federating scores; `alone`: the one user that stays."""
+    """Tables 1 and 2 around one way of federating scores; `alone`: the one user that stays.
+
+    Adam, at most five epochs; 500 pictures a label and round, 500 a label public.
+    """
     gone = tuple(Leave(user, 0) for user in USERS if alone not in (None, user))
-    local, taught = work(animals), Distil(batch_size=32 if animals else 16) if distil else None
-    users = replace(scores, local=local, models=schedule(animals, rounds), distil=taught)
+    if animals:
+        batch, local = 32, Local(Adam(1e-3, 0.9, 0.999), epochs=5, batch_size=32)
+        data = Arriving(ImageFolder(Path("animals"), size=64), ANIMALS, 500, 500, mix=5.0, dips=dips, names=USERS)
+    else:  # the few digits of a round come in batches of two, so that it has as many steps as the paper's (about 140):
+        # a hidden softmax needs that many to get off the ground
+        batch, local = 16, Local(Adam(1e-2, 0.9, 0.999), epochs=5, batch_size=2)
+        data = Arriving(Digits(), DIGITS, 30, 80, mix=5.0, dips=dips, names=USERS)
+    users = replace(
+        scores, local=local, models=schedule(animals, rounds), distil=Distil(batch_size=batch) if distil else None
+    )
     return Experiment(
-        world=World(data(animals, dips), events=gone),
+        world=World(data, events=gone),
         model=network(animals, 16, 32),
         algorithm=users,
         rounds=rounds,
-        runtime=InProcess() if animals else InProcess(device="cpu", threads=1),  # tiny models: one core
+        runtime=InProcess() if animals else ONE_CORE,
     )
-
-
-def data(animals: bool, dips: tuple[Dip, ...] = ()) -> Arriving:
-    """500 pictures a label and round, 500 a label public; of the digits, of which there are 180 each, 30 and 80."""
-    if animals:
-        return Arriving(ImageFolder(Path("animals"), size=64), ANIMALS, 500, 500, mix=5.0, dips=dips, names=USERS)
-    return Arriving(Digits(), DIGITS, 30, 80, mix=5.0, dips=dips, names=USERS)
-
-
-def work(animals: bool) -> Local:
-    """Adam, at most five epochs. The few digits of a round come in batches of two, so that a round has as many steps as
-    the paper's has with batches of 32 (about 140); a hidden softmax needs that many to get off the ground."""
-    if animals:
-        return Local(Adam(1e-3, 0.9, 0.999), epochs=5, batch_size=32)
-    return Local(Adam(1e-2, 0.9, 0.999), epochs=5, batch_size=2)
 
 
 def network(animals: bool, *channels: int, activation: str = "relu") -> Model:

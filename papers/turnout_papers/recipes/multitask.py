@@ -1,4 +1,4 @@
-"""Paper 004, multi-task federated learning (Mills, Hu, Min): every client's own BatchNorm layers, and distributed Adam.
+"""MTFL, multi-task federated learning (Mills, Hu, Min): every client's own BatchNorm layers, and distributed Adam.
 
 The paper's FedAdam is `Adam` on the clients with averaged moments (its authors' code calls it FedAvg-Adam); MT-FedAdam
 is the same with BatchNorm at home. Personal layers are uploaded as in the paper, so that there is a central model too.
@@ -16,7 +16,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.personal import batch_norm, everything
 from turnout.parts.selection import Everyone, Fraction, Selection
-from turnout.settings import InProcess
+from turnout_papers.recipes import on_one_core
 
 BATCH = 20
 LOCAL_TEST = "official"  # the test set dealt with each client's own mix of labels, as in the paper
@@ -27,7 +27,7 @@ def multitask(
 ) -> dict[str, Experiment]:
     """MT-FedAdam, FedAdam and independent clients on the embedded digits, a fifth of them with noisy pictures."""
     data = with_noise(Digits(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST), noisy)
-    return on_cpu(methods(data, small_network(), share, rounds))
+    return on_one_core(methods(data, models.MLP(32, 32, batch_norm=True), share, rounds))
 
 
 def cifar_multitask(
@@ -63,7 +63,7 @@ def mnist_adam(
 
 
 def methods(data: DataSpec, model: Model, share: float, rounds: int, epochs: int = 1) -> dict[str, Experiment]:
-    """The three that Figures 4 to 7 compare, in one world."""
+    """The three methods that Figures 4 to 7 compare, in one world."""
     home = {"MT-FedAdam": batch_norm, "FedAdam": None, "Independent": everything}
     return {
         name: Experiment(
@@ -83,7 +83,7 @@ def methods(data: DataSpec, model: Model, share: float, rounds: int, epochs: int
 
 
 def adam(epochs: int) -> Local:
-    """The paper's α = 0.01, β1 = 0.99, β2 = 0.9999, moments averaged where anything is."""
+    """The paper's α = 0.01, β1 = 0.99, β2 = 0.9999; moments are averaged like the parameters they belong to."""
     return Local(Adam(), epochs=epochs, batch_size=BATCH)
 
 
@@ -108,13 +108,3 @@ def of_classes(classes: int) -> Partition:
 def with_noise(data: Partitioned, noisy: float, std: str = "paper") -> DataSpec:
     """N(0, 4) on the training pictures of a share of the clients; or as the authors' code has it."""
     return Noisy(data, share=noisy, std=std) if noisy else data
-
-
-def small_network() -> models.MLP:
-    """For 8x8 digits: two hidden layers, each with BatchNorm."""
-    return models.MLP(32, 32, batch_norm=True)
-
-
-def on_cpu(experiments: dict[str, Experiment]) -> dict[str, Experiment]:
-    """Tiny models: one core."""
-    return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in experiments.items()}

@@ -1,16 +1,15 @@
-"""All papers in one round, in a harsh world: label skew, traces, absences, joins and leaves.
+"""The methods of all papers in one round, in a harsh world: label skew, traces, absences, joins and leaves.
 
-Clients come in clusters with classes of their own. They go up and down for rounds on end; who is up finishes what its
-trace says, sometimes nothing. Two join late and two leave. What a method does about it is made of a few pieces, and
-a variant is a choice of pieces:
+Clients come in clusters with classes of their own. They go up and down for rounds on end; a client that is up finishes
+what its trace says, sometimes nothing. Two join late and two leave. A variant is a choice of pieces:
 
     B            scheme B instead of A: unfinished work counts as it is
-    C            scheme C instead: it is scaled up                        paper 000
-    fast-reboot  a newcomer's share weighs more at first                  paper 000
-    elastic      the Fisher term, its largest entries every five rounds   paper 001
-    ternary      sparse ternary messages, both ways                       paper 001
-    friends      a missing share goes to the most similar client present  paper 003
-    personal     BatchNorm layers stay home, their average is shared      paper 004
+    C            scheme C instead: it is scaled up                        flexible
+    fast-reboot  a newcomer's share weighs more at first                  flexible
+    elastic      the Fisher term, its largest entries every five rounds   EFL
+    ternary      sparse ternary messages, both ways                       EFL
+    friends      a missing share goes to the most similar client present  FDMS
+    personal     BatchNorm layers stay home, their average is shared      MTFL
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from turnout.parts.personal import batch_norm
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly
-from turnout.settings import InProcess
 from turnout.world.events import Join, Leave
 from turnout.world.participation import OnOff, Traces
+from turnout_papers.recipes import on_one_core
 
 PAPERS = {
-    "000": ("C", "fast-reboot"),
-    "001": ("C", "elastic", "ternary"),
-    "003": ("B", "friends"),  # papers 003 and 004 say nothing of unfinished work
-    "004": ("B", "personal"),
+    "flexible": ("C", "fast-reboot"),
+    "EFL": ("C", "elastic", "ternary"),
+    "FDMS": ("B", "friends"),  # the last two say nothing of unfinished work
+    "MTFL": ("B", "personal"),
 }
 PIECES = ("C", "fast-reboot", "elastic", "ternary", "friends", "personal")
 PLAIN, ALL = "plain", "all"
@@ -50,22 +49,21 @@ def all_but(*pieces: str) -> str:
 
 
 def together(clients: int = 30, rounds: int = 60, keep: float = 0.05) -> dict[str, Experiment]:
-    """Plain training with scheme A, each paper alone, in pairs, and all, on the embedded digits; no downloads."""
+    """Scheme A alone, each paper's method, in pairs, and all together, on the embedded digits; without downloads."""
     data = Digits(clients=clients, partition=Clustered(), test_share=0.3)
     local = Local(SGD(lr=0.1), epochs=5, batch_size=10)
-    made = variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), local, keep, rounds)
-    return {name: e.but(runtime=InProcess(device="cpu", threads=1)) for name, e in made.items()}
+    return on_one_core(variants(world(data, clients, rounds), models.MLP(50, batch_norm=True), local, keep, rounds))
 
 
 def mnist_together(clients: int = 100, rounds: int = 200, keep: float = 0.01) -> dict[str, Experiment]:
-    """The same on MNIST with paper 004's 2NN; a round's work is 20 mini-batches."""
+    """The same on MNIST with the 2NN of MTFL; a round's work is 20 mini-batches."""
     data = MNIST(clients=clients, partition=Clustered(), local_test="official")
     model, local = models.MLP(200, 200, batch_norm=True), Local(SGD(lr=0.05), steps=20, batch_size=20)
     return variants(world(data, clients, rounds), model, local, keep, rounds)
 
 
 def cifar_together(clients: int = 50, rounds: int = 120, keep: float = 0.01) -> dict[str, Experiment]:
-    """The same on CIFAR-10 with paper 004's CNN."""
+    """The same on CIFAR-10 with the CNN of MTFL."""
     data = CIFAR10(clients=clients, partition=Clustered(), local_test="official")
     local = Local(SGD(lr=0.05), steps=20, batch_size=20)
     return variants(world(data, clients, rounds), models.mtfl_cifar_cnn(), local, keep, rounds)
@@ -80,7 +78,7 @@ def world(data: DataSpec, clients: int, rounds: int) -> World:
 
 
 def variants(world: World, model: Model, local: Local, keep: float, rounds: int) -> dict[str, Experiment]:
-    """What is compared: schemes A and B, one paper, two, all; and all but some pieces (without C it is scheme B)."""
+    """Schemes A and B, one method, two, all; and all but some pieces (without C it is scheme B)."""
     plain = Experiment(
         world,
         model,
@@ -101,7 +99,7 @@ def variants(world: World, model: Model, local: Local, keep: float, rounds: int)
 
 
 def changes(pieces: Collection[str], keep: float) -> dict[str, Any]:
-    """The settings that some pieces are."""
+    """The settings that some pieces stand for."""
     fisher = Elastic(0.03, samples=16, reduce="mean", fisher_every=5, fisher_keep=keep)
     settings: dict[str, dict[str, Any]] = {
         "B": {"algorithm.weighting": ByShare()},

@@ -1,8 +1,8 @@
-"""Study `bias`: paper 000, Table 1, on strongly convex quadratics whose optimum is known.
+"""Flexible participation, Table 1: distance to the optimum under schemes A, B, C on strongly convex quadratics.
 
 Client k holds F_k(w) = mean (x w - x w_k*)² over its own samples, so the optimum w* of F = Σ p_k F_k is the solution of
-all samples together. Under scheme C the distance to it goes to zero while everybody is active; A and B stop at a floor
-that grows with the heterogeneity of participation and of the optima.
+all samples together. Under scheme C the distance to it goes to zero while all clients are active; A and B stop at a
+floor that grows with the heterogeneity of participation and of the optima.
 
 The central test set is the identity matrix with w* as targets: its mean squared error is |w - w*|² / dimension, so the
 distance is an ordinary metric of an ordinary run.
@@ -25,24 +25,28 @@ from turnout.experiment import Algorithm, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.parts.weighting import Weighting
+from turnout.recipes import SCHEMES
 from turnout.rng import rng
 from turnout.settings import InProcess
 from turnout.statistics import mean_over
 from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
-from turnout_papers.studies.claims import Claim, better
-from turnout_papers.studies.drawing import over_rounds, picture
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, row
+from turnout_papers.studies.claims import Claim, better, mean_over
+from turnout_papers.studies.drawing import picture, round_charts
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
-SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 DIMENSION, SAMPLES = 10, 50
 FULL_WORK, RATE = 5, 0.2
 
 
 @dataclass(frozen=True)
 class Quadratics:
-    """Least-squares problems, one a client, with optima w_k* = 1 + spread · N(0, I) and x ~ N(0, I).
+    """Least-squares problems, one for each client, with optima w_k* = 1 + spread · N(0, I) and x ~ N(0, I).
+
+    clients  how many
+    spread   how far apart their optima are
+    absent   so many of the last clients have not arrived
 
     >>> data = Quadratics(clients=4).load(seed=0)
     >>> data.clients, data.input_shape, tuple(data.central_test()[0].shape)
@@ -51,7 +55,7 @@ class Quadratics:
 
     clients: int = 20
     spread: float = 1.0
-    absent: int = 0  # so many of the last ones have not arrived
+    absent: int = 0
 
     def __post_init__(self) -> None:
         if self.clients <= self.absent or self.spread < 0:
@@ -85,18 +89,20 @@ def linear(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Size:
+class BiasSize:
+    """How large the study is at one scale; `rounds` is T, and runs last for 4T."""
+
     clients: int
-    rounds: int  # T; runs go on to 4T
+    rounds: int
     seeds: int
 
 
-SIZES = {"smoke": Size(6, 3, 2), "small": Size(20, 20, 5), "paper": Size(100, 500, 10)}
+SIZES = {"smoke": BiasSize(6, 3, 2), "small": BiasSize(20, 20, 5), "paper": BiasSize(100, 500, 10)}
 
 
 @dataclass(frozen=True)
 class Level:
-    """A degree of heterogeneity: who participates how, and how far apart the clients' optima are."""
+    """A degree of heterogeneity: how clients participate, and how far apart (`spread`) their optima are."""
 
     name: str
     participation: Participation
@@ -115,7 +121,7 @@ def variant(level: Level, scheme: str) -> str:
     return f"{level.name} {scheme}"
 
 
-def experiment(level: Level, weighting: Weighting, size: Size) -> Experiment:
+def experiment(level: Level, weighting: Weighting, size: BiasSize) -> Experiment:
     """Full-batch steps, E = 5, η0 / (t + 1): nothing is random but who finishes how much."""
     local = Local(SGD(lr=RATE), steps=FULL_WORK, batch_size=SAMPLES, schedule=InverseClock())
     return Experiment(
@@ -128,7 +134,7 @@ def experiment(level: Level, weighting: Weighting, size: Size) -> Experiment:
     )
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {variant(v, s): experiment(v, SCHEMES[s], size) for v in LEVELS for s in SCHEMES}
     notes = [
@@ -138,16 +144,10 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, f"shrunk: paper scale has {SIZES['paper'].clients} clients and T = {SIZES['paper'].rounds}")
-    return Plan([Part("quadratics", variants, size.seeds)], notes)
+    return StudyPlan([Part("quadratics", variants, size.seeds)], notes)
 
 
-def distance(curve: Curve, rounds: int) -> float:
-    """|w - w*| around a round: root of the mean square over the last tenth before it."""
-    mse = curve.mean(after=rounds - 1 - max(1, rounds // 10), upto=rounds - 1)
-    return math.sqrt(DIMENSION * mse)
-
-
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     T, found = SIZES[scale].rounds, []
     for level in LEVELS:
         for scheme in SCHEMES:
@@ -159,26 +159,30 @@ def rows(scale: str, curves: Curves) -> list[Row]:
 
 
 def at(curves: Curves, level: Level, scheme: str, rounds: int, factor: float = 1.0) -> dict[int, float]:
-    """Distances (times a factor) around a round, by seed."""
-    return curves.each(variant(level, scheme), lambda curve: factor * distance(curve, rounds))
+    """|w - w*| (times a factor) around a round, by seed: root mean square over the last tenth of the rounds before."""
 
+    def distance(curve: Curve) -> float:
+        mse = curve.mean(after=rounds - 1 - max(1, rounds // 10), upto=rounds - 1)
+        return factor * math.sqrt(DIMENSION * mse)
 
-def pooled(curves: Curves, scheme: str, rounds: int, factor: float = 1.0) -> dict[int, float]:
-    """Mean over the heterogeneous levels, seed by seed."""
-    return mean_over([at(curves, level, scheme, rounds, factor) for level in HETEROGENEOUS])
+    return curves.each(variant(level, scheme), distance)
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
     T, found = SIZES[scale].rounds, []
-    C = pooled(curves, "C", 4 * T)
+
+    def pooled(scheme: str, rounds: int, factor: float = 1.0) -> dict[int, float]:
+        return mean_over([at(curves, level, scheme, rounds, factor) for level in HETEROGENEOUS])
+
+    C = pooled("C", 4 * T)
     for s in "AB":
         claim = f"heterogeneous participation: C is nearer the optimum at 4T than {s}"
-        found.append(better(claim, pooled(curves, s, 4 * T), C))
+        found.append(better(claim, pooled(s, 4 * T), C))
     claim = "heterogeneous participation: C's distance more than halves from T to 4T"
-    found.append(better(claim, pooled(curves, "C", T, 0.5), C))
+    found.append(better(claim, pooled("C", T, 0.5), C))
     for s in "AB":
         claim = f"heterogeneous participation: {s}'s distance does not halve from T to 4T"
-        found.append(better(claim, pooled(curves, s, 4 * T), pooled(curves, s, T, 0.5)))
+        found.append(better(claim, pooled(s, 4 * T), pooled(s, T, 0.5)))
     first, last = at(curves, HOMOGENEOUS, "B", T), at(curves, HOMOGENEOUS, "B", 4 * T)
     claim = f"{HOMOGENEOUS.name}: B has no floor, its distance goes on shrinking from T to 4T"
     found.append(better(claim, first, last))
@@ -190,21 +194,9 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Distance over rounds, one chart a level."""
-    charts = []
-    for level in LEVELS:
-        names = {f"scheme {scheme}": variant(level, scheme) for scheme in SCHEMES}
-        series = over_rounds(curves, names, lambda mse: math.sqrt(DIMENSION * mse))
-        charts.append((f"{level.name}: distance", "round", series))
-    return {"distance.svg": picture(charts, log=True)}
+    """Distance over rounds, one chart for each level."""
+    charts = {f"{v.name}: distance": {f"scheme {s}": variant(v, s) for s in SCHEMES} for v in LEVELS}
+    return {"distance.svg": picture(round_charts(curves, charts, lambda mse: math.sqrt(DIMENSION * mse)), log=True)}
 
 
-STUDY = Study(
-    name="bias",
-    reproduces="paper 000, Table 1: distance to the optimum under schemes A, B, C on strongly convex quadratics",
-    metric="global_mse",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-)
+STUDY = Study("bias", __doc__, "global_mse", plan, rows, claims, pictures)

@@ -1,7 +1,8 @@
-"""Study `bmta`: paper 001, Table 2: the best mean test accuracy.
+"""EFL, Table 2: best mean test accuracy over clients, seven methods.
 
 The mean over all clients of the accuracy of the model that each would use (its own, under APFL and FedAMP; the shared
-one otherwise) on its own test data, and of that the best round. Non-IID data, everybody asked does all the work.
+one otherwise) on its own test data, and of that the best round. Non-IID data; every client that is asked does all the
+work.
 """
 
 from __future__ import annotations
@@ -10,43 +11,42 @@ from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout.world.participation import Always
-from turnout_papers.studies.claims import Claim, better
-from turnout_papers.studies.drawing import Chart, over_rounds, picture
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, best, methods, methods_notes
+from turnout_papers.studies.claims import Claim
+from turnout_papers.studies.drawing import picture, round_charts
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, best, methods, methods_notes
 from turnout_papers.studies.published import TABLE_2_BMTA
-from turnout_papers.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan
 
 METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary")
-PAIR = ("EFL", "FedAvg")
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the study is at one scale."""
+class BmtaSize:
+    """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
 
-    settings: tuple[Setting, ...]
-    epochs: int  # E: epochs, or mini-batches at paper scale
+    settings: tuple[EFLSetting, ...]
+    epochs: int
     rounds: int
     seeds: int
 
 
 SIZES = {
-    "smoke": Size((SMALL,), 1, 3, seeds=2),
-    "small": Size((SMALL,), 5, 30, seeds=5),
-    "paper": Size(tuple(PAPER.values()), 20, 60, seeds=3),
+    "smoke": BmtaSize((SMALL,), 1, 3, seeds=2),
+    "small": BmtaSize((SMALL,), 5, 30, seeds=5),
+    "paper": BmtaSize(tuple(PAPER.values()), 20, 60, seeds=3),
 }
 
 
-def variant(setting: Setting, method: str) -> str:
+def variant(setting: EFLSetting, method: str) -> str:
     return f"{setting.data} {method}"
 
 
-def experiment(setting: Setting, method: str, size: Size) -> Experiment:
+def experiment(setting: EFLSetting, method: str, size: BmtaSize) -> Experiment:
     made = methods(setting)[method]
     return setting.experiment(FULL, size.epochs, size.rounds, participation=Always(), personal=True, **made)
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, method): experiment(setting, method, size) for setting in size.settings for method in METHODS
@@ -61,50 +61,33 @@ def plan(scale: str) -> Plan:
         notes += PAPER_NOTES
     else:
         notes.insert(0, f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels; published: MNIST")
-    return Plan([Part("table2", variants, size.seeds)], notes)
+    return StudyPlan([Part("table2", variants, size.seeds)], notes)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting in SIZES[scale].settings:
         published = TABLE_2_BMTA.get("MNIST" if setting is SMALL else setting.data, {})
         for method in METHODS:
-            name = variant(setting, method)
-            if curves.has(name):
-                found.append(row(setting.data, method, curves.each(name, best), published.get(method)))
-            else:
-                found.append(not_run(setting.data, method, published.get(method)))
+            found.append(curves.row(setting.data, method, variant(setting, method), best, published.get(method)))
     return found
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
-    for setting in SIZES[scale].settings:
-        claim, names = f"{setting.data}: EFL's BMTA is at least FedAvg's", [variant(setting, m) for m in PAIR]
-        if curves.has(*names):
-            ours, theirs = (curves.each(name, best) for name in names)
-            found.append(better(claim, ours, theirs, "points"))
-        else:
-            found.append(Claim(claim, False, curves.why_missing(*names)))
-    return found
+    return [
+        curves.better(f"{s.data}: EFL's BMTA is at least FedAvg's", variant(s, "EFL"), variant(s, "FedAvg"), best)
+        for s in SIZES[scale].settings
+    ]
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """The mean test accuracy over the rounds."""
-    charts: list[Chart] = []
-    for setting in SIZES[scale].settings:
-        names = {method: variant(setting, method) for method in METHODS if curves.has(variant(setting, method))}
-        if names:
-            charts.append((f"{setting.data}: mean accuracy of the clients", "round", over_rounds(curves, names)))
+    names = {
+        f"{setting.data}: mean accuracy of the clients": {method: variant(setting, method) for method in METHODS}
+        for setting in SIZES[scale].settings
+    }
+    charts = round_charts(curves, names)
     return {"table2.svg": picture(charts, "percent")} if charts else {}
 
 
-STUDY = Study(
-    name="bmta",
-    reproduces="paper 001, Table 2: best mean test accuracy over clients, seven methods",
-    metric="personal_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-)
+STUDY = Study("bmta", __doc__, "personal_accuracy", plan, rows, claims, pictures)

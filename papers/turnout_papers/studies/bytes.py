@@ -1,8 +1,9 @@
-"""Study `bytes`: paper 001's claim that messages of a sign and a place cost little accuracy: accuracy against bytes.
+"""EFL, §3.2: accuracy against bytes with sparse ternary messages both ways.
 
-Dense, 8-bit, top-k and sparse ternary messages in one world, both ways, catch-up after absences counted; sparse ternary
-also with the elastic term, whose u and v the paper sends dense and does not count. Beside them Algorithm 1 as printed,
-and how far a constant update gets with it. A run's accuracy is its mean over the last fifth of the rounds.
+The paper claims that messages of a sign and a place cost little accuracy. Dense, 8-bit, top-k and sparse ternary
+messages in one world, both ways, catch-up after absences counted; sparse ternary also with the elastic term, whose u
+and v the paper sends dense and does not count. Beside them Algorithm 1 as printed, and how far a constant update gets
+with it. A run's accuracy is its mean over the last fifth of the rounds.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
-from turnout.running.charts.lines import line_chart
 from turnout.running.charts.svg import sheet
-from turnout.statistics import BySeed
-from turnout_papers.recipes import compression as recipes
-from turnout_papers.studies.claims import Claim, above, better, no_worse
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, in_tf32, not_run, row
-from turnout_papers.studies.traffic import WAYS, by_bytes, megabytes, total
+from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
+from turnout_papers.studies.claims import Claim, above, better
+from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
 
 MARGIN = 2.0  # points of accuracy
 FEWER = 20.0  # times fewer bytes
@@ -31,8 +30,8 @@ PRINTED = "Algorithm 1 as printed"
 
 
 @dataclass(frozen=True)
-class Case:
-    """One data set: the share that is sent, and another beside it."""
+class MessageCase:
+    """One data set: the share of entries that is sent (`keep`), and another `beside` it."""
 
     data: str
     keep: float
@@ -50,26 +49,20 @@ class Case:
 
 
 SIZES = {
-    "smoke": [Case("Digits", 0.05, 0.01, 4, 2, 8)],
-    "small": [Case("Digits", 0.05, 0.01, 100, 5, 20)],
-    "paper": [Case("MNIST", 0.01, 0.001, 200, 5, 100), Case("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
+    "smoke": [MessageCase("Digits", 0.05, 0.01, 4, 2, 8)],
+    "small": [MessageCase("Digits", 0.05, 0.01, 100, 5, 20)],
+    "paper": [MessageCase("MNIST", 0.01, 0.001, 200, 5, 100), MessageCase("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
 }
-RECIPES = {
-    "Digits": recipes.compression,
-    "MNIST": recipes.mnist_compression,
-    "CIFAR-10": recipes.cifar_compression,
-}
+RECIPES = {"Digits": compression, "MNIST": mnist_compression, "CIFAR-10": cifar_compression}
 
 
-def recipe(case: Case) -> dict[str, Experiment]:
+def recipe(case: MessageCase) -> dict[str, Experiment]:
     """The recipe's experiments; on CIFAR-10 products are rounded to TF32, where a GPU does that."""
     made = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)
-    if case.data != "CIFAR-10":
-        return made
-    return in_tf32(made)
+    return in_tf32(made) if case.data == "CIFAR-10" else made
 
 
-def experiments(case: Case) -> dict[str, Experiment]:
+def experiments(case: MessageCase) -> dict[str, Experiment]:
     made = recipe(case)
     dense, ternary = made["dense"], made["ternary"]
     found = {"dense": dense, "8 bits": made["8 bits"], f"top-k {case.keep:.0%}": made["top-k"], case.ternary: ternary}
@@ -77,7 +70,7 @@ def experiments(case: Case) -> dict[str, Experiment]:
     return found
 
 
-def elastic(case: Case) -> dict[str, Experiment]:
+def elastic(case: MessageCase) -> dict[str, Experiment]:
     """Ternary messages with the elastic term: its u and v as the paper sends them, or the largest now and then."""
     ternary = recipe(case)["ternary"]
     whole = Elastic(0.1, samples=16, reduce="mean")
@@ -88,46 +81,32 @@ def elastic(case: Case) -> dict[str, Experiment]:
     }
 
 
-def printed(case: Case) -> dict[str, Experiment]:
+def printed(case: MessageCase) -> dict[str, Experiment]:
     """Algorithm 1 as printed. It diverges, so clients whose updates are not finite count as absent."""
     dense = recipe(case)["dense"]
     literal = {"algorithm.compression": LiteralTernary(case.keep), "algorithm.nonfinite": "absent"}
     return {PRINTED: dense.but(**literal)}
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     parts = []
     for case in SIZES[scale]:
-        named = {case.variant(way): e for way, e in experiments(case).items()}
-        parts.append(Part(case.data, named, case.seeds))
-        beside = {case.variant(way): e for way, e in elastic(case).items()}
-        parts.append(Part(f"{case.data} with u and v", beside, min(3, case.seeds)))
-        parts.append(Part(f"{case.data} as printed", {case.variant(w): e for w, e in printed(case).items()}, 2))
-    return Plan(parts, notes(scale))
-
-
-def notes(scale: str) -> list[str]:
+        for name, made, seeds in (
+            (case.data, experiments(case), case.seeds),
+            (f"{case.data} with u and v", elastic(case), min(3, case.seeds)),
+            (f"{case.data} as printed", printed(case), 2),
+        ):
+            parts.append(Part(name, {case.variant(way): e for way, e in made.items()}, seeds))
     case = SIZES[scale][0]
-    found = [
+    notes = [
         f"{case.clients} clients, half of them away every round, scheme C; the paper gives no share, rate or rounds",
         "bytes: everything that travels, the first download of the whole model and catch-up after absences included",
         "u, v: the elastic term with λ = 0.1, mean over reporters; its bytes are counted, which the paper does not do",
         "constant update: one client that wants to move the same way for ever; 1 is as far as it should get",
     ]
     if scale == "paper":
-        return [*found, "CIFAR-10: the simplified VGG11, five classes a client, TF32"]
-    return ["shrunk: 8x8 digits and a small CNN", *found]
-
-
-def accuracy(curve: Curve) -> float:
-    """In points: the mean over the last fifth of the rounds."""
-    return 100 * curve.end(5).mean()
-
-
-def fewer(curves: Curves, plain: str, other: str) -> dict[int, float]:
-    """How many times fewer bytes, seed by seed."""
-    ours, theirs = total(curves, other), total(curves, plain)
-    return {seed: theirs[seed] / ours[seed] for seed in ours if seed in theirs}
+        return StudyPlan(parts, [*notes, "CIFAR-10: the simplified VGG11, five classes a client, TF32"])
+    return StudyPlan(parts, ["shrunk: 8x8 digits and a small CNN", *notes])
 
 
 def overshoot(compression: Compression, rounds: int) -> float:
@@ -148,11 +127,17 @@ def overshoot(compression: Compression, rounds: int) -> float:
     return float(moved_P @ update_1P[0] / (rounds * update_1P[0] @ update_1P[0]))
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for case in SIZES[scale]:
-        for way in (*experiments(case), *elastic(case), PRINTED):
-            found += _rows(case, way, curves)
+        plain = case.variant("dense")
+        for name in (case.variant(way) for way in (*experiments(case), *elastic(case), PRINTED)):
+            if not curves.has(name, plain):
+                found.append(row(name, "accuracy", None))
+                continue
+            found.append(curves.row(name, "accuracy", name, last_fifth))
+            found += [row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,))) for way in WAYS]
+            found.append(row(name, "times fewer bytes than dense", times_fewer(curves, plain, name)))
     rounds = 20 if scale == "smoke" else 400
     for keep in (0.1, 0.01):
         kinds: dict[str, Compression] = {"as printed": LiteralTernary(keep), "ternary": SparseTernary(keep)}
@@ -162,44 +147,28 @@ def rows(scale: str, curves: Curves) -> list[Row]:
     return found
 
 
-def _rows(case: Case, way: str, curves: Curves) -> list[Row]:
-    name, plain = case.variant(way), case.variant("dense")
-    if not curves.has(name, plain):
-        return [not_run(name, "accuracy")]
-    return [
-        row(name, "accuracy", curves.each(name, accuracy)),
-        *(row(name, f"MB {way.removeprefix('bytes_')}", megabytes(total(curves, name, (way,)))) for way in WAYS),
-        row(name, "times fewer bytes than dense", fewer(curves, plain, name)),
-    ]
-
-
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    return [claim for case in SIZES[scale] for claim in _claims(case, curves)]
-
-
-def _claims(case: Case, curves: Curves) -> list[Claim]:
-    plain, ternary, literal = (case.variant(way) for way in ("dense", case.ternary, PRINTED))
-    words = (
-        f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points",
-        f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
-        f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
-    )
-    if not curves.has(plain, ternary, literal):
-        return [Claim(claim, False, curves.why_missing(plain, ternary, literal)) for claim in words]
-    ours, theirs = curves.each(ternary, accuracy), curves.each(plain, accuracy)
-    beyond = {seed: times - FEWER for seed, times in fewer(curves, plain, ternary).items()}
-    diverged = _numbers(curves.each(literal, accuracy))
-    shared = {seed: ours[seed] for seed in diverged if seed in ours}
-    return [
-        no_worse(words[0], ours, theirs, MARGIN, "points"),
-        above(words[1], beyond, unit=f"times beyond {FEWER:g}"),
-        better(words[2], shared, {seed: diverged[seed] for seed in shared}, "points"),
-    ]
-
-
-def _numbers(value: BySeed) -> dict[int, float]:
-    """Accuracy by seed, and 0 where the model has diverged to NaN."""
-    return {seed: v if np.isfinite(v) else 0.0 for seed, v in value.items()}
+    found = []
+    for case in SIZES[scale]:
+        plain, ternary, literal = (case.variant(way) for way in ("dense", case.ternary, PRINTED))
+        words = (
+            f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points",
+            f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
+            f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
+        )
+        if missing := curves.undecided(words, plain, ternary, literal):
+            found += missing
+            continue
+        beyond = {seed: times - FEWER for seed, times in times_fewer(curves, plain, ternary).items()}
+        diverged = {  # 0 where the model has diverged to NaN
+            seed: value if np.isfinite(value) else 0.0 for seed, value in curves.each(literal, last_fifth).items()
+        }
+        found += [
+            curves.better(words[0], ternary, plain, last_fifth, margin=MARGIN),
+            above(words[1], beyond, unit=f"times beyond {FEWER:g}"),
+            better(words[2], curves.each(ternary, last_fifth), diverged, "points"),
+        ]
+    return found
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
@@ -208,19 +177,8 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for case in SIZES[scale]:
         names = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
         if curves.has(*names.values()):
-            lines = [by_bytes(curves, name, way, i) for i, (way, name) in enumerate(names.items())]
-            title = f"{case.data}: accuracy by bytes, up and down"
-            drawn.append(line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True))
+            drawn.append(bytes_chart(curves, f"{case.data}: accuracy by bytes, up and down", names))
     return {"bytes.svg": sheet(drawn)}
 
 
-STUDY = Study(
-    name="bytes",
-    reproduces="paper 001, §3.2: accuracy against bytes with sparse ternary messages both ways",
-    metric="global_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    more=WAYS,
-)
+STUDY = Study("bytes", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS)

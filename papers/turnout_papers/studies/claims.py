@@ -1,4 +1,4 @@
-"""How a study decides: comparisons paired by seed, and nothing else.
+"""How a study decides its claims: comparisons paired by seed, and nothing else.
 
 A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"), and is
 refuted iff the bound of the other side is not. In between it is undecided, and the evidence says how many seeds would
@@ -12,6 +12,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from turnout.statistics.paired import mean_over as mean_over
+
 from turnout.errors import UserError
 from turnout.statistics import LEVEL, BySeed, difference, interval, seeds_to_decide, seeds_to_sign, sign_test
 
@@ -20,9 +22,13 @@ HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, whether our runs bear it out or the opposite, and the numbers that say so.
+    """A sentence of a paper, and whether our runs support it.
 
-    seeds_needed  how many seeds would decide what is undecided, as far as that can be said
+    claim         the sentence
+    holds         whether they do
+    evidence      the numbers
+    refuted       whether they support the opposite
+    seeds_needed  how many seeds would decide an undecided claim, if mean and spread stay as they are
     """
 
     claim: str
@@ -44,13 +50,12 @@ class Claim:
 
 
 def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:
-    """The mean is above -margin, that is: its lower bound is. Refuted where its upper bound is not.
+    """The mean is above -margin: its lower bound is. Refuted where its upper bound is not.
 
     >>> [above("up", {0: 1.0 + a, 1: 2.0 + a, 2: 3.0 + a}).outcome for a in (0, -2, -4)]
     ['holds', 'undecided', 'refuted']
     """
-    why = undecidable(value)
-    if why:
+    if why := undecidable(value):
         return Claim(claim, False, why)
     found = interval(value)
     wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
@@ -59,10 +64,10 @@ def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Cla
 
 
 def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
-    """A claim that holds or is refuted; an open one says how many seeds would decide it, and (by `gap`) which way."""
+    """A claim that is decided; an undecided one says how many seeds would decide it, and (by `gap`) which way."""
     if any(outcome):
         return Claim(claim, outcome[0], evidence, outcome[1])
-    number = f"{seeds:,} seeds" if seeds else "more seeds than anybody runs"
+    number = f"{seeds:,} seeds" if seeds else "more seeds than can be run"
     way = "for" if gap > 0 else "against"
     words = f"{UNDECIDED}: if it goes on like this, {number} would decide it, {way} the claim"
     return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: level'}", False, seeds)
@@ -74,7 +79,7 @@ def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "") -> Claim:
 
 
 def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
-    """Ours is larger than theirs or less than a margin smaller, paired by seed."""
+    """Ours is larger than theirs, or smaller by less than a margin, paired by seed."""
     return above(claim, difference(ours, theirs), margin, unit)
 
 
@@ -90,8 +95,7 @@ def either(claim: str, options: Sequence[Claim]) -> Claim:
 def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
     """Ours and theirs differ by at most a margin: both one-sided bounds are inside it; refuted where both are out."""
     value = difference(ours, theirs)
-    why = undecidable(value)
-    if why:
+    if why := undecidable(value):
         return Claim(claim, False, why)
     found = interval(value)
     evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
@@ -107,9 +111,8 @@ def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str =
     found = [abs(gap) for by_seed in gaps.values() for gap in by_seed.values()]
     if not found or any(math.isnan(gap) for gap in found):
         return Claim(claim, False, "cannot decide: numbers are missing")
+    holds, seeds = max(found) <= tolerance, len(values[names[0]])
     evidence = f"largest difference of {', '.join(names)}: {max(found):.2g}{unit and ' ' + unit}"
-    seeds = len(values[names[0]])
-    holds = max(found) <= tolerance
     return Claim(claim, holds, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})", refuted=not holds)
 
 
@@ -120,21 +123,26 @@ def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int 
     >>> sooner("faster", five, {seed: None for seed in range(5)}, last=200).evidence.split(";")[0]
     'sooner in 5 of 5 seeds, later in 0, equal in 0 (sign test p = 0.031)'
     """
-    gap = difference(*({s: float(last if r is None else r) for s, r in rounds.items()} for rounds in (theirs, ours)))
+    gap = difference(censored(theirs, last), censored(ours, last))
     wins, losses = sum(v > 0 for v in gap.values()), sum(v < 0 for v in gap.values())
     never = [sum(r is None for r in rounds.values()) for rounds in (ours, theirs)]
     counts = f"sooner in {wins} of {len(gap)} seeds, later in {losses}, equal in {len(gap) - wins - losses}"
-    censored = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
-    return by_signs(claim, wins, losses, len(gap), counts, censored)
+    more = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
+    return by_signs(claim, wins, losses, len(gap), counts, more)
+
+
+def censored(rounds: Mapping[int, int | None], last: int) -> dict[int, float]:
+    """Rounds by seed, where None (never reached) counts as the last round."""
+    return {seed: float(last if number is None else number) for seed, number in rounds.items()}
 
 
 def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: str) -> Claim:
-    """More wins than losses over the seeds, by the sign test; `counts` are they in words, `more` what else to say."""
+    """More wins than losses over the seeds, by the sign test; `counts` says them in words, `more` what else matters."""
     p, opposite = sign_test(wins, losses), sign_test(losses, wins)
     outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
-    said = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
+    level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
     needed = seeds_to_sign(wins, losses, seeds)
-    return _decided(claim, outcome, f"{counts} (sign test {said}); {more}", wins - losses, needed)
+    return _decided(claim, outcome, f"{counts} (sign test {level}); {more}", wins - losses, needed)
 
 
 def undecidable(value: BySeed) -> str | None:

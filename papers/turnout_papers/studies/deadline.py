@@ -1,8 +1,9 @@
-"""Study `deadline`: who is there when a round is closed, and what a method makes of it, at equal simulated time.
+"""No paper: deadlines, compression, partial work and FedBuff in three fleets, at equal simulated time.
 
-No paper has this table. Three fleets (fast and even; laptops, phones and Raspberry Pis; thin uplinks with heavy tails),
-a deadline at the median of what complete work with whole messages takes, and methods that differ in what they send and
-in whether unfinished work counts. A run ends when its simulated time is spent, so final numbers are at equal time.
+Which clients have replied when a round is closed, and what that does to a method. Three fleets (fast and even; laptops,
+phones and Raspberry Pis; thin uplinks with heavy tails), a deadline at the median of what complete work with whole
+messages takes, and methods that differ in what they send and in whether unfinished work counts. A run ends when its
+simulated time is spent, so final numbers are at equal time.
 
 The claims were written before the first run: compression raises turnout where links are thin; scheme C helps tiers that
 never finish; a deadline at the median loses the slow tier's labels unless partial work counts.
@@ -37,8 +38,9 @@ from turnout_papers.recipes.clock import (
     median_seconds,
     timed,
 )  # fmt: skip
-from turnout_papers.studies.claims import BySeed, Claim, better, no_worse, within
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.claims import Claim, better, no_worse, within
+from turnout_papers.studies.drawing import Series, line_chart, sheet
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 MARGIN = 2.0  # points by which "no worse" may miss
 SHOWN = (WAIT, FEDAVG, C, TERNARY, FEDBUFF)
@@ -47,7 +49,7 @@ AT = 40  # places in time at which pictures read the curves
 
 
 @dataclass(frozen=True)
-class Size:
+class DeadlineSize:
     """How large the study is at one scale; `deadlines`: how many of them a run of each model may last."""
 
     deadlines: Mapping[str, int]
@@ -61,9 +63,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size({"20 k": 3}, (TIERS,), 10, seeds=2),
-    "small": Size({"20 k": 40}, FLEETS, 50, seeds=5),
-    "paper": Size({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
+    "smoke": DeadlineSize({"20 k": 3}, (TIERS,), 10, seeds=2),
+    "small": DeadlineSize({"20 k": 40}, FLEETS, 50, seeds=5),
+    "paper": DeadlineSize({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
 }
 
 
@@ -75,7 +77,7 @@ def cases(scale: str) -> list[tuple[str, str]]:
     return [(fleet, load) for load in SIZES[scale].loads for fleet in SIZES[scale].fleets]
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size, variants, notes = SIZES[scale], dict[str, Experiment](), list[str]()
     for fleet, load in cases(scale):
         last = size.deadlines[load]
@@ -91,7 +93,7 @@ def plan(scale: str) -> Plan:
     ]
     if scale != "paper":
         notes.insert(0, "shrunk: the model of 20 k parameters only")
-    return Plan([Part("fleets", variants, size.seeds)], notes)
+    return StudyPlan([Part("fleets", variants, size.seeds)], notes)
 
 
 def look(run: Run) -> Look:
@@ -100,9 +102,10 @@ def look(run: Run) -> Look:
         clients, rounds = records.clients(), records.rounds()
         measured, value = records.client_evaluation("client_accuracy")
         time_T, accuracy_T = records.curve("global_accuracy")
-    tier_of = dict(zip(clients["client"].tolist(), clients["tier"].astype(int).tolist(), strict=True))
-    tier_N, there_N = clients["tier"].astype(int), clients["work"] > 0
-    tiers = range(max(tier_of.values()) + 1)
+    # A run whose time ended before its first round did has no rows of clients, and no tiers.
+    tier_N, there_N = np.asarray(clients.get("tier", ())).astype(int), clients["work"] > 0
+    tier_of = dict(zip(clients["client"].tolist(), tier_N.tolist(), strict=True))
+    tiers = range(max(tier_of.values(), default=0) + 1)
     own_C = np.array([tier_of.get(client, -1) for client in measured.tolist()])
     busy = float(np.nansum(rounds["device_seconds"]))
     clock_T = np.concatenate([[0.0], rounds["simulated_time"].astype(np.float64)])
@@ -121,64 +124,50 @@ def _mean(value: NDArray[np.generic]) -> float:
     return float(value.astype(np.float64).mean()) if len(value) else float("nan")
 
 
+def seen(curves: Curves, name: str, key: str, place: int = 0, factor: float = 100.0) -> dict[int, float]:
+    """One of the numbers that `look` reads: in percent, of the slowest tier at place -1."""
+    return curves.seen(name, lambda look: factor * float(look[key][place]))
+
+
 def final(curves: Curves, name: str) -> dict[int, float]:
     """In points: accuracy when the time was spent."""
-    return curves.seen(name, lambda seen: 100 * float(seen["accuracy"][-1]))
+    return seen(curves, name, "accuracy", -1)
 
 
-def worst_tier(curves: Curves, name: str) -> dict[int, float]:
-    """In points: accuracy on the test data of the last, slowest tier's clients."""
-    return curves.seen(name, lambda seen: 100 * float(seen["accuracy by tier"][-1]))
-
-
-def turned_up(curves: Curves, name: str) -> dict[int, float]:
-    """In percent: those asked who replied in time."""
-    return curves.seen(name, lambda seen: 100 * float(seen["turnout"][0]))
-
-
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for fleet, load in cases(scale):
-        for method in METHODS:
-            name = variant(fleet, load, method)
-            found += _rows(name, curves) if curves.has(name) else [not_run(name, "accuracy")]
+        for name in (variant(fleet, load, method) for method in METHODS):
+            if not curves.has(name):
+                found.append(row(name, "accuracy", None))
+                continue
+            found += [
+                row(name, "accuracy", final(curves, name)),
+                row(name, "accuracy of the slowest tier", seen(curves, name, "accuracy by tier", -1)),
+                row(name, "rounds", seen(curves, name, "rounds", factor=1.0)),
+                row(name, "turnout, %", seen(curves, name, "turnout")),
+                row(name, "turnout of the slowest tier, %", seen(curves, name, "turnout by tier", -1)),
+                row(name, "device time wasted, %", seen(curves, name, "wasted")),
+            ]
     return found
-
-
-def _rows(name: str, curves: Curves) -> list[Row]:
-    def seen(key: str, place: int = 0, factor: float = 1.0) -> BySeed:
-        return curves.seen(name, lambda look: factor * float(look[key][place]))
-
-    return [
-        row(name, "accuracy", final(curves, name)),
-        row(name, "accuracy of the slowest tier", worst_tier(curves, name)),
-        row(name, "rounds", seen("rounds")),
-        row(name, "turnout, %", turned_up(curves, name)),
-        row(name, "turnout of the slowest tier, %", seen("turnout by tier", -1, 100.0)),
-        row(name, "device time wasted, %", seen("wasted", 0, 100.0)),
-    ]
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for fleet, load in cases(scale):
-        names = {method: variant(fleet, load, method) for method in METHODS}
-        where = f"{fleet}, {load}"
-        if not curves.has(*names.values()):
-            found.append(Claim(f"{where}: the claims of the table", False, curves.why_missing(*names.values())))
-            continue
-        found += CLAIMS[fleet](where, names, curves)
+        where, names = f"{fleet}, {load}", {method: variant(fleet, load, method) for method in METHODS}
+        missing = curves.undecided([f"{where}: the claims of the table"], *names.values())
+        found += missing or CLAIMS[fleet](where, names, curves)
     return found
 
 
 def _even(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    ours, theirs = final(curves, names[C]), final(curves, names[B])
     words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
-    return [within(words, ours, theirs, MARGIN, "points")]
+    return [within(words, final(curves, names[C]), final(curves, names[B]), MARGIN, "points")]
 
 
 def _tiers(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    slow = {method: worst_tier(curves, name) for method, name in names.items()}
+    slow = {method: seen(curves, name, "accuracy by tier", -1) for method, name in names.items()}
     lost = f"{where}: a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
     kept = f"{where}: unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
     helps = f"{where}: scheme C helps the tier that never finishes: above FedAvg there"
@@ -193,7 +182,7 @@ def _tiers(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
 
 
 def _thin(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    turnout = {method: turned_up(curves, name) for method, name in names.items()}
+    turnout = {method: seen(curves, name, "turnout") for method, name in names.items()}
     found = [
         better(f"{where}: {method} messages raise turnout", turnout[method], turnout[FEDAVG], "points")
         for method in (TERNARY, BITS)
@@ -206,32 +195,21 @@ CLAIMS = {EVEN: _even, TIERS: _tiers, THIN: _thin}
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Accuracy against simulated time in each fleet."""
+    """Accuracy against simulated time in each fleet: means over seeds of what was last measured by then."""
     drawn = []
     for fleet, load in cases(scale):
         names = {method: variant(fleet, load, method) for method in SHOWN}
-        if curves.has(*names.values()):
-            lines = [_line(curves, name, method, i) for i, (method, name) in enumerate(names.items())]
-            drawn.append(line_chart(lines, f"{fleet}, {load}: accuracy", "simulated seconds", "percent", "seconds"))
+        if not curves.has(*names.values()):
+            continue
+        lines = []
+        for colour, (method, name) in enumerate(names.items()):
+            looks = list(curves.looks[name].values())
+            x = np.linspace(0.0, min(float(look["time"][-1]) for look in looks), AT)
+            value = [look["accuracy"][np.searchsorted(look["time"], x, side="right") - 1] for look in looks]
+            mean, deviation = np.mean(value, 0), np.std(value, 0, ddof=1) if len(value) > 1 else np.zeros(AT)
+            lines.append(Series(method, x, mean, colour, (mean - deviation).clip(0), (mean + deviation).clip(max=1)))
+        drawn.append(line_chart(lines, f"{fleet}, {load}: accuracy", "simulated seconds", "percent", "seconds"))
     return {"deadline.svg": sheet(drawn)} if drawn else {}
 
 
-def _line(curves: Curves, name: str, method: str, colour: int) -> Series:
-    """The mean over seeds at the same times, each as last measured by then."""
-    looks = list(curves.looks[name].values())
-    x = np.linspace(0.0, min(float(seen["time"][-1]) for seen in looks), AT)
-    value = [seen["accuracy"][np.searchsorted(seen["time"], x, side="right") - 1] for seen in looks]
-    mean, deviation = np.mean(value, 0), np.std(value, 0, ddof=1) if len(value) > 1 else np.zeros(AT)
-    return Series(method, x, mean, colour, (mean - deviation).clip(0), (mean + deviation).clip(max=1))
-
-
-STUDY = Study(
-    name="deadline",
-    reproduces="no paper: deadlines, compression, partial work and FedBuff in three fleets, at equal simulated time",
-    metric="global_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    look=look,
-)
+STUDY = Study("deadline", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)

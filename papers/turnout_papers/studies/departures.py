@@ -1,13 +1,12 @@
-"""Study `departures`: paper 000, Table 5 and Figure 4 (right): keep a device that left in the objective, or not.
+"""Flexible participation, Table 5, Figure 4 (right): include or exclude a device that leaves, and deciding which.
 
-The last device leaves in round τ0. `include` is tested on everybody's test samples, `exclude` on those of the devices
-that are left, as in the paper; the losses cross when excluding begins to pay. `decide` has to say at τ0 which of the
-two will have the smaller loss at a deadline, from the loss curve up to then.
+The last device leaves in round τ0. `include` is tested on the test samples of all devices, `exclude` on those of the
+devices that are left, as in the paper; the losses cross when excluding begins to pay. `decide` has to say at τ0 which
+of the two will have the smaller loss at a deadline, from the loss curve up to then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,22 +14,26 @@ import numpy as np
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout.statistics import mean_over, spearman
+from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import departure
-from turnout_papers.studies.claims import Claim, above, better
-from turnout_papers.studies.drawing import band, over_rounds, picture
+from turnout_papers.studies.claims import Claim, above, better, mean_over
+from turnout_papers.studies.drawing import band, picture, round_charts
 from turnout_papers.studies.published import TABLE_5
-from turnout_papers.studies.study import Curve, Curves, Part, Plan, Row, Study, on_one_core, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 LEAVES = ("include", "exclude")
 CONSTANTS = ("D", "V", "gamma", "Gamma_l", "E", "noise")
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the study is at one scale: departures in rounds `taus`, judged at deadlines τ0 + `remaining`."""
+class DeparturesSize:
+    """How large the study is at one scale: departures in rounds `taus`, judged at deadlines τ0 + `remaining`.
+
+    `spreads` are α = β of SYNTHETIC.
+    """
 
     taus: tuple[int, ...]
-    spreads: tuple[float, ...]  # α = β
+    spreads: tuple[float, ...]
     remaining: tuple[int, ...]
     clients: int
     samples: int
@@ -43,9 +46,9 @@ class Size:
 
 REMAINING = (2, 5, 10, 20, 40, 80)
 SIZES = {
-    "smoke": Size((3, 4), (0.1, 1.0), (1, 2, 4), 6, 30, 2),
-    "small": Size((10, 20, 30, 40, 50), (0.1, 1.0), REMAINING, 30, 125, 8),
-    "paper": Size(tuple(range(10, 51, 5)), (0.1, 0.5, 1.0), REMAINING, 30, 500, 10),
+    "smoke": DeparturesSize((3, 4), (0.1, 1.0), (1, 2, 4), 6, 30, 2),
+    "small": DeparturesSize((10, 20, 30, 40, 50), (0.1, 1.0), REMAINING, 30, 125, 8),
+    "paper": DeparturesSize(tuple(range(10, 51, 5)), (0.1, 0.5, 1.0), REMAINING, 30, 500, 10),
 }
 
 
@@ -58,20 +61,17 @@ def variant(spread: float, tau: int, leave: str) -> str:
     return f"({spread:g}, {spread:g}) {tau} {leave}"
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     runs: dict[str, Experiment] = {}
     for spread in size.spreads:
         for tau in size.taus:
             made = departure(tau, spread, size.clients, size.samples, rounds=tau + size.after)
             made["decide"] = made["decide"].but(rounds=tau + 1)  # what it would say is known when the device leaves
-            runs |= {variant(spread, tau, leave): on_one_core(experiment) for leave, experiment in made.items()}
-    return Plan([Part("SYNTHETIC", runs, size.seeds)], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    size, full = SIZES[scale], SIZES["paper"]
-    found = [
+            runs |= {variant(spread, tau, leave): experiment for leave, experiment in on_one_core(made).items()}
+    parts = [Part("SYNTHETIC", runs, size.seeds)]
+    full = SIZES["paper"]
+    notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments",
         f"{size.samples} samples a device, a fifth of them for testing",
         f"a run whose losses have not met after {size.after} rounds counts as {size.after}",
@@ -79,9 +79,9 @@ def notes(scale: str) -> list[str]:
         "fitted was chosen on other seeds (100 to 103)",
     ]
     if scale == "paper":
-        return found
-    return [f"shrunk: τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
-            f"(paper scale: {full.samples}), (α, β) without (.5, .5)", *found]  # fmt: skip
+        return StudyPlan(parts, notes)
+    shrunk = f"shrunk: τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
+    return StudyPlan(parts, [f"{shrunk}(paper scale: {full.samples}), (α, β) without (.5, .5)", *notes])
 
 
 def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
@@ -90,32 +90,26 @@ def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
     return float(kept.round_T[met_T][0] - tau + 1) if met_T.any() else float(last)
 
 
-def pairs(curves: Curves, spread: float, tau: int, number: Callable[[Curve, Curve], float]) -> dict[int, float]:
-    """A number computed from the curves of include and exclude, by seed."""
+def crossings(curves: Curves, spread: float, tau: int, size: DeparturesSize) -> dict[int, float]:
     kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
-    return {seed: number(kept[seed], out[seed]) for seed in kept}
-
-
-def crossings(curves: Curves, spread: float, tau: int, size: Size) -> dict[int, float]:
-    return pairs(curves, spread, tau, lambda kept, out: crossing(kept, out, tau, size.after))
+    return {seed: crossing(kept[seed], out[seed], tau, size.after) for seed in kept}
 
 
 def excluding_pays(kept: Curve, out: Curve, tau: int, remaining: int) -> bool:
-    """Whether exclude has the smaller test loss when the deadline has come."""
+    """Whether exclude has the smaller test loss at the deadline."""
     at = kept.round_T == tau + remaining - 1
     return bool(out.value_T[at][0] < kept.value_T[at][0])
 
 
-def right(curves: Curves, spread: float, tau: int, size: Size, choice: str) -> dict[int, float]:
-    """Share of the deadlines at which a choice is the better one, by seed."""
+def right(curves: Curves, spread: float, tau: int, size: DeparturesSize, choice: str) -> dict[int, float]:
+    """Share of the deadlines at which a choice has the smaller test loss, by seed."""
     kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
-    found = {}
-    for seed in kept:
-        truth = [excluding_pays(kept[seed], out[seed], tau, x) for x in size.remaining]
-        said = [says_exclude(curves, spread, tau, seed, x) if choice == "decide" else choice == "exclude"
-                for x in size.remaining]  # fmt: skip
-        found[seed] = float(np.mean([a == b for a, b in zip(said, truth, strict=True)]))
-    return found
+
+    def is_right(seed: int, remaining: int) -> bool:
+        decided = says_exclude(curves, spread, tau, seed, remaining) if choice == "decide" else choice == "exclude"
+        return decided == excluding_pays(kept[seed], out[seed], tau, remaining)
+
+    return {seed: float(np.mean([is_right(seed, x) for x in size.remaining])) for seed in kept}
 
 
 def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: int) -> bool:
@@ -126,7 +120,7 @@ def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: 
     return len(values) < len(CONSTANTS) or should_exclude(Bounds(**values), tau, tau + remaining)
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     size, found = SIZES[scale], []
     for spread in size.spreads:
         for tau in size.taus:
@@ -172,20 +166,12 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     ]
     charts = [("rounds until include and exclude meet", "τ0, the round of the departure", series)]
     tau = size.taus[len(size.taus) // 2]
-    losses = []
-    for spread in size.spreads:
-        lines = over_rounds(curves, {leave: variant(spread, tau, leave) for leave in LEAVES})
-        losses.append((f"({spread:g}, {spread:g}), a departure in round {tau}: test loss", "round", lines))
-    return {"table5.svg": picture(charts), "figure4.svg": picture(losses)}
+    losses = {
+        f"({s:g}, {s:g}), a departure in round {tau}: test loss": {leave: variant(s, tau, leave) for leave in LEAVES}
+        for s in size.spreads
+    }
+    return {"table5.svg": picture(charts), "figure4.svg": picture(round_charts(curves, losses))}
 
 
-STUDY = Study(
-    name="departures",
-    reproduces="paper 000, Table 5, Figure 4 (right): include or exclude a device that leaves, and deciding which",
-    metric="global_loss",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    more=tuple(f"decide_{name}" for name in CONSTANTS),
-)
+MORE = tuple(f"decide_{name}" for name in CONSTANTS)
+STUDY = Study("departures", __doc__, "global_loss", plan, rows, claims, pictures, MORE)

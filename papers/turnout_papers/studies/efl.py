@@ -1,4 +1,4 @@
-"""What the studies of paper 001 share: its tasks at every scale, EFL, and the methods it is compared with.
+"""What the studies of EFL share: its tasks at every scale, EFL, and the methods it is compared with.
 
 The paper gives no λ, q, E, learning rate, batch size, number of rounds, share of the clients asked or m of its tables:
 these are ours, the same for all methods. EFL is scheme C with the elastic term; with ternary messages both ways where a
@@ -25,6 +25,7 @@ from turnout.parts.weighting import ByWork
 from turnout.settings import InProcess
 from turnout.tasks import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
+from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.baselines import METHODS
 from turnout_papers.studies.study import Curve
 
@@ -34,9 +35,11 @@ FAR = "(1,1)"  # the synthetic task's split: optima and inputs far apart
 
 
 @dataclass(frozen=True)
-class Setting:
+class EFLSetting:
     """A data set with the model and the local training it has in these studies.
 
+    data, clients, model, lr, batch_size, task
+    classes   classes of a client, where the split is by classes
     unit      what E counts: passes over a client's data, or mini-batches ("time steps", as Algorithm 1 has it)
     asked     the share of the clients that take part in a round
     every     rounds from one evaluation to the next: numbers are means or best values of many rounds
@@ -49,7 +52,7 @@ class Setting:
     model: Model
     lr: float = 0.1
     batch_size: int = 10
-    classes: int = 2  # a client, where the split is by classes
+    classes: int = 2
     strength: float = 0.03
     fisher: int = 32
     unit: str = "epochs"
@@ -59,7 +62,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """What its runs are called: the data, and the network where it is not the usual one."""
+        """The data, and the network where it is not the usual one."""
         return f"{self.data} ResNet50" if isinstance(self.model, models.ResNet) else self.data
 
     def splits(self, between: Sequence[int] = ()) -> list[str]:
@@ -86,12 +89,6 @@ class Setting:
         partition: Partition = IID() if split == "IID" else Classes(int(classes))
         return _PICTURES[self.data](clients=self.clients, partition=partition, local_test="official")
 
-    def local(self, work: int) -> Local:
-        """E = `work`, in this setting's unit."""
-        if self.unit == "steps":
-            return Local(SGD(lr=self.lr), steps=work, batch_size=self.batch_size)
-        return Local(SGD(lr=self.lr), epochs=work, batch_size=self.batch_size)
-
     def experiment(
         self,
         split: str,
@@ -102,23 +99,17 @@ class Setting:
         **algorithm: Any,
     ) -> Experiment:
         """One run; a client whose update is not finite counts as absent, so that a diverging method can be compared."""
-        chosen = {"selection": self.selection(self.asked), **algorithm}
+        selection: Selection = Everyone() if self.asked == 1 else Fraction(self.asked)
+        local = Local(SGD(lr=self.lr), batch_size=self.batch_size, **{self.unit: work})  # type: ignore[arg-type]
         return Experiment(
             world=World(self.source(split), participation),
             model=self.model,
             task=self.task,
-            algorithm=Algorithm(local=self.local(work), nonfinite="absent", **chosen),
+            algorithm=Algorithm(local=local, nonfinite="absent", selection=selection, **algorithm),
             rounds=rounds,
             evaluate=Evaluate(every=self.every, personal=personal),
-            runtime=ON_ONE_CORE if self.data in ("digits", "SYNTHETIC") else InProcess(precision="tf32"),
+            runtime=ONE_CORE if self.data in ("digits", "SYNTHETIC") else InProcess(precision="tf32"),
         )
-
-    @staticmethod
-    def selection(share: float) -> Selection:
-        return Everyone() if share == 1 else Fraction(share)
-
-
-ON_ONE_CORE = InProcess(device="cpu", threads=1)  # where tiny models are fastest
 
 
 def _shakespeare(**dealt: Any) -> Characters:
@@ -135,16 +126,16 @@ def _sentiment(**dealt: Any) -> Sentences:
 _PICTURES: Mapping[str, Any] = {"digits": Digits, "MNIST": MNIST, "EMNIST": EMNIST, "CIFAR-10": CIFAR10}
 _TEXTS: Mapping[str, Any] = {"Shakespeare": _shakespeare, "Sentiment140": _sentiment}
 
-SMALL = Setting("digits", 20, models.CNN(channels=(8, 16), kernel=3, padding=1))
-SYNTHETIC = Setting("SYNTHETIC", 50, models.Logistic(), batch_size=20, strength=0.01)
+SMALL = EFLSetting("digits", 20, models.CNN(channels=(8, 16), kernel=3, padding=1))
+SYNTHETIC = EFLSetting("SYNTHETIC", 50, models.Logistic(), batch_size=20, strength=0.01)
 _OURS: dict[str, Any] = {"strength": 0.01, "unit": "steps", "asked": 0.2, "every": 4}
 PAPER = {
     setting.data: setting
     for setting in (
-        Setting("MNIST", 100, models.mcmahan_cnn(), batch_size=20, **_OURS),
-        Setting("CIFAR-10", 100, models.vgg11(), batch_size=20, classes=4, **_OURS),
-        Setting("Shakespeare", 100, models.CharacterLSTM(), 1.0, 10, fisher=8, **_OURS, task=NextCharacter()),
-        Setting("Sentiment140", 100, models.SentenceLSTM(), 0.3, 20, fisher=8, **_OURS),
+        EFLSetting("MNIST", 100, models.mcmahan_cnn(), batch_size=20, **_OURS),
+        EFLSetting("CIFAR-10", 100, models.vgg11(), batch_size=20, classes=4, **_OURS),
+        EFLSetting("Shakespeare", 100, models.CharacterLSTM(), 1.0, 10, fisher=8, **_OURS, task=NextCharacter()),
+        EFLSetting("Sentiment140", 100, models.SentenceLSTM(), 0.3, 20, fisher=8, **_OURS),
     )
 }
 RESNET = tuple(  # ten clients a round, as it is some fifty times the work of the other networks
@@ -160,30 +151,25 @@ PAPER_NOTES = (
 )
 
 
-def efl(setting: Setting, strength: float | None = None) -> dict[str, Any]:
+def efl(setting: EFLSetting, strength: float | None = None) -> dict[str, Any]:
     """The two halves of EFL: scheme C and the elastic term, with the setting's λ or another."""
     term = Elastic(setting.strength if strength is None else strength, samples=setting.fisher)
     return {"weighting": ByWork(), "terms": (term,)}
 
 
-def methods(setting: Setting) -> dict[str, dict[str, Any]]:
+def methods(setting: EFLSetting) -> dict[str, dict[str, Any]]:
     """The algorithms that are compared: what each has beside the local training that all share."""
     keep = 0.1 if setting.data == "digits" else 0.01
     ours = efl(setting)
     return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": SparseTernary(keep)}}
 
 
-def methods_notes(settings: Sequence[Setting]) -> list[str]:
+def methods_notes(settings: Sequence[EFLSetting]) -> list[str]:
     return [
         f"EFL: scheme C and the elastic term with λ = {', '.join(f'{s.strength:g} ({s.data})' for s in settings)} (not "
         "chosen on these seeds); EFL ternary: with SparseTernary both ways, 1 % of the entries (digits: 10 %)",
         "the other methods as in recipe `baselines`; everything else is the same for all; everybody does all the work",
     ]
-
-
-def accuracy(curve: Curve) -> float:
-    """Percent, mean over the last fifth of the rounds."""
-    return 100 * curve.end(5).mean()
 
 
 def spread(curve: Curve) -> float:

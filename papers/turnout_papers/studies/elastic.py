@@ -1,8 +1,8 @@
-"""Study `elastic`: paper 001, Figure 2 and §5.3: EFL without its elastic term (λ = 0) and with the best λ, for several
-largest numbers of local epochs.
+"""EFL, Figure 2: EFL without and with its elastic term, by the largest number of local epochs.
 
-λ is chosen on seeds of its own by final accuracy, then both are judged on others. Final accuracy is the mean over the
-last fifth of the rounds, spread the standard deviation over them. The paper has curves and no numbers.
+Without the term (λ = 0) and with the best λ (§5.3). λ is chosen on seeds of its own by final accuracy, then both are
+judged on others. Final accuracy is the mean over the last fifth of the rounds, spread the standard deviation over them.
+The paper has curves and no numbers.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout_papers.studies.claims import Claim, best_elsewhere, better, either
-from turnout_papers.studies.drawing import Chart, over_rounds, picture
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, Setting, accuracy, efl, spread
-from turnout_papers.studies.study import Curves, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.claims import Claim, best_elsewhere, either
+from turnout_papers.studies.drawing import picture, round_charts
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl, spread
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
 CHOSEN = "best"
-WORDS = ("λ = 0", "best λ")  # of the pair that is compared
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the study is at one scale."""
+class ElasticSize:
+    """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
 
-    settings: tuple[Setting, ...]
-    epochs: tuple[int, ...]  # E: epochs, or mini-batches at paper scale
+    settings: tuple[EFLSetting, ...]
+    epochs: tuple[int, ...]
     strengths: tuple[float, ...]
     rounds: int
     tuning: int
@@ -34,17 +33,17 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
-    "small": Size((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
-    "paper": Size(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
+    "smoke": ElasticSize((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
+    "small": ElasticSize((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
+    "paper": ElasticSize(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
 }
 
 
-def case(setting: Setting, epochs: int) -> str:
+def case(setting: EFLSetting, epochs: int) -> str:
     return f"{setting.data} E={epochs}"
 
 
-def variant(setting: Setting, epochs: int, strength: float | str) -> str:
+def variant(setting: EFLSetting, epochs: int, strength: float | str) -> str:
     """What a run is called.
 
     >>> variant(SMALL, 5, 0.1), variant(SMALL, 5, CHOSEN)
@@ -53,15 +52,15 @@ def variant(setting: Setting, epochs: int, strength: float | str) -> str:
     return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
 
 
-def cases(scale: str) -> list[tuple[Setting, int]]:
+def cases(scale: str) -> list[tuple[EFLSetting, int]]:
     return [(setting, epochs) for setting in SIZES[scale].settings for epochs in SIZES[scale].epochs]
 
 
-def experiment(setting: Setting, epochs: int, strength: float, rounds: int) -> Experiment:
+def experiment(setting: EFLSetting, epochs: int, strength: float, rounds: int) -> Experiment:
     return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The runs that λ is chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
     variants = {
@@ -69,24 +68,23 @@ def plan(scale: str) -> Plan:
         for setting, epochs in cases(scale)
         for strength in size.strengths
     }
-    return Plan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes(scale))
-
-
-def notes(scale: str) -> list[str]:
-    size = SIZES[scale]
-    found = [
+    parts = [Part("tuning", variants, size.tuning, TUNING_SEEDS)]
+    notes = [
         f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
         f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
         "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
-        f"paper 000, {', '.join(_skew(setting) for setting in size.settings)}",
+        f"flexible participation, {', '.join(_skew(setting) for setting in size.settings)}",
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
     if scale == "paper":
-        return [*found, *PAPER_NOTES]
-    return [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *found]
+        return StudyPlan(parts, [*notes, *PAPER_NOTES])
+    return StudyPlan(
+        parts,
+        [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *notes],
+    )
 
 
-def _skew(setting: Setting) -> str:
+def _skew(setting: EFLSetting) -> str:
     """How clients differ, in words."""
     if setting.data in ("Shakespeare", "Sentiment140"):
         return f"{setting.data} as in `bmta`"
@@ -94,13 +92,11 @@ def _skew(setting: Setting) -> str:
     return words if setting is SMALL else f"{words} ({setting.data})"
 
 
-def chosen(scale: str, setting: Setting, epochs: int, curves: Curves) -> float | None:
+def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> float | None:
     """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
     own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
-    own = {name: strength for name, strength in own.items() if curves.has(name)}
-    if not own:
-        return None
-    return own[best_elsewhere({name: curves.each(name, accuracy) for name in own}, range(SIZES[scale].seeds))]
+    score = {name: curves.each(name, last_fifth) for name in own if curves.has(name)}
+    return own[best_elsewhere(score, range(SIZES[scale].seeds))] if score else None
 
 
 def judged(scale: str, curves: Curves) -> Sequence[Part]:
@@ -113,64 +109,48 @@ def judged(scale: str, curves: Curves) -> Sequence[Part]:
     return [Part("judged", variants, size.seeds)] if variants else []
 
 
-def pair(setting: Setting, epochs: int) -> list[str]:
+def pair(setting: EFLSetting, epochs: int) -> dict[str, str]:
     """Without and with the term."""
-    return [variant(setting, epochs, strength) for strength in ("0", CHOSEN)]
+    return {"λ = 0": variant(setting, epochs, "0"), "best λ": variant(setting, epochs, CHOSEN)}
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for setting, epochs in cases(scale):
         label, names = case(setting, epochs), pair(setting, epochs)
         strength = chosen(scale, setting, epochs, curves)
-        if strength is None or not curves.has(*names):
-            found.append(not_run(label, "accuracy λ = 0"))
+        if strength is None or not curves.has(*names.values()):
+            found.append(row(label, "accuracy λ = 0", None))
             continue
-        found.append(Row(label, "chosen λ", f"{strength:g}", None, 0, None))
-        for what, number in (("accuracy", accuracy), ("spread", spread)):
-            found += [row(label, f"{what} {w}", curves.each(n, number)) for w, n in zip(WORDS, names, strict=True)]
+        found.append(ResultRow(label, "chosen λ", f"{strength:g}", None, 0, None))
+        for what, number in (("accuracy", last_fifth), ("spread", spread)):
+            found += [curves.row(label, f"{what} {words}", name, number) for words, name in names.items()]
     return found
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for setting, epochs in cases(scale):
-        label, names = case(setting, epochs), pair(setting, epochs)
-        claim = f"{label}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
-        if not curves.has(*names):
-            tuning = [variant(setting, epochs, strength) for strength in SIZES[scale].strengths]
-            found.append(Claim(claim, False, curves.why_missing(*tuning)))
-            continue
-        without, with_it = ({f: curves.each(name, f) for f in (accuracy, spread)} for name in names)
-        higher = better("higher accuracy", with_it[accuracy], without[accuracy], "points")
-        calmer = better("lower spread", without[spread], with_it[spread], "points")
-        found.append(either(claim, [higher, calmer]))
+        claim = f"{case(setting, epochs)}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
+        without, with_it = pair(setting, epochs).values()
+        if curves.has(without, with_it):
+            higher = curves.better("higher accuracy", with_it, without, last_fifth)
+            found.append(either(claim, [higher, curves.better("lower spread", without, with_it, spread)]))
+        else:
+            found += curves.undecided(
+                [claim], without, *(variant(setting, epochs, strength) for strength in SIZES[scale].strengths)
+            )
     return found
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Figure 2: test accuracy above, training loss below."""
-    above: list[Chart] = []
-    below: list[Chart] = []
-    for setting, epochs in cases(scale):
-        names = dict(zip(WORDS, pair(setting, epochs), strict=True))
-        if curves.has(*names.values()):
-            above.append((f"{case(setting, epochs)}: accuracy", "round", over_rounds(curves, names)))
-            lines = over_rounds(curves.of("train_loss"), names)
-            below.append((f"{case(setting, epochs)}: training loss", "round", lines))
+    names = {case(setting, epochs): pair(setting, epochs) for setting, epochs in cases(scale)}
+    above = round_charts(curves, {f"{label}: accuracy": own for label, own in names.items()})
     if not above:
         return {}
+    below = round_charts(curves.of("train_loss"), {f"{label}: training loss": own for label, own in names.items()})
     return {"figure2-accuracy.svg": picture(above, "percent"), "figure2-loss.svg": picture(below)}
 
 
-STUDY = Study(
-    name="elastic",
-    reproduces="paper 001, Figure 2: EFL without and with its elastic term, by the largest number of local epochs",
-    metric="global_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    more=("train_loss",),
-    then=judged,
-)
+STUDY = Study("elastic", __doc__, "global_accuracy", plan, rows, claims, pictures, ("train_loss",), then=judged)

@@ -1,4 +1,4 @@
-"""The cases of paper 003's figures: data, network and dropout, with each method; what its three studies share.
+"""The cases of the figures of FDMS: data, network and dropout, with each method; what its three studies share.
 
 Clustered (five clusters of clients, each with two classes of its own) and general settings, three dropout ratios, other
 E and K, other levels of non-IID-ness, FedProx. At smaller scales Digits stands for all data sets.
@@ -12,18 +12,17 @@ from typing import Any
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits, Equal, FashionMNIST
 from turnout.data.partition import Clustered, Partition, Shards
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.experiment import DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import ByShare, Shares
 from turnout.settings import InProcess
 from turnout.world.participation import Always, Dropout, Participation, Stratified
-from turnout_papers.recipes.friends import LOCAL_TEST
-from turnout_papers.studies.study import Curve
+from turnout_papers.recipes import ONE_CORE
+from turnout_papers.recipes.friends import LOCAL_TEST, algorithm
 
 METHODS: dict[str, Substitution] = {"Full": NoSubstitution(), "Dropout": Spread(), "Stale": Stale(), "FDMS": Friends()}
 AUTHORS_STALE = "Stale weights"  # what the authors' code calls Stale: the last weights, not the last update
@@ -34,21 +33,26 @@ GENERAL = {"general": (2, 200), "general low": (5, 500), "general high": (1, 100
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A case without its dropout ratio and method."""
+class DropoutSetting:
+    """A case without its dropout ratio and method.
+
+    split        clustered, or a level of the general setting
+    prox         FedProx instead of plain SGD
+    independent  clients drop out independently, so friends may be absent too (Appendix B)
+    """
 
     data: str
     split: str = "clustered"
     clients: int = 20
     epochs: int = 2
     prox: bool = False
-    independent: bool = False  # clients drop out independently, so friends may be absent too (Appendix B)
+    independent: bool = False
 
     @property
     def name(self) -> str:
         """The data and the split, and what differs from the usual setting.
 
-        >>> Setting("MNIST", clients=40).name, Setting("CIFAR-10", prox=True).name
+        >>> DropoutSetting("MNIST", clients=40).name, DropoutSetting("CIFAR-10", prox=True).name
         ('MNIST clustered K=40', 'CIFAR-10 clustered FedProx')
         """
         words = [self.data, self.split] + [f"K={self.clients}"] * (self.clients != 20)
@@ -60,13 +64,13 @@ class Setting:
 
     @property
     def methods(self) -> dict[str, Substitution]:
-        """What is compared; both readings of Stale where nothing else varies."""
-        usual = self == Setting(self.data)
+        """The methods compared; both readings of Stale where nothing else varies."""
+        usual = self == DropoutSetting(self.data)
         return METHODS | ({AUTHORS_STALE: Stale(form="weights")} if usual else {})
 
 
 @dataclass(frozen=True)
-class Size:
+class FriendsSize:
     """How large the study is at one scale; `rounds` by data set."""
 
     rounds: dict[str, int]
@@ -74,20 +78,20 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size({"Digits": 3}, seeds=2),
-    "small": Size({"Digits": 50}, seeds=5),
-    "paper": Size({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
+    "smoke": FriendsSize({"Digits": 3}, seeds=2),
+    "small": FriendsSize({"Digits": 50}, seeds=5),
+    "paper": FriendsSize({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
 }
 
 
-def cases(scale: str) -> list[tuple[Setting, float]]:
+def cases(scale: str) -> list[tuple[DropoutSetting, float]]:
     """The cases of the paper's figures; at smaller scales Digits stands for all data sets."""
     if scale == "paper":
-        mnist, cifar = Setting("MNIST"), Setting("CIFAR-10")
-        clustered, general = [mnist, cifar, Setting("FMNIST")], replace(cifar, split="general")
+        mnist, cifar = DropoutSetting("MNIST"), DropoutSetting("CIFAR-10")
+        clustered, general = [mnist, cifar, DropoutSetting("FMNIST")], replace(cifar, split="general")
         varied = [mnist, cifar]
     else:
-        mnist = cifar = Setting("Digits")
+        mnist = cifar = DropoutSetting("Digits")
         clustered, general, varied = [mnist], replace(mnist, split="general"), [mnist]
     if scale == "smoke":
         some = [(mnist, alpha) for alpha in ALPHAS]
@@ -100,7 +104,7 @@ def cases(scale: str) -> list[tuple[Setting, float]]:
     return found + [(replace(general, split=split), 0.5) for split in ("general low", "general high")]
 
 
-def data_of(setting: Setting) -> tuple[DataSpec, Model, int]:
+def data_of(setting: DropoutSetting) -> tuple[DataSpec, Model, int]:
     """Data, model and batch size."""
     few = setting.data == "Digits"
     partition: Partition = Clustered()
@@ -118,26 +122,16 @@ def data_of(setting: Setting) -> tuple[DataSpec, Model, int]:
     return kind(**dealt), models.fdms_mnist_cnn(dropout=0.5), 5
 
 
-def experiment(setting: Setting, alpha: float, substitution: Substitution, rounds: int) -> Experiment:
+def experiment(setting: DropoutSetting, alpha: float, substitution: Substitution, rounds: int) -> Experiment:
     """One case with one method: plain SGD, uniform shares, server learning rate 1 (the authors' code)."""
     data, model, batch_size = data_of(setting)
     kind = Dropout if setting.independent else Stratified
     participation: Participation = kind(alpha, full_first_round=True) if alpha else Always()
+    chosen = algorithm(Local(SGD(lr=0.1), epochs=setting.epochs, batch_size=batch_size), substitution)
     return Experiment(
         world=World(data, participation),
         model=model,
-        algorithm=Algorithm(
-            local=Local(SGD(lr=0.1), epochs=setting.epochs, batch_size=batch_size),
-            terms=(Proximal(MU),) if setting.prox else (),
-            substitution=substitution,
-            weighting=ByShare(),
-            shares=Shares(by="uniform"),
-        ),
+        algorithm=replace(chosen, terms=(Proximal(MU),) if setting.prox else ()),
         rounds=rounds,
-        runtime=InProcess(device="cpu", threads=1) if setting.data == "Digits" else InProcess(),
+        runtime=ONE_CORE if setting.data == "Digits" else InProcess(),
     )
-
-
-def accuracy(curve: Curve) -> float:
-    """Percent, mean over the last fifth of the rounds."""
-    return 100 * curve.end(5).mean()

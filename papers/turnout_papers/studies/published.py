@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Paper 000, Table 3: (B over A, C over B) in percent for |T| = 1..8.
+# Flexible participation, Table 3: (B over A, C over B) in percent for |T| = 1..8.
 TABLE_3: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {
     ("MNIST", "IID"): (
         (-0.6, 0.3), (1.9, 0.1), (5.6, 0.1), (8.3, 0.7), (10.4, 2.6), (14.0, 2.2), (5.8, 1.9), (11.8, 2.4),
@@ -24,21 +24,21 @@ TABLE_3: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {
     ),
 }  # fmt: skip
 
-# Paper 000, Table 4: rounds after τ0 until accuracy is back at that of round τ0 - 1, (fast, vanilla) by τ0.
+# Flexible participation, Table 4: rounds after τ0 until accuracy is back at that of round τ0 - 1: (fast, vanilla).
 TABLE_4: dict[str, dict[int, tuple[int, int]]] = {
     "MNIST": {10: (4, 4), 30: (22, 27), 50: (55, 63), 70: (59, 66)},
     "EMNIST": {10: (4, 3), 30: (11, 12), 50: (14, 19), 70: (21, 24)},
     "SYNTHETIC": {10: (1, 1), 30: (4, 6), 50: (7, 12), 70: (3, 8)},
 }
 
-# Paper 000, Table 5: rounds after τ0 until the losses of include and exclude coincide, by (α, β) and τ0.
+# Flexible participation, Table 5: rounds after τ0 until the losses of include and exclude coincide, by (α, β) and τ0.
 TABLE_5: dict[float, dict[int, int]] = {
     0.1: {10: 2, 15: 5, 20: 3, 25: 3, 30: 9, 35: 3, 40: 10, 45: 26, 50: 40},
     0.5: {10: 1, 15: 3, 20: 9, 25: 14, 30: 13, 35: 7, 40: 12, 45: 36, 50: 34},
     1.0: {10: 10, 15: 9, 20: 27, 25: 18, 30: 34, 35: 17, 40: 28, 45: 62, 50: 77},
 }
 
-# Paper 001, Table 2: best mean test accuracy over clients, percent.
+# EFL, Table 2: best mean test accuracy over clients, percent.
 TABLE_2_BMTA: dict[str, dict[str, float]] = {
     "MNIST": {"FedAvg": 98.30, "FedGATE": 99.15, "VRL-SGD": 98.86, "APFL": 98.49, "FedAMP": 99.06, "EFL": 99.10},
     "CIFAR-100": {"FedAvg": 2.27, "FedGATE": 80.94, "VRL-SGD": 2.81, "APFL": 77.19, "FedAMP": 81.17, "EFL": 81.38},
@@ -46,7 +46,7 @@ TABLE_2_BMTA: dict[str, dict[str, float]] = {
     "Shakespeare": {"FedAvg": 51.35, "FedGATE": 54.71, "VRL-SGD": 52.33, "APFL": 55.27, "FedAMP": 58.42, "EFL": 60.49},
 }
 
-# Paper 004, Table 1: rounds to 95 % (MNIST) or 55 % (CIFAR), (FedAvg, FedAdam); W 200 C .5, 200 C 1, 400 C .5, 400 C 1.
+# MTFL, Table 1: rounds to 95 % (MNIST) or 55 % (CIFAR), (FedAvg, FedAdam); W 200 C .5, 200 C 1, 400 C .5, 400 C 1.
 _TABLE_1_ADAM: dict[tuple[str, bool], tuple[tuple[int, int], ...]] = {
     ("MNIST", True): ((11, 10), (11, 9), (19, 14), (19, 15)),
     ("MNIST", False): ((186, 42), (183, 35), (110, 44), (109, 44)),
@@ -60,24 +60,24 @@ TABLE_1_ADAM: dict[tuple[str, bool, int, float, str], float] = {
     for i, method in enumerate(("FedAvg", "FedAdam"))
 }
 
-# Paper 004, Figures 4 to 6, as its text gives them (percent): (classes, noisy) -> method -> mean personal accuracy.
+# MTFL, Figures 4 to 6, as its text gives them (percent): (classes, noisy) -> method -> mean personal accuracy.
 FIGURES_4_TO_6: dict[tuple[int, bool], dict[str, float]] = {
     (4, False): {"Independent": 60, "FedAdam": 64, "MT-FedAdam": 78},
     (4, True): {},  # "increase UA by 16 %" over independent; FedAdam not above it
     (2, True): {"Independent": 75, "FedAdam": 30, "MT-FedAdam": 84},
 }
 
-# Paper 002, Table 3 (percent, averages over 15 iterations): user -> (local update, global update).
+# Labels and models, Table 3 (percent, averages over 15 iterations): user -> (local update, global update).
 TABLE_3_LABELS: dict[str, tuple[float, float]] = {
     "User_1": (63.66, 81.02),
     "User_2": (74.3, 97.47),
     "User_3": (68.72, 78.02),
 }
 
-# Paper 002, Table 4: on a Raspberry Pi 2.
+# Labels and models, Table 4: on a Raspberry Pi 2.
 TABLE_4_LABELS = {"s an epoch": 1.8, "ms an inference": 15.0}
 
-# Paper 004, Table 2, MNIST on Raspberry Pis: seconds a round, and percent of them in each phase.
+# MTFL, Table 2, MNIST on Raspberry Pis: seconds a round, and percent of them in each phase.
 TABLE_2_TESTBED: dict[str, dict[str, float]] = {
     "FedAvg": {"round": 30, "download": 5, "training": 88, "upload": 6, "server": 1},
     "MTFL": {"round": 38, "download": 11, "training": 76, "upload": 12, "server": 1},

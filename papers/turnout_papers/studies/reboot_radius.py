@@ -1,9 +1,9 @@
-"""Study `reboot-radius`: paper 000, Corollary 4.0.2 and Figure 2: how near the old optimum an extra update helps.
+"""Flexible participation, eq. (7) and Figure 2: how near the old optimum an extra update for a new device helps.
 
-A device l arrives after τ0 rounds. One more step along -∇F_l(w) brings the model nearer to the new optimum w~* if
-∇F_l(w)·(w - w~*) > 0. Eq. (7) gives a sphere around the old optimum w* inside of which it must. On quadratics every
-quantity of (7) is known, and so is the true sphere: along a direction u the product is a quadratic in |w - w*|, whose
-smallest positive root is where the extra update stops to help.
+Corollary 4.0.2: a device l arrives after τ0 rounds. One more step along -∇F_l(w) moves the model nearer to the new
+optimum w~* if ∇F_l(w)·(w - w~*) > 0. Eq. (7) gives a sphere around the old optimum w* inside of which it must. On
+quadratics every quantity of (7) is known, and so is the true sphere: along a direction u the product is a quadratic in
+|w - w*|, whose smallest positive root is where the extra update stops helping.
 
 W bounds gradients and Hessians "for any w", which no quadratic allows; here it bounds them within the sphere itself, so
 that (7) is an equation for the radius: r (|∇| + λ r) = the right side without W.
@@ -29,9 +29,9 @@ from turnout.settings import InProcess
 from turnout.statistics import BySeed
 from turnout.tasks import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum
-from turnout_papers.studies.claims import Claim, better
+from turnout_papers.studies.claims import BySeed, Claim, better
 from turnout_papers.studies.drawing import Chart, band, picture
-from turnout_papers.studies.study import Curves, Look, Part, Plan, Row, Study, row
+from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 DIRECTIONS, RATE = 1000, 0.02
 SPREADS = {"near": 0.3, "far": 1.0}  # of the clients' optima, the arriving one's included
@@ -43,16 +43,18 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Size:
-    clients: int  # the arriving one included
-    rounds: tuple[int, ...]  # τ0, when it arrives
+class RadiusSize:
+    """How large the study is: `clients`, the arriving one included, and the `rounds` τ0 after which it arrives."""
+
+    clients: int
+    rounds: tuple[int, ...]
     seeds: int
 
 
 SIZES = {
-    "smoke": Size(6, (1, 3), 2),
-    "small": Size(20, (1, 3, 10, 30), 10),
-    "paper": Size(100, (1, 3, 10, 30, 100), 30),
+    "smoke": RadiusSize(6, (1, 3), 2),
+    "small": RadiusSize(20, (1, 3, 10, 30), 10),
+    "paper": RadiusSize(100, (1, 3, 10, 30, 100), 30),
 }
 
 
@@ -60,6 +62,8 @@ SIZES = {
 class Arrival:
     """Everything that (7) is made of, for one set of problems.
 
+    hessian_CDD   of each client's loss
+    optimum_CD    of each client alone
     old_D, new_D  the optima before and after the arrival
     """
 
@@ -127,7 +131,7 @@ def experiment(spread: str, after: int, clients: int) -> Experiment:
     )
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {variant(s, after): experiment(s, after, size.clients) for s in SPREADS for after in size.rounds}
     notes = [
@@ -135,7 +139,7 @@ def plan(scale: str) -> Plan:
         "W bounds gradients and Hessians within the sphere (no quadratic has bounded gradients everywhere)",
         f"the true radius is the smallest over {DIRECTIONS} random directions, so it is known from above",
     ]
-    return Plan([Part("quadratics", variants, size.seeds)], notes)
+    return StudyPlan([Part("quadratics", variants, size.seeds)], notes)
 
 
 def look(run: Run) -> Look:
@@ -161,7 +165,7 @@ def seen(curves: Curves, spread: str, after: int, what: str) -> BySeed:
     return curves.seen(variant(spread, after), lambda look: float(look[what][0]))
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found, size = [], SIZES[scale]
     for spread in SPREADS:
         first = size.rounds[0]
@@ -200,13 +204,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"radius.svg": picture(charts, log=True)}
 
 
-STUDY = Study(
-    name="reboot-radius",
-    reproduces="paper 000, eq. (7) and Figure 2: how near the old optimum an extra update for an arriving device helps",
-    metric="global_mse",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    look=look,
-)
+STUDY = Study("reboot-radius", __doc__, "global_mse", plan, rows, claims, pictures, look=look)

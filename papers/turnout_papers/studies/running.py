@@ -3,97 +3,127 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
+import math
+import pkgutil
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from turnout.errors import UserError, nearest
-from turnout.experiment import DataSpec
-from turnout.machine.checksums import json_text, table_of
+from turnout.machine.checksums import json_text, read_json, table_of
 from turnout.machine.files import write_whole
 from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
+from turnout.running.loop import DELETE
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.records.records import Records
 from turnout.running.records.warnings import stood_still
+from turnout.running.state import RECORDS, state_of
 from turnout.view import HOOKS
+from turnout_papers import studies as package
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
-from turnout_papers.studies.so_far import ended_folders, machines, refuse_none, seconds_at_work
-from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, check_scale
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, check_scale
+
+ORDER = ("Flexible participation", "EFL", "Labels and models", "FDMS", "MTFL")  # how `reproduces` begins, by paper
+
+
+@cache
+def studies() -> dict[str, Study]:
+    """All studies by name, by paper and table, those of no paper last: every module here that has a `STUDY` is one."""
+    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    listed = [getattr(importlib.import_module(name), "STUDY", None) for name in names if name != __name__]
+    found: dict[str, Study] = {}
+
+    def place(study: Study) -> tuple[int, str]:
+        paper = next((i for i, name in enumerate(ORDER) if study.reproduces.startswith(name)), len(ORDER))
+        return paper, study.reproduces
+
+    for study in sorted((s for s in listed if s is not None), key=place):
+        if study.name in found:
+            raise ValueError(f"two studies are called {study.name!r}")
+        found[study.name] = study
+    return found
+
+
+def find_study(name: str) -> Study:
+    if not isinstance(name, str) or name not in studies():
+        raise UserError(f"there is no study {name!r}: {nearest(name, studies())}")
+    return studies()[name]
+
+
+# -- findings
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: the file `study.json`, field by field."""
+    """What a study found: the file `study.json`, field by field.
+
+    study, scale  which study, and how large
+    rows          numbers beside the published ones
+    claims        what the paper claims, decided
+    seconds       how long the runs took
+    failed        runs that could not be finished, and why
+    command       what was typed
+    machine       and where
+    stalled       runs that did not move in the end, and why
+    """
 
     study: str
     scale: str
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     claims: Sequence[Claim]
     seconds: float
-    failed: Sequence[str] = ()  # runs that could not be finished, and why
-    command: str = ""  # what was typed
-    machine: str = ""  # and where
-    stalled: Sequence[str] = ()  # runs that did not move in the end, and why
+    failed: Sequence[str] = ()
+    command: str = ""
+    machine: str = ""
+    stalled: Sequence[str] = ()
 
     def to_json(self) -> str:
-        return json_text(asdict(self) | {"claims": [_claim_row(c) for c in self.claims]}, allow_nan=False)
+        fields = ("claim", "holds", "outcome", "evidence", "seeds_needed")
+        claims = [{name: getattr(claim, name) for name in fields} for claim in self.claims]
+        return json_text(asdict(self) | {"claims": claims}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the text") -> Findings:
+        """Read a file of this or an earlier version; those had fewer fields, and no `outcome` of a claim."""
+
+        def claim_of(row: dict[str, Any]) -> Claim:
+            refuted = row.get("outcome") == REFUTED
+            return Claim(row["claim"], row["holds"], row["evidence"], refuted, row.get("seeds_needed"))
+
         try:
             found = table_of(text)
-            rows, claims = [Row(**row) for row in found["rows"]], [_claim_of(claim) for claim in found["claims"]]
-            return cls(found["study"], found["scale"], rows, claims, found["seconds"], **_later_fields(found))
+            rows, claims = [ResultRow(**row) for row in found["rows"]], [claim_of(claim) for claim in found["claims"]]
+            later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
+            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
+            return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not what `turnout study run --json` writes ({error})") from error
 
 
-def _later_fields(found: dict[str, Any]) -> dict[str, Any]:
-    """What files of earlier versions do not say."""
-    said = {name: found[name] for name in ("command", "machine") if name in found}
-    return said | {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
+# -- running
 
 
-def _claim_row(claim: Claim) -> dict[str, Any]:
-    return {
-        "claim": claim.claim,
-        "holds": claim.holds,
-        "outcome": claim.outcome,
-        "evidence": claim.evidence,
-        "seeds_needed": claim.seeds_needed,
-    }
-
-
-def _claim_of(row: dict[str, Any]) -> Claim:
-    """A claim from its row; files of earlier versions do not say what was refuted."""
-    refuted = row.get("outcome") == REFUTED
-    return Claim(row["claim"], row["holds"], row["evidence"], refuted, row.get("seeds_needed"))
-
-
-def planned(study: Study, scale: str, seeds: int | None = None) -> Plan:
+def planned(study: Study, scale: str, seeds: int | None = None) -> StudyPlan:
     """The study's plan at a scale, with another number of seeds where asked."""
     check_scale(scale)
-    plan = study.plan(scale)
-    if seeds is None:
-        return plan
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise UserError(f"--seeds {seeds}: a study needs at least 1 seed (2 to decide anything)")
+    plan = study.plan(scale)
     return replace(plan, parts=_with_seeds(plan.parts, seeds))
 
 
 def _with_seeds(parts: Sequence[Part], seeds: int | None) -> Sequence[Part]:
-    """Another number of seeds to judge by; what settings are chosen on stays, so that the choice does."""
-    if seeds is None:
-        return parts
-    return [part if part.first_seed else replace(part, seeds=seeds) for part in parts]
+    """Another number of seeds to judge by; those that settings are chosen on stay, so that the choice does."""
+    return [part if part.first_seed or seeds is None else replace(part, seeds=seeds) for part in parts]
 
 
 def run_study(
@@ -112,23 +142,25 @@ def run_study(
     """Run a study, decide its claims, draw its pictures, all in `out`.
 
     only    names of runs (with * and ?) to keep
-    so_far  train nothing: what the runs say that have ended in `out`
+    so_far  train nothing: read the runs that have ended in `out`
     """
     start = time.monotonic()
     plan = planned(study, scale, seeds)
+    names = _names(plan.parts)
     for pattern in only:
-        refuse_nothing(pattern, plan)
+        if not fnmatch.filter(names, pattern):
+            raise UserError(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
     refuse_full(out, resume or so_far)
-    if so_far:
-        refuse_none(ended_folders(out), out)
+    if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
+        raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
     make_folder(out)
-    _refuse_another(study, scale, out / "study.txt")
+    _mark_folder(f"{study.name} at {scale} scale\n", out / "study.txt")
     ways = Ways(jobs, quiet, data_dir, so_far)
     curves = run_plan(study, plan, out, ways, only)
     if study.then is not None:
         chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
-        those = naming(only, chosen.parts)  # none: whatever follows from the runs that were kept
-        curves = joined(curves, run_plan(study, chosen, out, ways, those))
+        then_only = [one for one in only if fnmatch.filter(_names(chosen.parts), one)]  # none: all that follow
+        curves = joined(curves, run_plan(study, chosen, out, ways, then_only))
     rows, claims = study.rows(scale, curves), study.claims(scale, curves)
     if only:  # without the rows of runs that were left out
         rows = [row for row in rows if row.ours != NOT_RUN]
@@ -136,47 +168,36 @@ def run_study(
         write_whole(out / name, picture)
     ended = curves.folders if so_far or resume else []
     seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
-    command = as_typed(study, scale, seeds, only) + (" --so-far" if so_far else "")
-    said = machines(ended)
-    where = said if so_far or said not in ("", "cpu") else machine()  # a resumed run may be of another machine
+    options = ["--seeds", str(seeds)] * (seeds is not None) + [word for one in only for word in ("--only", one)]
+    command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
+    where = _machines(ended)
+    if not so_far and where in ("", "cpu"):  # a resumed run may be of another machine
+        where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores"
     findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where, curves.stalled)
     write_whole(out / "study.json", findings.to_json())
     return findings
 
 
-def as_typed(study: Study, scale: str, seeds: int | None, only: Sequence[str]) -> str:
-    """The command that makes these numbers."""
-    chosen = [f"--seeds {seeds}"] if seeds is not None else []
-    return " ".join(
-        [f"turnout study run {study.name} --scale {scale}", *chosen, *(f"--only {shlex.quote(one)}" for one in only)]
-    )
+def _names(parts: Sequence[Part]) -> list[str]:
+    return [name for part in parts for name in part.variants]
 
 
-def machine() -> str:
-    """The GPU, or how many cores."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores"
-
-
-def _refuse_another(study: Study, scale: str, mark: Path) -> None:
+def _mark_folder(text: str, mark: Path) -> None:
     """A folder holds one study at one scale, which its study.txt names from the beginning."""
-    text = f"{study.name} at {scale} scale\n"
-    if mark.exists() and mark.read_text(encoding="utf-8") != text:
-        raise UserError(
-            f"{mark.parent} is of {mark.read_text(encoding='utf-8').strip()}, and this is {text.strip()}: choose "
-            "another --out folder"
-        )
+    if mark.exists() and (other := mark.read_text(encoding="utf-8")) != text:
+        raise UserError(f"{mark.parent} is of {other.strip()}, and this is {text.strip()}: choose another --out folder")
     write_whole(mark, text)
-
-
-def refuse_nothing(pattern: str, plan: Plan) -> None:
-    names = [name for part in plan.parts for name in part.variants]
-    if not fnmatch.filter(names, pattern):
-        raise UserError(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How the runs of a study are made; `so_far`: they are not, those that ended are read."""
+    """How the runs of a study are made.
+
+    jobs      runs side by side; None: as many as there are cores
+    quiet     without progress
+    data_dir  where data files are
+    so_far    train nothing: read the runs that have ended
+    """
 
     jobs: int | None = None
     quiet: bool = False
@@ -192,22 +213,21 @@ class Ways:
         play = ended_runs if self.so_far else part.play or partial(finished_runs, hooks=HOOKS)
         return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
 
-    def missing(self, parts: Sequence[Part]) -> dict[str, str]:
-        """What cannot run here; what has run needs no data."""
-        return {} if self.so_far else missing_data(parts, self.data_dir)
 
-
-def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
+def run_plan(study: Study, plan: StudyPlan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
     """Run every part whose data can be had; runs that are complete already are not repeated.
 
-    A run that failed on the way (its training diverged, say) is left out, with its seed where it would be compared.
+    A run that failed on the way (its training diverged, for example) is left out, with its seed where it would be
+    compared.
     """
     failed: list[str] = []
     still: list[str] = []
     folders: list[Path] = []
     found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
     looks: dict[str, dict[int, Look]] = {}
-    missing = ways.missing(plan.parts) | left_out(plan.parts, only)
+    missing = {} if ways.so_far else missing_data(plan.parts, ways.data_dir)
+    left_out = [name for name in _names(plan.parts) if only and not any(fnmatch.fnmatch(name, one) for one in only)]
+    missing |= dict.fromkeys(left_out, "left out by --only")
     for part in plan.parts:
         variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
         if not variants:
@@ -219,52 +239,32 @@ def run_plan(study: Study, plan: Plan, out: Path, ways: Ways, only: Sequence[str
         folders += [run.folder for run in done.runs.values()]
         for entry, run in done.runs.items():
             with run.records() as records:
-                stood, curves = stood_still(records.column("skipped").tolist()), read_curves(records, study)
+                stood = stood_still(records.column("skipped").tolist())
+                known = {study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
+                for metric in (metric for metric in found if metric in known):
+                    found[metric].setdefault(entry.variant, {})[entry.seed] = Curve(*records.curve(metric))
             still += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
-            for metric, curve in curves.items():
-                found[metric].setdefault(entry.variant, {})[entry.seed] = curve
             if study.look is not None:
                 looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
     more = {metric: Curves(found[metric], missing) for metric in study.more}
     return Curves(found[study.metric], missing, more, looks, tuple(failed), tuple(still), folders)
 
 
-def read_curves(records: Records, study: Study) -> dict[str, Curve]:
-    """The curve of the study's metric, and of those of its other metrics that this run has."""
-    known = {*records.metrics(), *records.rounds()}
-    wanted = [study.metric, *(metric for metric in study.more if metric in known)]
-    return {metric: Curve(*records.curve(metric)) for metric in wanted}
-
-
 def joined(first: Curves, second: Curves) -> Curves:
     """Two sets of curves as one."""
-    more = {metric: joined(first.more[metric], second.more[metric]) for metric in first.more}
-    looks = {**first.looks, **second.looks}
     return Curves(
         {**first.curves, **second.curves},
         {**first.missing, **second.missing},
-        more,
-        looks,
+        {metric: joined(first.more[metric], second.more[metric]) for metric in first.more},
+        {**first.looks, **second.looks},
         (*first.failed, *second.failed),
         (*first.stalled, *second.stalled),
         (*first.folders, *second.folders),
     )
 
 
-def naming(only: Sequence[str], parts: Sequence[Part]) -> Sequence[str]:
-    """Those of the patterns that name a run of these parts."""
-    names = [name for part in parts for name in part.variants]
-    return [one for one in only if fnmatch.filter(names, one)]
-
-
-def left_out(parts: Sequence[Part], only: Sequence[str]) -> dict[str, str]:
-    """The variants that --only leaves out, with the reason."""
-    names = [name for part in parts for name in part.variants] if only else []
-    return {name: "left out by --only" for name in names if not any(fnmatch.fnmatch(name, one) for one in only)}
-
-
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:
-    """The variants whose data cannot be had, with the reason; each data set is tried once."""
+    """The variants whose data files cannot be read, with the reason; each data set is tried once."""
     tried: dict[object, str | None] = {}
     found = {}
     for part in parts:
@@ -272,19 +272,44 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
             data = experiment.world.data
             source = (type(data), getattr(data, "split", None), getattr(data, "mirror", None))
             if source not in tried:
-                tried[source] = _why_missing(data, data_dir)
-            why = tried[source]
-            if why is not None:
+                tried[source] = None
+                try:
+                    if hasattr(data, "read"):
+                        data.read(data_dir)
+                except UserError as mistake:
+                    tried[source] = str(mistake)
+            if (why := tried[source]) is not None:
                 found[name] = why
     return found
 
 
-def _why_missing(data: DataSpec, data_dir: Path | None) -> str | None:
-    """Why the files of a data set cannot be read; None if they can, or if it needs no files."""
-    if not hasattr(data, "read"):
-        return None
-    try:
-        data.read(data_dir)
-    except UserError as mistake:
-        return str(mistake)
-    return None
+# -- studies that were resumed
+
+
+def seconds_at_work(folders: Sequence[Path]) -> float:
+    """How long some of these runs were at work: pauses in between, of hours or days, do not count."""
+    spans = []
+    for folder in folders:
+        with Records.read(folder / RECORDS) as records:
+            end = state_of(folder).when
+            spans.append((end - float(records.column("seconds").sum()), end))
+    return covered(spans)
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of what spans of time cover together.
+
+    >>> covered([(0.0, 3.0), (10.0, 12.0), (2.0, 4.0)])
+    6.0
+    """
+    total, until = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _machines(folders: Sequence[Path]) -> str:
+    """The machines that the runs were made on."""
+    about: list[Mapping[str, Any]] = [read_json(folder / "environment.json", DELETE) for folder in folders]
+    return ", ".join(sorted({str(one.get("device_name") or one.get("device")) for one in about}))

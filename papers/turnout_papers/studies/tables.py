@@ -1,4 +1,4 @@
-"""Findings as people read them: a table in the terminal, or Markdown for a page."""
+"""Findings as a table in the terminal, or as Markdown for a page."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.text import Text
 
 from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Plan, Row
+from turnout_papers.studies.study import ResultRow, StudyPlan
 
 COLOURS = {HOLDS: "green", REFUTED: "red", UNDECIDED: "yellow"}
 
 
-def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
     """One line a case, one column a metric: "ours ± spread (published)".
 
-    >>> cells([Row("MNIST", "B over A", 9.04, 1.0, 3, 9.5), Row("MNIST", "C over B", 1.0, None, 1, None)])
+    >>> cells([ResultRow("MNIST", "B over A", 9.04, 1.0, 3, 9.5), ResultRow("MNIST", "C over B", 1.0, None, 1, None)])
     (['case', 'B over A', 'C over B', 'seeds'], [['MNIST', '9.0 ± 1.0 (9.5)', '1.0', '3']])
     """
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -32,7 +32,8 @@ def cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return ["case", *metrics, "seeds"], lines
 
 
-def cell(row: Row) -> str:
+def cell(row: ResultRow) -> str:
+    """`ours ± spread (published)` of one row."""
     ours = row.ours if isinstance(row.ours, str) else number(row.ours)
     tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
     spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # differ by rounding only
@@ -51,7 +52,7 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.3g}"
 
 
-def show(findings: Findings, plan: Plan, console: Console) -> None:
+def show(findings: Findings, plan: StudyPlan, console: Console) -> None:
     """The table, what was shrunk, and the claims."""
     head, lines = cells(findings.rows)
     table = Table(*head, title=f"{findings.study} at {findings.scale} scale: ours ± spread (published)", box=box.SIMPLE)
@@ -64,13 +65,12 @@ def show(findings: Findings, plan: Plan, console: Console) -> None:
         console.print(f"· {note}", highlight=False)
     console.print()
     for claim in (c for c in findings.claims if c.ran):
-        mark = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
-        console.print(mark.append(f"  {claim.claim}", style="not bold default"), highlight=False)
+        outcome = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
+        console.print(outcome.append(f"  {claim.claim}", style="not bold default"), highlight=False)
         console.print(f"           {claim.evidence}", highlight=False, style="dim")
-    for words in by_reason(findings.failed):
-        console.print(Text("failed   ", style="red").append(f"  {words}", style="default"), highlight=False)
-    for words in findings.stalled:
-        console.print(Text("stalled  ", style="yellow").append(f"  {words}", style="default"), highlight=False)
+    others = [("failed", "red", words) for words in by_reason(findings.failed)]
+    for mark, colour, words in (*others, *(("stalled", "yellow", words) for words in findings.stalled)):
+        console.print(Text(f"{mark:9}", style=colour).append(f"  {words}", style="default"), highlight=False)
     for why, claims in left_out(findings).items():
         console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
     console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
@@ -93,15 +93,14 @@ def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, _, why in (words.rpartition(": ") for words in failed):
         names.setdefault(why, []).append(name)
-    return [f"{_first(some, most)}: {why}" for why, some in names.items()]
-
-
-def _first(names: Sequence[str], most: int) -> str:
-    return ", ".join(names) if len(names) <= most else f"{names[0]} and {len(names) - 1} others"
+    return [
+        f"{', '.join(some) if len(some) <= most else f'{some[0]} and {len(some) - 1} others'}: {why}"
+        for why, some in names.items()
+    ]
 
 
 def tally(findings: Findings) -> str:
-    """How many claims hold of those that there was data for, and what became of the others.
+    """How many claims hold of those that there was data for, and the outcomes of the others.
 
     >>> from turnout_papers.studies.claims import Claim
     >>> tally(Findings("a", "paper", [], [Claim("x", True, ""), Claim("y", False, "not run: no data")], 1.0))
@@ -114,7 +113,7 @@ def tally(findings: Findings) -> str:
     return f"{count[HOLDS]} of {ran} claims hold" + "".join(others) + missing
 
 
-def markdown(findings: Findings, plan: Plan) -> str:
+def markdown(findings: Findings, plan: StudyPlan) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in plan.notes]

@@ -1,4 +1,4 @@
-"""Study `testbed`: paper 004, Table 2: the seconds of a round on real devices, and what they buy.
+"""MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
 
 Every run is a deployment on this machine (deploy/testbed.py): a real SuperLink and a warm process a device, each with a
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
@@ -26,11 +26,12 @@ from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout.statistics import BySeed
-from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, on_cpu, sgd
-from turnout_papers.studies.claims import Claim, best_elsewhere, better, same
+from turnout_papers.recipes import on_one_core
+from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
+from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, Plan, Row, Study, not_run, row
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
@@ -40,7 +41,7 @@ TUNING_SEEDS = 100  # the first of the seeds that FedAvg's rate is chosen on
 
 
 @dataclass(frozen=True)
-class Size:
+class TestbedSize:
     """How large the study is at one scale; `alone` rounds are enough for independent devices."""
 
     devices: int
@@ -53,9 +54,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
-    "small": Size(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
-    "paper": Size(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
+    "smoke": TestbedSize(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
+    "small": TestbedSize(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
+    "paper": TestbedSize(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
 }
 
 
@@ -78,7 +79,7 @@ def on_devices(experiment: Experiment, devices: int) -> Experiment:
     return experiment.but(runtime=settings, evaluate=Evaluate(every=experiment.rounds, personal=True))
 
 
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> StudyPlan:
     """The runs that FedAvg's rate is chosen on; `deployed` gives those on devices."""
     size = SIZES[scale]
     tuning = {tuned(rate): experiments(scale, rate)[FEDAVG] for rate in size.rates}
@@ -94,7 +95,7 @@ def plan(scale: str) -> Plan:
         "a round is split along its slowest device; download: until training begins, being picked up included; server: "
         "handing messages over, averaging; the last round is left out, as its evaluation would count",
     ]
-    return Plan([Part("tuning", on_cpu(tuning), 2, TUNING_SEEDS)], notes)
+    return StudyPlan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
 
 
 def tuned(rate: float) -> str:
@@ -144,7 +145,7 @@ def _phases(clients: dict[str, np.ndarray], rounds: dict[str, np.ndarray], t: in
     i = np.flatnonzero(mine)[np.nanargmax(clients["reply_seconds"][mine])]
     after = np.flatnonzero((clients["round"] == t + 1) & (clients["client"] == clients["client"][i]))
     whole, train = (float(clients[f"{name}_seconds"][i]) for name in ("reply", "training"))
-    up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # told with the next reply
+    up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # reported with the next reply
     last = t == int(rounds["round"].max())
     server = math.nan if last else float(rounds["seconds"][rounds["round"] == t][0]) - whole
     return [whole - train - up, train, up, server]
@@ -174,12 +175,12 @@ def _end(name: str) -> Callable[[Look], float]:
     return lambda seen: 100 * float(seen[name][-1])
 
 
-def rows(scale: str, curves: Curves) -> list[Row]:
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for method in METHODS:
         published = TABLE_2_TESTBED[method]
         if method not in curves.looks:
-            found.append(not_run(method, "s a round", published["round"]))
+            found.append(row(method, "s a round", None, published["round"]))
             continue
         seen, total = curves.looks[method], curves.seen(method, a_round)
         found.append(row(method, "s a round", total, published["round"]))
@@ -194,8 +195,8 @@ def rows(scale: str, curves: Curves) -> list[Row]:
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
     ]
     how = "tc" if shaped and all(shaped) else "the devices themselves" if shaped else None
-    rate = Row("all", "links shaped by", how, None, 0, None)
-    return [*found, rate, Row("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
+    rate = ResultRow("all", "links shaped by", how, None, 0, None)
+    return [*found, rate, ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
@@ -206,7 +207,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         "MTFL's extra seconds a round are outweighed: it reaches that accuracy in less time than FedAvg",
         "what devices measure in the end is what the replay in one process measures",
     )
-    if not all(method in curves.looks for method in METHODS):
+    if not set(METHODS) <= curves.looks.keys():
         return [Claim(claim, False, curves.why_missing(*METHODS)) for claim in words]
 
     def of(number: Callable[[Look], float]) -> list[BySeed]:
@@ -225,7 +226,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Accuracy against the seconds since the beginning."""
-    if not all(method in curves.looks for method in METHODS):
+    if not set(METHODS) <= curves.looks.keys():
         return {}
     lines = []
     for colour, method in enumerate(METHODS):
@@ -236,14 +237,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"testbed.svg": picture([("Personal accuracy", "seconds", lines)], "percent")}
 
 
-STUDY = Study(
-    name="testbed",
-    reproduces="paper 004, Table 2: seconds of a round on real devices, by what they are spent on",
-    metric="personal_accuracy",
-    plan=plan,
-    rows=rows,
-    claims=claims,
-    pictures=pictures,
-    look=look,
-    then=deployed,
-)
+STUDY = Study("testbed", __doc__, "personal_accuracy", plan, rows, claims, pictures, look=look, then=deployed)

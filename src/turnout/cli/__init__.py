@@ -27,6 +27,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
@@ -108,7 +109,6 @@ PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": F
 @cache
 def added_commands() -> dict[str, EntryPoint]:
     """The commands that installed packages add by entry points of the group `turnout.commands`; none is loaded."""
-    from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
 
@@ -134,7 +134,10 @@ class CommandTable(TyperGroup):
         if cmd_name in COMMANDS:
             row = COMMANDS[cmd_name]
             if importlib.util.find_spec(row.needs) is None:
-                raise UserError(f"turnout {cmd_name} needs {row.needs}, which is not installed here")
+                package = row.needs.replace("_", "-")
+                raise UserError(
+                    f"turnout {cmd_name} needs {row.needs}, which is not installed here: pip install {package}"
+                )
             module, _, name = row.place.partition(":")
             return as_command(cmd_name, getattr(importlib.import_module(module), name))
         if cmd_name in added_commands():

@@ -49,7 +49,7 @@ def parity(
 
     known = small_recipes({name: cook(name) for name in recipes()})
     runtimes = _runtimes()
-    wanted = list(known) if everything else list(names or ONE_PER_PART)
+    wanted = list(known) if everything else list(names or [name for name in ONE_PER_PART if name in known])
     columns = _installed({name: runtimes[_known(name, runtimes, "runtime")] for name in on or runtimes}, bool(on))
     chosen = {name: known[_known(name, known, "experiment")] for name in wanted}
     at_once = {column: runtime.at_once(chosen) for column, runtime in columns.items() if runtime.at_once}

@@ -12,7 +12,7 @@ from pathlib import Path
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
-from turnout.recipes import cook, recipes
+from turnout.recipes import cook, find_recipe
 from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
@@ -98,7 +98,7 @@ def _refuse_other(plan: RunPlan) -> None:
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
     """A title and the variants of a recipe or of a file; a recipe takes precedence over a file of the same name."""
     path = Path(source)
-    if source in recipes():
+    if path.suffix != ".toml" and ":" not in source and find_recipe(source) is not None:
         return source, cook(source)
     if path.suffix == ".toml" or path.is_file():
         table = read_file(path)

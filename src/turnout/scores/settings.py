@@ -1,4 +1,4 @@
-"""What a person may choose on the score track. docs/paper-002.md says why the defaults are as they are."""
+"""What a person may choose on the score track. papers/docs/labels.md says why the defaults are as they are."""
 
 from __future__ import annotations
 

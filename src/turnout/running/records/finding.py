@@ -10,7 +10,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.checksums import read_json
 from turnout.running.records.records import Records
-from turnout.running.records.run_list import NAME, RunList, read_run_list
+from turnout.running.records.run_list import NAME, RunEntry, RunList, read_run_list
 from turnout.running.records.runs import FILE, FoundRun, RunRecords, Runs
 
 

@@ -7,6 +7,7 @@ of millions. Problems that show only at the end are found in the records (record
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ HOW = "for numbers to predict, set regression = true and task = Regression()"
 def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
     """Sentences about the data and the turnout; nothing is generated for it."""
     found, first = list[str](), torch.zeros(1, dtype=torch.int64)
-    central = None if len(federation.test(first, 0).row_R) else federation.central_test() or (None, [])
+    central: Any = None if len(federation.test(first, 0).row_R) else federation.central_test() or (None, [])
     if central is not None and not len(central[1]):
         found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     found += _unguarded(algorithm, drop_single)
