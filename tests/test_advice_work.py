@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
@@ -29,7 +29,7 @@ from turnout.parts.selection import Everyone, Fraction
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.statistics.distributions import t_quantile
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 LOW, SAME, HIGH = "lr × 0.333", "lr × 1", "lr × 3"
 TUNING_SEEDS = (10_000, 10_001)
@@ -290,7 +290,7 @@ def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> N
     assert (never.near_rounds, never.near_bytes) == (None, None)
 
 
-def small_log(folder: Path) -> Fleet:
+def small_log(folder: Path) -> ParticipationLog:
     """Ten rounds: a always does all, b half in every other round, c comes once in ten, d was asked twice and came."""
     rows = [
         (t, name, work) for t in range(10) for name, work in (("a", 1.0), ("b", 0.5 * (t % 2)), ("c", float(t == 5)))

@@ -23,7 +23,7 @@ from turnout.fleet.advice.race import LOOKS, Race
 from turnout.fleet.advice.trial import Outcome, measure
 from turnout.fleet.example import ExampleFleet
 from turnout.running.config.read import load, to_toml
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 Draw = Callable[[random.Random], float]
 NOISES: dict[str, Draw] = {

@@ -29,8 +29,7 @@ from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
 from turnout.view.report import find_runs, write_report
 from turnout.view.report.clock import gantt_rows, time_to, times_of
-from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
-from turnout.world.devices.observed import Observation, devices_of
+from turnout.world.devices.device_file import DeviceRow, Observation, devices_of, read_devices, write_devices
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.running.config import read as config
-from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.events.random import poisson
+from turnout.world.events import Calendar, Setting, calendar_of, poisson
 from worlds import blobs, ready, world
 
 SETTING = Setting(clients=10, names=None, rounds=100, seed=0)
@@ -41,10 +40,10 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
         ([to.Leave(3, 5), to.Join(3, 4)], "in the order they happen"),
         ([to.Join(3, 100)], "the last round is 99"),
         ([to.Leave(3, -1)], "rounds start at 0"),
-        ([to.Join(10, 5)], "they are 0 to 9"),
-        ([to.Leave("ann", 5)], "they are 0 to 9"),
-        ([to.Join(c, 5) for c in range(10)], "nobody in the first round"),
-        ([to.RandomEvents(waiting=10)], "at least one must be there"),
+        ([to.Join(10, 5)], "0 to 9"),
+        ([to.Leave("ann", 5)], "0 to 9"),
+        ([to.Join(c, 5) for c in range(10)], "no member in the first round"),
+        ([to.RandomEvents(waiting=10)], "at least one must be a member"),
     ],
 )
 def test_what_cannot_be_is_refused(entries: list[object], says: str):
@@ -77,14 +76,14 @@ def test_a_file_of_events(tmp_path: Path):
     assert found.at(40) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
-        ("round,client,event\n5,9,jion\n", "line 2: an event is `join`, `leave` or `vanish`, not 'jion'"),
+        ("round,client,event\n5,9,jion\n", "line 2: an event is .*not .jion."),
         ("round,client,event\n\n5,99,join\n", "line 3: .*client 99"),
-        ("round,client,event\nx,9,join\n", "line 2: a row is a round"),
+        ("round,client,event\nx,9,join\n", "line 2: round must be a whole number"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=says):
             calendar(to.EventLog(str(path)))
-    with pytest.raises(UserError, match="cannot read the events"):
+    with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
         calendar(to.EventLog(str(tmp_path / "none.csv")))
 
 

@@ -43,7 +43,7 @@ from turnout.server.in_flight import updates_of
 from turnout.server.opening import open_round
 from turnout.server.state import Served, Server
 from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
-from turnout.world.attacks.base import Attackers
+from turnout.world.attacks import Attackers
 
 
 class Hindsight(Protocol):

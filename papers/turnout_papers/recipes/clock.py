@@ -24,9 +24,8 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.runtimes.settings import InProcess
-from turnout.world.devices.base import Devices
-from turnout.world.devices.spreads import Alike, Spread
-from turnout.world.devices.tiers import Tiers
+from turnout.world.devices import Devices
+from turnout.world.devices.tiers import Alike, Spread, Tiers
 from turnout.world.devices.timeline import Pace, Passes
 
 EVEN, TIERS, THIN = FLEETS = ("even", "tiers", "thin")

@@ -17,7 +17,7 @@ import torch
 from turnout.data import Backdoor
 from turnout.running.result import Run
 from turnout.statistics.paired import BySeed, difference
-from turnout.world.attacks.base import hostile_clients
+from turnout.world.attacks import hostile_clients
 from turnout_papers.studies.attack_cases import (
     BACKDOOR,
     BY_SHARE,

@@ -17,7 +17,7 @@ from turnout.data.federation import DataSpec
 from turnout.data.pooled import Pooled
 from turnout.errors import UserError
 from turnout.rng import rng
-from turnout.world.attacks.base import Share, check_attackers, hostile_clients
+from turnout.world.attacks import Share, check_attackers, hostile_clients
 
 
 def poisoned(data: DataSpec, attackers: Share, seed: int, data_dir: Path | None, what: str) -> tuple[Pooled, Tensor]:

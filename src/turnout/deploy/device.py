@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from turnout.data.agreement import as_agreed
+from turnout.data.enrolling import described, enrolment_of
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
 from turnout.deploy.flower.answering import LEAVING, LEFT, Device, Identity
@@ -37,7 +38,6 @@ from turnout.runtimes.setup import Setup
 from turnout.scores.devices import ScoreDevice
 from turnout.scores.prepare import set_up
 from turnout.scores.settings import Scores
-from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Calendar
 
 

@@ -16,8 +16,7 @@ from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column
 from turnout.running.result import Run, open_one
-from turnout.world.devices.device_file import write_devices
-from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
+from turnout.world.devices.device_file import Observation, ObservedDevices, devices_of, write_devices
 
 WHOLE, TRAINING = "reply_seconds", "training_seconds"  # of real devices
 APART = ("download_time", "train_time", "upload_time")  # of simulated ones

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from turnout.clients.metrics import summary
 from turnout.data.description import Description
+from turnout.data.enrolling import described
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
@@ -24,7 +25,6 @@ from turnout.scores.round import run_round
 from turnout.scores.settings import Scores
 from turnout.scores.state import ScoreServer
 from turnout.types import State
-from turnout.world.enrolment import described
 
 
 @dataclass(frozen=True, eq=False)

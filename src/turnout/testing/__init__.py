@@ -48,8 +48,8 @@ from turnout.testing.server import check_aggregation, check_server_step, check_w
 from turnout.testing.terms import check_term
 from turnout.testing.time import check_closing, check_devices
 from turnout.testing.world import check_attack, check_events, check_like_log, check_participation, check_selection
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 

@@ -6,7 +6,7 @@ import torch
 
 from turnout.parts.closing import Closing, close
 from turnout.testing.examples import checkpointed, copied, example_enrolment, expect, unchanged
-from turnout.world.devices.base import Devices
+from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
 
 ROUNDS = 4

@@ -7,9 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from turnout.fleet import Fleet
-from turnout.fleet.seasons import rounds_a_day
-from turnout.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.parts.arrived import Arrived
 from turnout.parts.selection import Selection
 from turnout.testing.examples import (
@@ -22,9 +19,11 @@ from turnout.testing.examples import (
     unchanged,
 )
 from turnout.types import Turnout
-from turnout.world.attacks.base import Attack, Attackers
+from turnout.world.attacks import Attack, Attackers
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, Setting, calendar_of
+from turnout.world.log import ParticipationLog
+from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
 from turnout.world.participation import Participation
 
@@ -51,28 +50,32 @@ def check_participation(
 
 
 def check_like_log(
-    participation: Participation, fleet: Fleet, within: float = 0.15, clients: int | None = None, seeds: int = 3
+    participation: Participation,
+    log: ParticipationLog,
+    within: float = 0.15,
+    clients: int | None = None,
+    seeds: int = 3,
 ) -> None:
     """Promises of a participation that is drawn from a fleet's log: its statistics are the log's. Turnout, work and the
     mean lengths of stays and absences may differ by a share of themselves, `within`; how alike clients' absences are,
     the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by half of that, as
     numbers. `clients`: how many to draw for (as many as the log has)."""
-    count = clients or fleet.clients
-    part = tied(participation, example_enrolment(count), fleet.rounds, "check_like_log")
-    day = rounds_a_day(fleet) or 1
-    log = statistics(presence(fleet), day)
+    count = clients or log.clients
+    part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
+    day = log.rounds_a_day or 1
+    logged = statistics(presence(log), day)
 
     def drawn_with(seed: int) -> Statistics:
-        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, fleet.rounds), day)
+        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, log.rounds), day)
 
     found = mean_of([drawn_with(seed) for seed in range(seeds)])
     for name in ("turnout", "work", "stay", "away"):
-        there, here = getattr(log, name), getattr(found, name)
+        there, here = getattr(logged, name), getattr(found, name)
         expect(abs(here - there) <= within * there, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
     for name in ("uneven", "together", "by_round"):
-        there, here = getattr(log, name), getattr(found, name)
+        there, here = getattr(logged, name), getattr(found, name)
         expect(abs(here - there) <= within / 2, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
-    for hour, (there, here) in enumerate(zip(log.by_hour, found.by_hour, strict=True)):
+    for hour, (there, here) in enumerate(zip(logged.by_hour, found.by_hour, strict=True)):
         said = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
         expect(abs(here - there) <= within / 2, said)
 

@@ -17,7 +17,7 @@ import time
 INPUTS = 60
 
 
-def share_core(core: int) -> None:
+def pin(core: int) -> None:
     """Keep this process on one core, if the system can and the core is not -1."""
     if core >= 0 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
@@ -25,7 +25,7 @@ def share_core(core: int) -> None:
 
 def train(parent: int, core: int, seed: int, rounds: int, epochs: int, samples: int, deadline_seconds: float) -> None:
     """Print the share of the epochs finished before the deadline, and the seconds taken, for every round."""
-    share_core(core)
+    pin(core)
     chance = random.Random(seed)
     weights = [0.0] * INPUTS
     x = [[chance.gauss(0, 1) for _ in range(INPUTS)] for _ in range(min(samples, 100))]
@@ -65,7 +65,7 @@ def compete(parent: int, core: int, seed: int, load: float, period: float) -> No
 
     The period varies randomly by up to half, so that rounds differ.
     """
-    share_core(core)
+    pin(core)
     chance = random.Random(seed)
     while os.getppid() == parent:
         this = period * chance.uniform(0.5, 1.5)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from turnout.clients.store import ENROLLED
+from turnout.data.enrolling import described, enrolment_of
 from turnout.data.federation import Federation
 from turnout.deploy.flower.enrolled import Client, Enrolled
 from turnout.deploy.flower.introductions import HELLO_SECONDS, Introductions
@@ -28,7 +29,6 @@ from turnout.deploy.flower.work import POLL
 from turnout.runtimes import wire
 from turnout.runtimes.schema import Refused
 from turnout.types import Extra, Tensors
-from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Event, Join, Leave
 
 CHECK_IN_SECONDS = 30.0  # after which somebody who was not asked is asked how it is

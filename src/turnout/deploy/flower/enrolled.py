@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from turnout.data.description import Description
+from turnout.data.enrolling import enrolment_of
 from turnout.data.federation import Federation
 from turnout.deploy.flower.link import current
 from turnout.deploy.flower.messages import NEVER, Standing
 from turnout.errors import UserError
 from turnout.types import State, Tensors
-from turnout.world.enrolment import Enrolment, enrolment_of
+from turnout.world.enrolment import Enrolment
 
 if TYPE_CHECKING:
     from turnout.deploy.flower.settings import Flower

@@ -16,15 +16,15 @@ import turnout.models as models
 from turnout.data import Digits
 from turnout.data.partition import Classes, Clustered, Dirichlet, Natural, Partition
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
-from turnout.fleet import Fleet, Reading
+from turnout.fleet import ParticipationLog, Reading
 from turnout.fleet.advice.candidates import plain
 from turnout.fleet.advice.fleet import FleetFacts, chosen_clients, events_of, write_stand_ins
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.runtimes.settings import InProcess
 from turnout.world.events import Events, Join, Leave
-from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Dropout
 
 ROUNDS = 60  # of a run on stand-ins
@@ -56,7 +56,7 @@ class Case:
         return self.experiment.but(**{"world.participation": away})
 
 
-def stand_ins(fleet: Fleet, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[Case]:
+def stand_ins(fleet: ParticipationLog, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[Case]:
     """Three worlds from mild to harsh, of the log's own clients."""
     chosen = chosen_clients(fleet)
     write_stand_ins(fleet, chosen, folder / STAND_INS)

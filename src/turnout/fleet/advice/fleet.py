@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.fleet import Fleet
 from turnout.world.events import Events, Join, Leave
-from turnout.world.turnout_csv import HEADER
+from turnout.world.log import HEADER, ParticipationLog
 
 MOST_CLIENTS = 40  # stand-ins: the digits are enough for so many
 RARELY = 0.1  # of the mean turnout
@@ -62,7 +61,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def facts_of(fleet: Fleet) -> FleetFacts:
+def facts_of(fleet: ParticipationLog) -> FleetFacts:
     came_M, asked_M, turnout_T, works = np.zeros(fleet.clients), np.zeros(fleet.clients), [], []
     for t in range(fleet.rounds):
         work_M = fleet.work(t)
@@ -90,7 +89,7 @@ def facts_of(fleet: Fleet) -> FleetFacts:
     )
 
 
-def chosen_clients(fleet: Fleet, most: int = MOST_CLIENTS) -> np.ndarray:
+def chosen_clients(fleet: ParticipationLog, most: int = MOST_CLIENTS) -> np.ndarray:
     """The clients of the log that stand-ins take after, the most frequent first; every k-th of many."""
     came_M = np.bincount(fleet.client_N, weights=fleet.work_N > 0, minlength=fleet.clients)
     order_M = np.argsort(-came_M, kind="stable")
@@ -99,7 +98,7 @@ def chosen_clients(fleet: Fleet, most: int = MOST_CLIENTS) -> np.ndarray:
     return order_M[np.linspace(0, len(order_M) - 1, most).round().astype(int)]
 
 
-def write_stand_ins(fleet: Fleet, chosen: np.ndarray, path: Path) -> None:
+def write_stand_ins(fleet: ParticipationLog, chosen: np.ndarray, path: Path) -> None:
     """The log of the stand-in clients, numbered from 0, with a 0 for each absence and the time where it is known."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -110,7 +109,7 @@ def write_stand_ins(fleet: Fleet, chosen: np.ndarray, path: Path) -> None:
             writer.writerows((t, i, f"{work_S[i]:.4g}", *when) for i in np.flatnonzero(~np.isnan(work_S)))
 
 
-def events_of(fleet: Fleet, chosen: np.ndarray, rounds: int) -> tuple[Events, ...]:
+def events_of(fleet: ParticipationLog, chosen: np.ndarray, rounds: int) -> tuple[Events, ...]:
     """Joins and leaves of the stand-ins, at the same part of a run as of the log."""
     found: list[Events] = []
     for i, client in enumerate(chosen.tolist()):

@@ -21,7 +21,7 @@ from turnout.parts.weighting import FedAvg, Weighting
 from turnout.rng import uniform
 from turnout.runtimes.settings import InProcess
 from turnout.types import Turnout
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 LOG_ROUNDS = 120
 CLIENTS = 20

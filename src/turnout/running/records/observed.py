@@ -9,7 +9,7 @@ from pathlib import Path
 from turnout.machine.files import replacing
 from turnout.running.records.records import Records
 from turnout.types import SILENTLY
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 
 def export_turnout(records: Records, path: str | Path, names: Sequence[str] | None = None) -> Path:

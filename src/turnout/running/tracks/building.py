@@ -15,17 +15,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from turnout.data.enrolling import enrolment_of as enrolment_of
 from turnout.errors import UserError, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
-from turnout.fleet.match import Match
 from turnout.rng import key
 from turnout.task import InOwnUnit
-from turnout.world.enrolment import enrolment_of as enrolment_of
+from turnout.world.client_names import Match
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.fleet_log import FleetLog
 from turnout.world.participation import Always
+from turnout.world.turnout_log import TurnoutLog
 
 
 def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
@@ -77,7 +77,7 @@ def log_matches(experiment: Experiment) -> list[Match]:
     part: Any = experiment.world.participation
     while getattr(part, "when_up", None) is not None:
         part = part.when_up
-    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, FleetLog)]
+    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, TurnoutLog)]
     return list({(log.path, log.mode == "replay"): log.match for log in logs}.values())
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
 from turnout.data.description import Description
+from turnout.data.enrolling import described
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
@@ -29,7 +30,6 @@ from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
 from turnout.task import Predictor
 from turnout.types import Extra, State
-from turnout.world.enrolment import described
 from turnout.world.members import Members
 
 

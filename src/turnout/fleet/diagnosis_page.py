@@ -7,79 +7,79 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis
-from turnout.fleet.fleet import Fleet
+from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
+from turnout.fleet.diagnosis_text import comparison_rows, facts, sentences
+from turnout.fleet.fleet_participation import LogComparison
 from turnout.fleet.groups import Groups
-from turnout.fleet.likeness import Likeness
-from turnout.fleet.speaks_for import PartToTry
 from turnout.machine.files import write_whole
 from turnout.view.report.bars import bars, histogram
 from turnout.view.report.charts import Series, line_chart
-from turnout.view.report.fleet import facts, likeness_rows, sentences
 from turnout.view.report.heat import HeatMap
 from turnout.view.report.maps import turnout_map
 from turnout.view.report.sections import charts_section
 from turnout.view.report.svg import sheet
 from turnout.view.report.templates import render, trusted
 from turnout.view.report.whole_page import whole_page
+from turnout.world.log import ParticipationLog
 
 
 def write_fleet_page(
-    path: Path, fleet: Fleet, found: Diagnosis, groups: Groups, parts: list[PartToTry], like: Likeness | None
+    path: Path,
+    log: ParticipationLog,
+    found: Diagnosis,
+    groups: Groups,
+    parts: list[PartToTry],
+    comparison: LogComparison | None,
 ) -> None:
-    """The diagnosis as a page."""
+    """Write the diagnosis as a page."""
+    sections: list[Markup] = [
+        render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
+        render("wide_maps.html", title="Who turned up when", note="", maps=[_map(log, groups)], charts=[]),
+        *charts_section("Turnout", _turnout_charts(found)),
+        *charts_section("Clients", _client_charts(log, found)),
+    ]
+    if comparison is not None:
+        note = (
+            f"Statistics of the log, and of participation drawn from it: blocks of {comparison.stretch} rounds "
+            "(blocks) and the fitted model (fitted), means over three seeds."
+        )
+        values = {"rows": comparison_rows(comparison), "charts": trusted([_hours_chart(comparison)])}
+        columns = ("log", "blocks", "fitted")
+        sections.append(render("likeness.html", title="Drawn from the log", note=note, columns=columns, **values))
     page = whole_page(
         title=f"The fleet of {Path(found.path).name}",
         notes=[f"Assumed: {words}." for words in found.assumed],
         facts=facts(found),
-        sections=_sections(fleet, found, groups, parts, like),
+        sections=sections,
         source="a fleet's log",
     )
     write_whole(path, page)
 
 
-def write_fleet_picture(path: Path, fleet: Fleet, found: Diagnosis, like: Likeness | None) -> None:
-    """The charts of the diagnosis as one SVG."""
-    charts = [*_turnout_charts(found), *_client_charts(fleet, found), *([] if like is None else [_hours_chart(like)])]
+def write_fleet_picture(path: Path, log: ParticipationLog, found: Diagnosis, comparison: LogComparison | None) -> None:
+    """Write the charts of the diagnosis as one SVG."""
+    charts = [*_turnout_charts(found), *_client_charts(log, found)]
+    if comparison is not None:
+        charts.append(_hours_chart(comparison))
     write_whole(path, sheet([chart for chart in charts if chart]))
 
 
-def _sections(
-    fleet: Fleet, found: Diagnosis, groups: Groups, parts: list[PartToTry], like: Likeness | None
-) -> list[Markup]:
-    sections = [
-        render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
-        render("wide_maps.html", title="Who turned up when", note="", maps=[_map(fleet, groups)], charts=[]),
-        *charts_section("Turnout", _turnout_charts(found)),
-        *charts_section("Clients", _client_charts(fleet, found)),
-    ]
-    if like is not None:
-        note = (
-            f"Statistics of the log, and of what participation draws from it: stretches of {like.stretch} rounds "
-            "(blocks) and the fitted model (fitted), means over three seeds."
-        )
-        columns = ("log", "blocks", "fitted")
-        values = {"columns": columns, "rows": likeness_rows(like), "charts": trusted([_hours_chart(like)])}
-        sections.append(render("likeness.html", title="Drawn from the log", note=note, **values))
-    return sections
-
-
-def _map(fleet: Fleet, groups: Groups) -> HeatMap:
-    """Clients by group and then by how often they come; those asked and absent are shown as such."""
-    came_M = np.bincount(fleet.client_N, fleet.work_N > 0, fleet.clients) / np.maximum(fleet.asked_M, 1)
-    rank_M = np.empty(fleet.clients, np.int64)
-    rank_M[np.lexsort((-came_M, groups.group_M % (groups.count + 1)))] = np.arange(fleet.clients)
-    absent_T = [np.setdiff1d(fleet.asked(t), fleet.row(t)[0]) for t in range(fleet.rounds)]
+def _map(log: ParticipationLog, groups: Groups) -> HeatMap:
+    """A map of the work by client and round; clients by group and then by how often they come."""
+    came_M = np.bincount(log.client_N, log.work_N > 0, log.clients) / np.maximum(log.asked_M, 1)
+    rank_M = np.empty(log.clients, np.int64)
+    rank_M[np.lexsort((-came_M, groups.group_M % (groups.count + 1)))] = np.arange(log.clients)
+    absent_T = [np.setdiff1d(log.asked(t), log.row(t)[0]) for t in range(log.rounds)]
     absent_A = np.concatenate(absent_T) if absent_T else np.empty(0, np.int64)
-    round_A = np.repeat(np.arange(fleet.rounds), [len(one) for one in absent_T])
-    client_N = np.concatenate([fleet.client_N, absent_A]).astype(np.int64)
+    round_A = np.repeat(np.arange(log.rounds), [len(one) for one in absent_T])
+    client_N = np.concatenate([log.client_N, absent_A]).astype(np.int64)
     turnout = (
-        np.concatenate([fleet.round_N, round_A]).astype(np.int64),
+        np.concatenate([log.round_N, round_A]).astype(np.int64),
         rank_M[client_N],
-        np.concatenate([fleet.work_N, np.zeros(len(absent_A))]),
+        np.concatenate([log.work_N, np.zeros(len(absent_A))]),
     )
     client_M = np.argsort(rank_M)
-    return turnout_map(turnout, "Work done, by group and then by turnout", lambda rank: fleet.names[client_M[rank]])
+    return turnout_map(turnout, "Work done, by group and then by turnout", lambda rank: log.names[client_M[rank]])
 
 
 def _turnout_charts(found: Diagnosis) -> list[str]:
@@ -98,7 +98,7 @@ def _turnout_charts(found: Diagnosis) -> list[str]:
     return charts
 
 
-def _client_charts(fleet: Fleet, found: Diagnosis) -> list[str]:
+def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     own = np.array(found.turnout_by_client)
     charts = [histogram(own, "Clients by their own turnout", "percent", "share of its rounds that a client came")]
     kinds = [("stays", found.stay), ("absences", found.away)]
@@ -107,16 +107,16 @@ def _client_charts(fleet: Fleet, found: Diagnosis) -> list[str]:
         for i, (name, one) in enumerate(kinds)
     ]
     charts.append(line_chart(lasting, "Stays and absences that last so long", "rounds, at least", unit="percent"))
-    work = fleet.work_N[fleet.work_N > 0]
+    work = log.work_N[log.work_N > 0]
     if found.complete < 1:
         charts.append(histogram(work, "Visits by work done", "percent", "share of the work", ends=(0.0, 1.0)))
     return charts
 
 
-def _hours_chart(like: Likeness) -> str:
-    if not like.log.by_hour:
+def _hours_chart(found: LogComparison) -> str:
+    if not found.log.by_hour:
         return ""
-    modes = [("log", like.log), ("blocks", like.blocks), ("fitted", like.fitted)]
-    hours = np.arange(float(len(like.log.by_hour)))
+    modes = [("log", found.log), ("blocks", found.blocks), ("fitted", found.fitted)]
+    hours = np.arange(float(len(found.log.by_hour)))
     series = [Series(name, hours, np.array(one.by_hour), i) for i, (name, one) in enumerate(modes)]
     return line_chart(series, "Turnout by round of the day", x_label="round of the day", unit="percent")
