@@ -13,18 +13,15 @@ import torch
 
 import turnout as to
 from turnout.fleet import ParticipationLog, Reading, read_fleet
-from turnout.fleet.advice.advice import Advice
+from turnout.fleet.advice.advice import Advice, cost_of
+from turnout.fleet.advice.advise import AdviceWork, contenders
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.fleet.advice.cases import Case, _selection, given_case
-from turnout.fleet.advice.cost import cost_of
-from turnout.fleet.advice.display import Board
-from turnout.fleet.advice.fleet import chosen_clients, events_of, facts_of
-from turnout.fleet.advice.ledger import Ledger
-from turnout.fleet.advice.plan import Plan, fitting
+from turnout.fleet.advice.cases import Case, _selection, chosen_clients, events_of, facts_of, given_case
 from turnout.fleet.advice.race import LOOKS, Dropped, Race
-from turnout.fleet.advice.trial import Outcome, Trial, Workers, _rounds, measure
-from turnout.fleet.advice.work import Advising, contenders
+from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.race_plan import RacePlan, fitting
+from turnout.fleet.advice.trials import Ledger, Outcome, Trial, Workers, _rounds, measure
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
@@ -46,7 +43,7 @@ def reaching(accuracy: float, sent: float = 100.0) -> Outcome:
 def advising(
     folder: Path, accuracy: Accuracy, names: tuple[str, ...] = (PLAIN, "other"), cases: tuple[str, ...] = ("w",),
     aim: str = "accuracy", seeds: int = 4,
-) -> Advising:  # fmt: skip
+) -> AdviceWork:  # fmt: skip
     """An advice in whose ledger every run that it may ask for is there."""
     ledger = Ledger(folder)
     for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds)), ("turnout halved", range(8))):
@@ -58,11 +55,11 @@ def advising(
                         ledger.add(trial, reaching(accuracy(trial)), spent=0.0)
     experiment = to.Experiment()
     judge = Judge.of(AIMS[aim], experiment.task)
-    plan = Plan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
+    plan = RacePlan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
     listed = [Candidate(name, "") for name in names]
     worlds = [Case(case, "", experiment) for case in cases]
-    board = Board(AIMS[aim], quiet=True)
-    return Advising(listed, worlds, judge, plan, ledger, Workers(1), board, 1e9, 0.0, seeds, True, 0)
+    board = RaceBoard(AIMS[aim], quiet=True)
+    return AdviceWork(listed, worlds, judge, plan, ledger, Workers(1), board, 1e9, 0.0, seeds, True, 0)
 
 
 def test_every_candidate_is_tuned_to_its_best_rate_on_seeds_that_do_not_race(tmp_path: Path) -> None:
@@ -454,7 +451,7 @@ def test_a_ledger_knows_how_long_it_took_so_far(tmp_path: Path) -> None:
         ledger.add(Trial("race", "a", SAME, "w", seed), reaching(0.5), spent)
     again = Ledger(tmp_path)
     assert (again.spent, len(again.outcomes)) == (9.0, 3)
-    assert again.of(Trial("race", "a", SAME, "w", 1)) == reaching(0.5)
+    assert again.outcomes[Trial("race", "a", SAME, "w", 1)] == reaching(0.5)
 
 
 def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
@@ -462,7 +459,7 @@ def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
     begin, each = [2.0], [0.1]
     each_run = 1.6 * (2.0 + 50 * 0.1)
 
-    def planned(budget: float, jobs: int = 1) -> Plan:
+    def planned(budget: float, jobs: int = 1) -> RacePlan:
         return fitting(begin, each, 50, candidates=10, budget=budget, jobs=jobs)
 
     one_seed = 10 * 3 * each_run / 0.4  # tuning may take 0.4 of the budget

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from known_fleets import KNOWN, KnownFleet
 from turnout.cli import main
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.advice.aims import AIMS, Judge
-from turnout.fleet.advice.cases import stand_ins
-from turnout.fleet.advice.fleet import facts_of
-from turnout.fleet.advice.known import KNOWN, KnownFleet
-from turnout.fleet.advice.plan import fitting, timed
+from turnout.fleet.advice.cases import facts_of, stand_ins
 from turnout.fleet.advice.race import LOOKS, Race
-from turnout.fleet.advice.trial import Outcome, measure
+from turnout.fleet.advice.race_plan import fitting, timed
+from turnout.fleet.advice.trials import Outcome, measure
 from turnout.fleet.example import ExampleFleet
 from turnout.running.config.read import load, to_toml
 from turnout.world.log import write_turnout

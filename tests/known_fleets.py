@@ -13,7 +13,7 @@ import turnout.models as models
 from turnout.data import Digits, Equal, Synthetic
 from turnout.data.partition import IID, Classes, Clustered, Partition
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.fleet.advice.advice import Advice
+from turnout.fleet.advice import Advice
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
