@@ -1,8 +1,8 @@
 """The two processes of a measured trace: a training job with a deadline, and a competitor for its CPU.
 
-Run as a script (`python contention.py train ...`), never imported by a run. It uses only the standard library, so that
-it starts in milliseconds and has no threads, and it changes the CPU affinity of its own process only. Both processes
-end when the process that started them has ended.
+It is run as a script (`python contention.py train ...`). It uses only the standard library, so that it starts in
+milliseconds and has no threads, and it changes the CPU affinity of its own process only. Both processes end when the
+process that started them has ended.
 """
 
 from __future__ import annotations
@@ -32,19 +32,13 @@ def train(parent: int, core: int, seed: int, rounds: int, epochs: int, samples: 
     for _ in range(rounds):
         if os.getppid() != parent:
             return
-        begin = time.perf_counter()
-        done = _epochs_until(begin + deadline_seconds, weights, x, epochs, samples)
+        begin, done = time.perf_counter(), 0
+        for i in range(epochs * samples):
+            step(weights, x[i % samples % len(x)], label=i % samples % 2)
+            if time.perf_counter() > begin + deadline_seconds:  # an unfinished epoch does not count
+                break
+            done = (i + 1) // samples
         print(done / epochs, time.perf_counter() - begin, flush=True)
-
-
-def _epochs_until(stop: float, weights: list[float], x: list[list[float]], epochs: int, samples: int) -> int:
-    """Epochs finished before `stop`; an unfinished epoch does not count."""
-    for done in range(epochs):
-        for i in range(samples):
-            step(weights, x[i % len(x)], label=i % 2)
-            if time.perf_counter() > stop:
-                return done
-    return epochs
 
 
 def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> None:

@@ -6,7 +6,7 @@ cases.py        facts of the log, and the worlds in which candidates race
 race.py         the state of the race, and when a candidate is dropped
 race_plan.py    what fits into the budget; race_board.py: the live table
 trials.py       runs in memory, side by side, and their outcomes on disk
-advice.py       the answer in words, as a table, as data and as files; advice_page.py: its page
+advice.py       the answer in words, as a table and as data; advice_page.py: its page and files
 """
 
 from turnout.fleet.advice.advice import Advice

@@ -1,8 +1,7 @@
-"""An advice: its answer in words, as a table, as data, and as files; advice_page.py has the page."""
+"""An advice: its answer in words, as a table and as data; advice_page.py has the page and the files."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,9 @@ from turnout.fleet.advice.cases import Case, FleetFacts, percent
 from turnout.fleet.advice.race import BOUND, Race, Scores, mean
 from turnout.fleet.advice.race_plan import RacePlan
 from turnout.fleet.advice.trials import Outcome
-from turnout.machine.files import write_whole
-from turnout.running.config.read import to_toml
 from turnout.statistics.comparison import Ranking, compare, words_of
+from turnout.view.report.templates import render
 from turnout.view.report.units import duration, show, size
-
-PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
 
 RunOutcomes = Mapping[tuple[str, int], Outcome]  # by world and seed
 
@@ -328,16 +324,6 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """The answer and the ranking, for a notebook."""
-        from turnout.fleet.advice.advice_page import short_html
-
-        return short_html(self)
-
-
-def write(advice: Advice) -> None:
-    """Write the page, the recommended experiment and the numbers into the advice's folder."""
-    from turnout.fleet.advice.advice_page import page
-
-    heading = f"# {advice.sentence()}\n# turnout run {advice.folder / RECOMMENDED}\n\n"
-    write_whole(advice.folder / RECOMMENDED, heading + to_toml(advice.recommended_experiment()))
-    write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
-    write_whole(advice.folder / PAGE, page(advice))
+        header = ["candidate", "score", "seeds", "difference", ""]
+        said = {"title": self.facts.path, "said": self.sentence(), "best": self.best}
+        return render("comparison.html", header=header, rows=self.cells(), **said)

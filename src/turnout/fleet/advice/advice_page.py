@@ -1,8 +1,8 @@
-"""The page of an advice: the answer, the ranking, what it hinges on, what it costs, how it was found."""
+"""The files of an advice: its page with the answer, the ranking, hinges, costs and method; the experiment; the data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.candidates import PLAIN
 from turnout.fleet.advice.cases import percent
 from turnout.fleet.advice.race import BOUND
+from turnout.machine.files import write_whole
 from turnout.running.config.read import to_toml
 from turnout.view.report.axes import make_axis
 from turnout.view.report.charts import Series, line_chart
@@ -20,9 +21,18 @@ from turnout.view.report.templates import render, trusted
 from turnout.view.report.units import duration, title_of
 from turnout.view.report.whole_page import whole_page
 
+PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
 SHOWN = 6  # candidates in a chart
 NAMES, TOP, BOTTOM = 150, 40, 34  # room for names, the title, the axis of the chart of intervals
 MOST = 16  # rows that fit into it
+
+
+def write_advice(advice: Advice) -> None:
+    """Write the page, the recommended experiment and the numbers into the advice's folder."""
+    file = advice.folder / RECOMMENDED
+    write_whole(file, f"# {advice.sentence()}\n# turnout run {file}\n\n{to_toml(advice.recommended_experiment())}")
+    write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
+    write_whole(advice.folder / PAGE, page(advice))
 
 
 def page(advice: Advice) -> str:
@@ -36,7 +46,6 @@ def page(advice: Advice) -> str:
         "The same contenders, with the settings they were tuned to, and one thing changed. Worlds are looked at "
         "afterwards, one by one, so outside the bound of the race."
     )
-    file = f"turnout run {advice.folder / 'recommended.toml'}"
     curves = [_curve(advice, case.name) for case in advice.cases]
     return whole_page(
         title=f"Advice for {facts.path}",
@@ -60,17 +69,12 @@ def page(advice: Advice) -> str:
             _section("What the log says", listed=facts.sentences(), charts=trusted([chart])),
             _method(advice),
             _section("What was not tried", listed=advice.not_tried()),
-            _section("recommended.toml", file, file=to_toml(advice.recommended_experiment())),
+            _section(
+                RECOMMENDED, f"turnout run {advice.folder / RECOMMENDED}", file=to_toml(advice.recommended_experiment())
+            ),
         ],
         source="the runs of a race",
     )
-
-
-def short_html(advice: Advice) -> str:
-    """The answer and the ranking."""
-    header = ["candidate", "score", "seeds", "difference", ""]
-    said = {"title": advice.facts.path, "said": advice.sentence(), "best": advice.best}
-    return render("comparison.html", header=header, rows=advice.cells(), **said)
 
 
 def _section(title: str, note: str = "", **values: Any) -> Markup:
@@ -83,8 +87,8 @@ def _section(title: str, note: str = "", **values: Any) -> Markup:
 def _ranking(advice: Advice) -> Markup:
     aim = advice.judge.aim
     note = (
-        f"For {aim.name}: {aim.about}. Differences are to the leader (of a dropped candidate: to the one it was behind), "
-        "paired by seed, with the intervals by which the race decides."
+        f"For {aim.name}: {aim.about}. Differences are to the leader (of a dropped candidate: to the one it was "
+        "behind), paired by seed, with the intervals by which the race decides."
     )
     rows = [[*row, advice.settings[row[0]], advice.candidates[row[0]].about] for row in advice.cells()]
     header = ["candidate", advice.judge.metric, "seeds", "difference", "", "tuned to", "what it does"]
@@ -120,7 +124,7 @@ def _interval_chart(advice: Advice) -> str:
 def _curve(advice: Advice, case: str) -> str:
     """The metric over the rounds in one world, of the best candidates and of plain FedAvg."""
     order = [row.name for row in advice.rows() if advice.outcomes.get(row.name)]
-    names: Sequence[str] = [*dict.fromkeys([*order[: SHOWN - 1], *(n for n in order if n == PLAIN)])]
+    names = [*dict.fromkeys([*order[: SHOWN - 1], *(n for n in order if n == PLAIN)])]
     series = []
     for i, name in enumerate(names):
         runs = [o for (c, _), o in advice.outcomes[name].items() if c == case and not o.diverged]
@@ -139,8 +143,8 @@ def _method(advice: Advice) -> Markup:
         tuned = f"{rates} with {plan.tuning_seeds} seeds that do not race"
     lines = [
         f"{len(advice.candidates)} candidates, each tuned in the same way: {tuned}.",
-        f"Runs of {plan.rounds} rounds under the log's turnout, drawn for each seed in whole blocks of rounds; the same "
-        "seed has the same data and turnout for every candidate. A run's score is the mean over its last quarter of "
+        f"Runs of {plan.rounds} rounds under the log's turnout, drawn for each seed in whole blocks of rounds; the "
+        "same seed has the same data and turnout for every candidate. A run's score is the mean over its last quarter of "
         "evaluations, a seed's the mean over worlds.",
         f"The race: {BOUND}.",
         f"{duration(advice.spent)} of a budget of {duration(advice.budget)}.",

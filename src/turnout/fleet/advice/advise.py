@@ -13,7 +13,8 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.fleet import Reading, read_fleet
-from turnout.fleet.advice.advice import Advice, Hinge, write
+from turnout.fleet.advice.advice import Advice, Hinge
+from turnout.fleet.advice.advice_page import write_advice
 from turnout.fleet.advice.aims import Judge, find_aim
 from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
 from turnout.fleet.advice.cases import ROUNDS, Case, FleetFacts, facts_of, given_case, stand_ins
@@ -118,7 +119,7 @@ def advise(
                 budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
             )  # fmt: skip
             advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
-    write(advice)
+    write_advice(advice)
     return advice
 
 

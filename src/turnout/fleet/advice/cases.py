@@ -1,9 +1,9 @@
 """The worlds in which candidates race, under the log's turnout: the user's experiment, or stand-ins from mild to harsh.
 
 Stand-ins are the embedded digits with a small network, so that a run takes a fraction of a second. They differ in the
-labels of each client: a mild mixture, two labels each, and labels that go with turnout, so that clients that hardly come
-hold labels that no other has. Their clients are the log's own, numbered by how often they come, the most frequent first;
-of a large fleet every k-th in that order.
+labels of each client: a mild mixture, two labels each, and labels that go with turnout, so that clients that hardly
+come hold labels that no other has. Their clients are the log's own, numbered by how often they come, the most frequent
+first; of a large fleet every k-th in that order.
 
 Shape letters: M clients of the log, N rows of the log, T rounds of the log, S stand-ins.
 """
