@@ -304,7 +304,7 @@ def test_every_algorithm_meets_the_same_devices_in_the_same_weather():
 
 
 def test_devices_are_drawn_by_address_for_a_million_clients():
-    fleet = to.devices.Spread(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
+    fleet = to.devices.SpreadDevices(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
     alone = fleet.draw(torch.tensor([999_999]), t=7, seed=3)
     among = fleet.draw(torch.arange(0, 1_000_000, 9), t=7, seed=3)
     assert torch.equal(alone.up_C[0], among.up_C[-1])

@@ -50,7 +50,7 @@ EXAMPLES: list[Any] = [
     AsFleetLog("log.csv", reading=Reading(missing="absent")),
     to.devices.DeviceFile("devices.csv", noise=0.1),
     to.devices.DeviceFile("devices.csv", mode="resample"),
-    to.devices.Spread(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
+    to.devices.SpreadDevices(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
     to.Deadline(5, partial=False, late="use"),
     to.FirstReplies(count=2, seconds=8),
     to.Join(3, 5),

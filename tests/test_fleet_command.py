@@ -47,7 +47,7 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
     shore, hill = found.groups
     assert shore.outages is None
     assert hill.outages is not None
-    cut = ExampleFleet()._power_cuts()
+    cut = ExampleFleet().power_cuts()
     assert 0.75 * cut.sum() < hill.outages.rounds < 1.1 * cut.sum()
     assert 3 <= found.turnout_by_hour.index(max(found.turnout_by_hour)) <= 8  # between the towns' two nights
     assert max(found.turnout_by_weekday[5:]) < min(found.turnout_by_weekday[:5])

@@ -51,9 +51,7 @@ class ExampleFleet:
         hours, at_M = 24 * self.days, np.arange(self.devices)
         t_T, in_hill_M = np.arange(hours)[:, None], at_M % 2 == 1
         up_TM = self._at_charger(t_T, in_hill_M)
-        length_T = 6 + (12 * self._numbers("cut length", hours, 1)[:, 0]).astype(int)
-        for t in np.flatnonzero(self._numbers("cut", hours, 1)[:, 0] < 1 / 96):
-            up_TM[t : t + length_T[t], in_hill_M] = False
+        up_TM &= ~(self.power_cuts()[:, None] & in_hill_M)
         up_TM[24 * self.days // 3 + 9 : 24 * self.days // 3 + 21] = False  # the server is down from 9 to 21
         done_M = np.where(at_M % 4 == 0, 0.5, 1.0)  # older devices
         share_TM = np.clip(done_M * (0.7 + 0.6 * self._numbers("share", hours)), 0.05, 1.0)
@@ -79,6 +77,15 @@ class ExampleFleet:
         for t in range(1, hours):
             up_TM[t] = np.where(anew_TM[t], up_TM[t], up_TM[t - 1])
         return up_TM
+
+    def power_cuts(self) -> np.ndarray:
+        """The hours in which "hill" has no power [T]."""
+        hours = 24 * self.days
+        length_T = 6 + (12 * self._numbers("cut length", hours, 1)[:, 0]).astype(int)
+        cut_T = np.zeros(hours, dtype=bool)
+        for t in np.flatnonzero(self._numbers("cut", hours, 1)[:, 0] < 1 / 96):
+            cut_T[t : t + length_T[t]] = True
+        return cut_T
 
     def examples(self) -> np.ndarray:
         """How many examples each device holds [M]: the rare ones have the most."""

@@ -25,17 +25,10 @@ CLIENTS, ROUNDS, SEEDS = 200, 1000, 3  # of a comparison, at most
 class FleetLog(TurnoutLog):
     """Participation from a fleet's log: CSV, Parquet, FedScale's trace or a run folder, read as `reading` says.
 
-    path     the log
-    mode     "replay": round t of the run is round t of the log, and a client without a row is absent. "blocks": whole
-             blocks of the log's rounds, one after the other. "fitted": a model of the log, with clients that come and
-             go by the hour, groups that are away together, and outages
-    of       whose blocks: "fleet", the same for all clients, or "client", for each its own
-    length   rounds of a block; None: chosen from the log
-    names    the names of the data's clients; set when the experiment is prepared
     reading  how the log is read
-
-    Clients that are in both the log and the data (by name, or by number if the data has no names) behave as in the log.
-    Others are absent in a replay, and in the other modes behave like a client of the log, chosen at random.
+    mode     "replay" and "blocks" as for `TurnoutLog`, or "fitted": a model of the log, with clients that come and go
+             by the hour, groups that are away together, and outages
+    and the other settings of `TurnoutLog`
     """
 
     reading: Reading = field(default_factory=Reading)

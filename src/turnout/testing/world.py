@@ -21,7 +21,7 @@ from turnout.testing.examples import (
 from turnout.types import Turnout
 from turnout.world.attacks import Attack, Attackers
 from turnout.world.enrolment import tied
-from turnout.world.events import Events, Setting, calendar_of
+from turnout.world.events import Events, EventSetting, calendar_of
 from turnout.world.log import ParticipationLog
 from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
@@ -108,7 +108,7 @@ def _replies_of(chosen_C: Tensor, t: int) -> Arrived:
 def check_events(events: Events, clients: int = 40) -> None:
     """Promises of an entry of `World.events`: possible, the same every time, whatever number of rounds follows; events
     that are drawn leave clients alone that other entries name."""
-    setting = Setting(clients, None, rounds=30, seed=0)
+    setting = EventSetting(clients, None, rounds=30, seed=0)
     first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
     again = calendar_of([events], setting)
     expect(torch.equal(first.outside_L, longer.outside_L), "events: who is outside at first depends on the rounds")

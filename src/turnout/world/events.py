@@ -32,7 +32,7 @@ SUMMED_RATE = 700.0  # for higher rates exp(-rate) underflows, and sums cannot s
 
 
 @dataclass(frozen=True)
-class Setting:
+class EventSetting:
     """What events need to know of the experiment.
 
     clients  how many there are
@@ -57,7 +57,7 @@ class Events(Protocol):
         """Whether the clients are chosen at random, among those that no other entry names."""
         ...
 
-    def events(self, setting: Setting) -> PlannedEvents:
+    def events(self, setting: EventSetting) -> PlannedEvents:
         """The entry's events."""
         ...
 
@@ -81,7 +81,7 @@ class Event:
     def kind(self) -> str:
         return type(self).__name__.lower()
 
-    def events(self, setting: Setting) -> PlannedEvents:
+    def events(self, setting: EventSetting) -> PlannedEvents:
         return PlannedEvents((replace(self, client=number_of(self.client, setting)),))
 
 
@@ -118,7 +118,7 @@ class PlannedEvents:
     outside: tuple[int, ...] = ()
 
 
-def number_of(client: int | str, setting: Setting, where: str = "") -> int:
+def number_of(client: int | str, setting: EventSetting, where: str = "") -> int:
     """The number of a client that an event names, or a UserError."""
     known = ClientNames(setting.names, setting.clients)
     number = known.number(client)
@@ -144,7 +144,7 @@ class EventLog:
     def drawn(self) -> bool:
         return False
 
-    def events(self, setting: Setting) -> PlannedEvents:
+    def events(self, setting: EventSetting) -> PlannedEvents:
         table = open_table(Path(self.path), separator=",")
         if table.header != EVENT_COLUMNS:
             raise UserError(f"{self.path}, line 1: the header must be `round,client,event`")
@@ -199,7 +199,7 @@ class RandomEvents:
     def drawn(self) -> bool:
         return True
 
-    def events(self, setting: Setting) -> PlannedEvents:
+    def events(self, setting: EventSetting) -> PlannedEvents:
         free = setting.clients - len(setting.named)
         if self.waiting >= free:
             raise UserError(
@@ -295,7 +295,7 @@ class Calendar:
         return self.by_round.get(t, ())
 
 
-def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
+def calendar_of(entries: Iterable[Events], setting: EventSetting) -> Calendar:
     """All entries as one checked calendar."""
     listed = sorted(entries, key=lambda entry: entry.drawn)  # a stable sort: random entries last
     events: list[Event] = []
@@ -315,7 +315,7 @@ def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
     return Calendar(torch.tensor(sorted(outside), dtype=torch.int64), in_order)
 
 
-def _check(events: Sequence[Event], setting: Setting) -> set[int]:
+def _check(events: Sequence[Event], setting: EventSetting) -> set[int]:
     """Refuse impossible events; returns the clients whose first event is a Join."""
     own: dict[int, list[Event]] = {}
     for event in events:

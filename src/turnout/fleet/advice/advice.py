@@ -15,15 +15,15 @@ from rich.text import Text
 from turnout.experiment import Experiment
 from turnout.fleet.advice.aims import NEARLY, Judge
 from turnout.fleet.advice.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
-from turnout.fleet.advice.cases import Case, FleetFacts, percent
+from turnout.fleet.advice.cases import FleetFacts, RaceCase, percent
 from turnout.fleet.advice.race import BOUND, Race, Scores, mean
 from turnout.fleet.advice.race_plan import RacePlan
-from turnout.fleet.advice.trials import Outcome
+from turnout.fleet.advice.trials import TrialOutcome
 from turnout.statistics.comparison import Ranking, compare, words_of
 from turnout.view.report.templates import render
 from turnout.view.report.units import duration, show, size
 
-RunOutcomes = Mapping[tuple[str, int], Outcome]  # by world and seed
+RunOutcomes = Mapping[tuple[str, int], TrialOutcome]  # by world and seed
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Advice:
     facts: FleetFacts
     judge: Judge
     plan: RacePlan
-    cases: Sequence[Case]
+    cases: Sequence[RaceCase]
     candidates: Mapping[str, Candidate]
     settings: Mapping[str, str]
     refused: Mapping[str, str]

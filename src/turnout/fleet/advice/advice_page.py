@@ -144,8 +144,8 @@ def _method(advice: Advice) -> Markup:
     lines = [
         f"{len(advice.candidates)} candidates, each tuned in the same way: {tuned}.",
         f"Runs of {plan.rounds} rounds under the log's turnout, drawn for each seed in whole blocks of rounds; the "
-        "same seed has the same data and turnout for every candidate. A run's score is the mean over its last quarter of "
-        "evaluations, a seed's the mean over worlds.",
+        "same seed has the same data and turnout for every candidate. A run's score is the mean over its last quarter "
+        "of evaluations, a seed's the mean over worlds.",
         f"The race: {BOUND}.",
         f"{duration(advice.spent)} of a budget of {duration(advice.budget)}.",
     ]

@@ -17,11 +17,11 @@ from turnout.fleet.advice.advice import Advice, Hinge
 from turnout.fleet.advice.advice_page import write_advice
 from turnout.fleet.advice.aims import Judge, find_aim
 from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
-from turnout.fleet.advice.cases import ROUNDS, Case, FleetFacts, facts_of, given_case, stand_ins
+from turnout.fleet.advice.cases import ROUNDS, FleetFacts, RaceCase, facts_of, given_case, stand_ins
 from turnout.fleet.advice.race import LOOKS, Race, Scores, mean
 from turnout.fleet.advice.race_board import RaceBoard
 from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
-from turnout.fleet.advice.trials import Ledger, Outcome, Trial, Workers, refuse_full
+from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
 from turnout.fleet.reading import seconds as seconds_of
 from turnout.machine.threads import cores
 from turnout.running.folder import held, make_folder, new_folder
@@ -105,14 +105,14 @@ def advise(
             "candidates": {c.name: repr(dict(c.changes)) for c in able},
             "worlds": {case.name: repr(case.experiment.world.data) + repr(case.experiment.model) for case in cases},
         }
-        ledger = Ledger(folder)
+        ledger = TrialLedger(folder)
         ledger.refuse_another(question)
         runs = [PlannedRun(c.name, 0, c.on(case.experiment), ".") for c in able for case in cases]
         shared = all(run.experiment.runtime.shares_the_machine for run in runs) and can_travel(runs)
         side_by_side = (jobs or cores()) if shared else 1
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), side_by_side, folder, tune)
         cases = [case.lasting(plan.rounds) for case in cases]
-        with Workers(side_by_side, folder_of_data) as workers, RaceBoard(wanted, quiet) as board:
+        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(wanted, quiet) as board:
             board.show_facts(facts.sentences())
             work = AdviceWork(
                 able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
@@ -133,7 +133,7 @@ def _chosen(listed: list[Candidate], only: Sequence[str]) -> list[Candidate]:
 
 
 def _able(
-    listed: Sequence[Candidate], cases: Sequence[Case], data_dir: Path | None
+    listed: Sequence[Candidate], cases: Sequence[RaceCase], data_dir: Path | None
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates that can run in every case, and why the others cannot."""
     able, refused = [], {}
@@ -166,11 +166,11 @@ class AdviceWork:
     """
 
     candidates: list[Candidate]
-    cases: list[Case]
+    cases: list[RaceCase]
     judge: Judge
     plan: RacePlan
-    ledger: Ledger
-    workers: Workers
+    ledger: TrialLedger
+    workers: TrialWorkers
     board: RaceBoard
     budget: float
     started: float
@@ -186,7 +186,7 @@ class AdviceWork:
         self.tune()
         race, scores = self.race()
         hinges = [self.hinge(race, scores, what) for what in (HALVED, SKEWED) if self.ask_further]
-        outcomes: dict[str, dict[tuple[str, int], Outcome]] = {name: {} for name in race.names}
+        outcomes: dict[str, dict[tuple[str, int], TrialOutcome]] = {name: {} for name in race.names}
         for name in race.names:
             for case in self.cases:
                 for seed in scores[name]:
@@ -243,7 +243,7 @@ class AdviceWork:
             for case in self.cases
         ]
 
-    def _plain_outcomes(self) -> dict[str, list[Outcome]]:
+    def _plain_outcomes(self) -> dict[str, list[TrialOutcome]]:
         """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""
         first, settings = self.candidates[0].name, self.plan.settings()
         if not self.plan.tuning_seeds:
@@ -286,7 +286,7 @@ class AdviceWork:
         self.board.show_race(race, scores)
         return race, scores
 
-    def _scores(self, names: Iterable[str], cases: Sequence[Case], part: str) -> dict[str, dict[int, float]]:
+    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase], part: str) -> dict[str, dict[int, float]]:
         """The mean score over cases of every seed that ran in all of them."""
         found: dict[str, dict[int, float]] = {}
         for name in names:
@@ -332,7 +332,7 @@ class AdviceWork:
             self.board.advance(self.spent())
         return done == len(missing)
 
-    def _experiment(self, candidate: Candidate, case: Case, trial: Trial) -> Experiment:
+    def _experiment(self, candidate: Candidate, case: RaceCase, trial: Trial) -> Experiment:
         base = case.halved() if trial.part == HALVED else case.experiment
         if trial.part == SKEWED and case.skewed is not None:
             base = case.skewed

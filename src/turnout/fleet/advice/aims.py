@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from turnout.errors import UserError, nearest
-from turnout.fleet.advice.trials import Outcome
+from turnout.fleet.advice.trials import TrialOutcome
 from turnout.running.records.glossary import Glossary
 from turnout.task import TaskSpec, Unit
 
@@ -77,7 +77,7 @@ class Judge:
         metric, glossary = aim.metric.format(main=task.main), Glossary.of(task)
         return cls(aim, metric, glossary.higher_is_better(metric), glossary.unit(metric))
 
-    def score(self, outcome: Outcome, case: str) -> float:
+    def score(self, outcome: TrialOutcome, case: str) -> float:
         """How good a run was; the worst possible score if it diverged."""
         if self.aim.name == "bytes" and self.targets:
             return -math.log2(self.spent(outcome, case) or NEVER * self.whole[case])
@@ -88,17 +88,17 @@ class Judge:
     def reaches(self, value: float, target: float) -> bool:
         return value >= target if self.higher else value <= target
 
-    def spent(self, outcome: Outcome, case: str) -> float | None:
+    def spent(self, outcome: TrialOutcome, case: str) -> float | None:
         """The bytes that had been sent when the target was first reached; None if it was not."""
         values = zip(outcome.values.get(self.metric, ()), outcome.sent, strict=True)
         return next((sent for value, sent in values if self.reaches(value, self.targets[case])), None)
 
-    def nearly(self, plain: list[Outcome]) -> float:
+    def nearly(self, plain: list[TrialOutcome]) -> float:
         """The metric that is nearly as good as plain FedAvg's."""
         value = fmean(outcome.final(self.metric) for outcome in plain)
         return value * NEARLY if self.higher else value / NEARLY
 
-    def aimed_at(self, plain: Mapping[str, list[Outcome]]) -> Judge:
+    def aimed_at(self, plain: Mapping[str, list[TrialOutcome]]) -> Judge:
         """The same with targets, from plain FedAvg's runs in each case (with other seeds than those of the race)."""
         if self.aim.name != "bytes":
             return self

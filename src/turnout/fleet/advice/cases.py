@@ -110,7 +110,7 @@ def facts_of(log: ParticipationLog) -> FleetFacts:
 
 
 @dataclass(frozen=True)
-class Case:
+class RaceCase:
     """A world and a model with plain FedAvg.
 
     name        in tables
@@ -124,7 +124,7 @@ class Case:
     experiment: Experiment
     skewed: Experiment | None = None
 
-    def lasting(self, rounds: int) -> Case:
+    def lasting(self, rounds: int) -> RaceCase:
         """The same with so many rounds; joins and leaves are at the same part of the run."""
         if rounds == self.experiment.rounds:
             return self
@@ -143,7 +143,7 @@ class Case:
         return self.experiment.but(**{"world.participation": away})
 
 
-def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int | None = None) -> Case:
+def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int | None = None) -> RaceCase:
     """The user's data and model, local training, shares and selection, with plain FedAvg under the log's turnout."""
     given = experiment.algorithm
     if not isinstance(given, Algorithm):
@@ -156,10 +156,10 @@ def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int 
     divided = getattr(base.world.data, "partition", None)
     can_skew = divided is not None and not isinstance(divided, Natural)
     skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if can_skew else None
-    return Case("yours", "your data and model", base, skewed).lasting(rounds or experiment.rounds)
+    return RaceCase("yours", "your data and model", base, skewed).lasting(rounds or experiment.rounds)
 
 
-def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[Case]:
+def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[RaceCase]:
     """Three worlds from mild to harsh, of the log's own clients."""
     chosen_S = chosen_clients(log)
     _write_stand_ins(log, chosen_S, folder / STAND_INS)
@@ -184,7 +184,7 @@ def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: in
             runtime=InProcess(device="cpu", threads=1),
         )
         skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if name != "harsh" else None
-        cases.append(Case(name, about, base, skewed))
+        cases.append(RaceCase(name, about, base, skewed))
     return cases
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from turnout.fleet.advice.candidates import RATES
-from turnout.fleet.advice.cases import Case
+from turnout.fleet.advice.cases import RaceCase
 from turnout.fleet.advice.race import LOOKS
 from turnout.fleet.advice.trials import measure
 from turnout.machine.files import write_whole
@@ -67,7 +67,7 @@ class RacePlan:
 
 
 def planned(
-    cases: Sequence[Case], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True
+    cases: Sequence[RaceCase], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True
 ) -> RacePlan:
     """The plan in a folder, or a new one; without tuning, runs are as long as asked for."""
     path = folder / FILE
@@ -83,7 +83,7 @@ def planned(
     return plan
 
 
-def timed(case: Case, rounds: int) -> tuple[float, float]:
+def timed(case: RaceCase, rounds: int) -> tuple[float, float]:
     """Seconds to begin a run of plain FedAvg, and seconds a round."""
     short = case.experiment.but(rounds=1, **{"world.events": ()})
     measure(short)  # compiles and reads files, which happens once

@@ -29,7 +29,7 @@ TRIALS, QUESTION = "trials.jsonl", "question.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """The measurements of a run.
 
     rounds    how many rounds had been trained at each evaluation
@@ -57,7 +57,7 @@ class Outcome:
         return math.fsum(late) / len(late) if late else math.nan
 
     @classmethod
-    def read(cls, data: dict[str, Any]) -> Outcome:
+    def read(cls, data: dict[str, Any]) -> TrialOutcome:
         """From JSON."""
         lists = {name: tuple(data[name]) for name in ("rounds", "sent")}
         return cls(**{**data, **lists, "values": {name: tuple(v) for name, v in data["values"].items()}})
@@ -80,7 +80,7 @@ class Trial(NamedTuple):
     seed: int
 
 
-class Ledger:
+class TrialLedger:
     """The outcomes of trials, in memory and in a file of the advice's folder, one line of JSON each.
 
     outcomes  by trial
@@ -89,7 +89,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path, self.spent = folder, folder / TRIALS, 0.0
-        self.outcomes: dict[Trial, Outcome] = {}
+        self.outcomes: dict[Trial, TrialOutcome] = {}
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         if before and not before.endswith("\n"):
             with open(self.path, "a", encoding="utf-8") as file:
@@ -97,12 +97,12 @@ class Ledger:
         for line in before.splitlines():
             try:
                 found = json.loads(line)
-                self.outcomes[Trial(**found["trial"])] = Outcome.read(found["outcome"])
+                self.outcomes[Trial(**found["trial"])] = TrialOutcome.read(found["outcome"])
             except (ValueError, KeyError, TypeError):
                 continue  # the line that was being written when the process was killed
             self.spent = max(self.spent, found.get("spent", 0.0))
 
-    def add(self, trial: Trial, outcome: Outcome, spent: float) -> None:
+    def add(self, trial: Trial, outcome: TrialOutcome, spent: float) -> None:
         self.outcomes[trial], self.spent = outcome, spent
         known = {name: value for name, value in outcome.__dict__.items() if value == value}  # JSON has no NaN
         line = json.dumps({"trial": trial._asdict(), "outcome": known, "spent": round(spent, 2)})
@@ -130,7 +130,7 @@ def refuse_full(folder: Path) -> None:
         raise UserError(f"{folder} holds something else: choose another --out folder, or an empty one")
 
 
-def measure(experiment: Experiment, data_dir: Path | None = None) -> Outcome:
+def measure(experiment: Experiment, data_dir: Path | None = None) -> TrialOutcome:
     """Run an experiment and keep its measurements."""
     before, start = torch.get_num_threads(), time.perf_counter()
     torch.set_num_threads(1)
@@ -142,7 +142,7 @@ def measure(experiment: Experiment, data_dir: Path | None = None) -> Outcome:
         torch.set_num_threads(before)
 
 
-def _rounds(track: Track, start: float) -> Outcome:
+def _rounds(track: Track, start: float) -> TrialOutcome:
     experiment, state = track.experiment, track.begin()
     every = max(1, experiment.rounds // POINTS)
     up = down = 0.0
@@ -168,7 +168,7 @@ def _rounds(track: Track, start: float) -> Outcome:
     names = [name for name in (measured[0] if measured else {}) if all(name in found for found in measured)]
     values = {name: tuple(found[name] for found in measured) for name in names}
     turnout = answered / asked if asked else math.nan
-    return Outcome(tuple(rounds), values, tuple(sent), up, down, turnout, time.perf_counter() - start, why)
+    return TrialOutcome(tuple(rounds), values, tuple(sent), up, down, turnout, time.perf_counter() - start, why)
 
 
 def _begin_worker() -> None:
@@ -176,14 +176,14 @@ def _begin_worker() -> None:
     end_with_parent()
 
 
-class Workers:
+class TrialWorkers:
     """Runs trials, `jobs` at a time in processes that stay; with one job, in this process."""
 
     def __init__(self, jobs: int, data_dir: Path | None = None) -> None:
         self.data_dir, self.jobs = data_dir, jobs
         self.pool = ProcessPoolExecutor(jobs, worker_context(), _begin_worker) if jobs > 1 else None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> TrialWorkers:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -192,11 +192,11 @@ class Workers:
 
     def outcomes(
         self, work: Iterable[tuple[Trial, Experiment]], stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[Trial, Outcome]]:
+    ) -> Iterator[tuple[Trial, TrialOutcome]]:
         """Every trial's outcome as it ends; once `stop` is true no further one is started."""
-        ahead: dict[Future[Outcome], Trial] = {}
+        ahead: dict[Future[TrialOutcome], Trial] = {}
 
-        def ended() -> Iterator[tuple[Trial, Outcome]]:
+        def ended() -> Iterator[tuple[Trial, TrialOutcome]]:
             for future in wait(ahead, return_when=FIRST_COMPLETED).done:
                 yield ahead.pop(future), future.result()
 

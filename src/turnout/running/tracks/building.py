@@ -23,7 +23,7 @@ from turnout.rng import key
 from turnout.task import InOwnUnit
 from turnout.world.client_names import Match
 from turnout.world.enrolment import tied
-from turnout.world.events import Calendar, Setting, calendar_of
+from turnout.world.events import Calendar, EventSetting, calendar_of
 from turnout.world.participation import Always
 from turnout.world.turnout_log import TurnoutLog
 
@@ -32,7 +32,7 @@ def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
     """All events of the world; where clients are real, nobody is there at first and who comes is seen."""
     if hasattr(experiment.runtime, "enrol"):
         return Calendar(torch.arange(enrolment.clients))
-    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    setting = EventSetting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
     return calendar_of(experiment.world.events, setting)
 
 

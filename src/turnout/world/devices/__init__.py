@@ -11,6 +11,6 @@ million clients cost nothing but the cohort's own draws. How a round is timed by
 
 from turnout.world.devices.device_draw import ChargingHours, DeviceDraw, Devices
 from turnout.world.devices.device_file import DeviceFile
-from turnout.world.devices.tiers import Alike, Spread, Tiers
+from turnout.world.devices.tiers import Alike, SpreadDevices, Tiers
 
-__all__ = ["Alike", "ChargingHours", "DeviceDraw", "DeviceFile", "Devices", "Spread", "Tiers"]
+__all__ = ["Alike", "ChargingHours", "DeviceDraw", "DeviceFile", "Devices", "SpreadDevices", "Tiers"]

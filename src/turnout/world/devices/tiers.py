@@ -74,7 +74,7 @@ class Alike(DeviceConditions):
 
 
 @dataclass(frozen=True)
-class Spread(Alike):
+class SpreadDevices(Alike):
     """Devices that differ by a law; each keeps its own speeds, drawn once for computing and for each link. Their tiers
     are fast, middle and slow: the thirds by the slower of computing and uplink.
 
@@ -105,7 +105,7 @@ class Spread(Alike):
     def slowness(self, name: str, client_C: Tensor, seed: int) -> Tensor:
         """How many times slower than given each is.
 
-        >>> tail = Spread(law="pareto", up_spread=0.5).slowness("up", torch.arange(100_000), 0)
+        >>> tail = SpreadDevices(law="pareto", up_spread=0.5).slowness("up", torch.arange(100_000), 0)
         >>> round(float((tail > 10).double().mean()), 3), float(tail.min()) >= 1
         (0.01, True)
         """
@@ -252,4 +252,4 @@ class Tiers(DeviceConditions):
         return self.vary(draw, client_C, t, seed)
 
 
-KINDS = {"alike": Alike, "spread": Spread, "tiers": Tiers}
+KINDS = {"alike": Alike, "spread": SpreadDevices, "tiers": Tiers}
