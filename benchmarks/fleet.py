@@ -21,7 +21,7 @@ import torch
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.diagnosis import diagnose
 from turnout.fleet.fit import fit
-from turnout.world.fleet_log import FleetLog
+from turnout.fleet.fleet_participation import FleetLog
 
 
 @contextmanager

@@ -351,7 +351,7 @@ class Draws:
         if not self.chance("timed", 3) or (norm and not isinstance(self.compression(), to.Dense)):
             return None
         alike = to.devices.Alike(samples_per_second=10.0, latency=0.1)
-        spread = to.devices.Spread(samples_per_second=10.0, compute_spread=1.0, noise=0.2)
+        spread = to.devices.SpreadDevices(samples_per_second=10.0, compute_spread=1.0, noise=0.2)
         return self.one("devices", alike, spread, spread, to.devices.Tiers())
 
     def closing(self) -> Any:

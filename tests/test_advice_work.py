@@ -12,43 +12,40 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.fleet import Fleet, Reading, read_fleet
-from turnout.fleet.advice.advice import Advice
+from turnout.fleet import ParticipationLog, Reading, read_fleet
+from turnout.fleet.advice.advice import Advice, cost_of
+from turnout.fleet.advice.advise import AdviceWork, contenders
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.fleet.advice.cases import Case, _selection, given_case
-from turnout.fleet.advice.cost import cost_of
-from turnout.fleet.advice.display import Board
-from turnout.fleet.advice.fleet import chosen_clients, events_of, facts_of
-from turnout.fleet.advice.ledger import Ledger
-from turnout.fleet.advice.plan import Plan, fitting
+from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, facts_of, given_case
 from turnout.fleet.advice.race import LOOKS, Dropped, Race
-from turnout.fleet.advice.trial import Outcome, Trial, Workers, _rounds, measure
-from turnout.fleet.advice.work import Advising, contenders
+from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.race_plan import RacePlan, fitting
+from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.statistics import t_quantile
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 LOW, SAME, HIGH = "lr × 0.333", "lr × 1", "lr × 3"
 TUNING_SEEDS = (10_000, 10_001)
 Accuracy = Callable[[Trial], float]
 
 
-def reaching(accuracy: float, sent: float = 100.0) -> Outcome:
+def reaching(accuracy: float, sent: float = 100.0) -> TrialOutcome:
     """A run whose accuracy rises in a straight line to the first of its last three values, which are all the same."""
     values = tuple(accuracy * min(1.0, (i + 1) / 10) for i in range(12))
     steps = tuple(sent * (i + 1) / 12 for i in range(12))
-    return Outcome(tuple(range(1, 13)), {"global_accuracy": values}, steps, sent / 2, sent / 2)
+    return TrialOutcome(tuple(range(1, 13)), {"global_accuracy": values}, steps, sent / 2, sent / 2)
 
 
 def advising(
     folder: Path, accuracy: Accuracy, names: tuple[str, ...] = (PLAIN, "other"), cases: tuple[str, ...] = ("w",),
     aim: str = "accuracy", seeds: int = 4,
-) -> Advising:  # fmt: skip
+) -> AdviceWork:  # fmt: skip
     """An advice in whose ledger every run that it may ask for is there."""
-    ledger = Ledger(folder)
+    ledger = TrialLedger(folder)
     for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds)), ("turnout halved", range(8))):
         for name in names:
             for settings in (LOW, SAME, HIGH):
@@ -58,11 +55,11 @@ def advising(
                         ledger.add(trial, reaching(accuracy(trial)), spent=0.0)
     experiment = to.Experiment()
     judge = Judge.of(AIMS[aim], experiment.task)
-    plan = Plan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
+    plan = RacePlan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
     listed = [Candidate(name, "") for name in names]
-    worlds = [Case(case, "", experiment) for case in cases]
-    board = Board(AIMS[aim], quiet=True)
-    return Advising(listed, worlds, judge, plan, ledger, Workers(1), board, 1e9, 0.0, seeds, True, 0)
+    worlds = [RaceCase(case, "", experiment) for case in cases]
+    board = RaceBoard(AIMS[aim], quiet=True)
+    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, True, 0)
 
 
 def test_every_candidate_is_tuned_to_its_best_rate_on_seeds_that_do_not_race(tmp_path: Path) -> None:
@@ -137,18 +134,18 @@ def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> 
 
 def test_a_runs_value_is_the_mean_over_its_last_quarter() -> None:
     values = tuple(float(i * i) for i in range(12))
-    final = Outcome(values={"m": values}).final
+    final = TrialOutcome(values={"m": values}).final
     assert final("m") == pytest.approx((9**2 + 10**2 + 11**2) / 3)
-    assert Outcome(values={"m": values[:9]}).final("m") == pytest.approx((7**2 + 8**2) / 2)
-    assert Outcome(values={"m": values[:3]}).final("m") == 4.0
-    assert math.isnan(Outcome().final("m"))
+    assert TrialOutcome(values={"m": values[:9]}).final("m") == pytest.approx((7**2 + 8**2) / 2)
+    assert TrialOutcome(values={"m": values[:3]}).final("m") == 4.0
+    assert math.isnan(TrialOutcome().final("m"))
 
 
 def test_a_run_that_diverged_has_the_worst_score_there_is() -> None:
     """However good it was before: accuracy has a floor at 0, an error has none."""
     good_before = {"global_accuracy": (0.9,) * 4, "global_mse": (0.1,) * 4}
-    gone = Outcome((1, 2, 3, 4), good_before, (1.0,) * 4, diverged="the loss is not finite")
-    well = Outcome((1, 2, 3, 4), good_before, (1.0,) * 4)
+    gone = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4, diverged="the loss is not finite")
+    well = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4)
     accuracy = Judge.of(AIMS["accuracy"], to.Classification())
     assert (accuracy.score(gone, "w"), accuracy.score(well, "w")) == (0.0, 0.9)
     error = Judge.of(AIMS["accuracy"], to.Regression())
@@ -162,19 +159,19 @@ def bytes_judge(task: to.Task) -> Judge:
 
 
 def test_a_target_of_an_error_is_above_what_plain_fedavg_gets_and_is_reached_from_above() -> None:
-    plain = Outcome((1, 2), {"global_mse": (2.0, 0.9)}, (10.0, 20.0), 12.0, 8.0)
+    plain = TrialOutcome((1, 2), {"global_mse": (2.0, 0.9)}, (10.0, 20.0), 12.0, 8.0)
     judge = bytes_judge(to.Regression()).aimed_at({"w": [plain]})
     assert judge.targets == pytest.approx({"w": 0.9 / 0.9})
     assert judge.whole == {"w": 20.0}
-    reached = Outcome((1, 2, 3), {"global_mse": (3.0, judge.targets["w"], 0.1)}, (5.0, 8.0, 9.0))
+    reached = TrialOutcome((1, 2, 3), {"global_mse": (3.0, judge.targets["w"], 0.1)}, (5.0, 8.0, 9.0))
     assert judge.spent(reached, "w") == 8.0  # at the target counts
-    assert judge.spent(Outcome((1,), {"global_mse": (1.1,)}, (5.0,)), "w") is None
+    assert judge.spent(TrialOutcome((1,), {"global_mse": (1.1,)}, (5.0,)), "w") is None
 
 
 def test_a_target_that_is_just_reached_is_reached() -> None:
-    plain = Outcome((1,), {"global_accuracy": (0.5,)}, (10.0,))
+    plain = TrialOutcome((1,), {"global_accuracy": (0.5,)}, (10.0,))
     judge = bytes_judge(to.Classification()).aimed_at({"w": [plain]})
-    assert judge.spent(Outcome((1, 2), {"global_accuracy": (0.45, 0.6)}, (3.0, 4.0)), "w") == 3.0
+    assert judge.spent(TrialOutcome((1, 2), {"global_accuracy": (0.45, 0.6)}, (3.0, 4.0)), "w") == 3.0
 
 
 def test_differences_are_shown_in_the_unit_of_the_metric_and_small_ones_do_not_matter() -> None:
@@ -258,7 +255,7 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     work.first_seed = 500
     base = to.Experiment().but(**{"algorithm.local.optimizer.lr": 0.2})
     skewed = base.but(**{"world.data.clients": 7})
-    case, candidate = Case("w", "", base, skewed), Candidate("c", "", {"algorithm.weighting": to.ByShare()})
+    case, candidate = RaceCase("w", "", base, skewed), Candidate("c", "", {"algorithm.weighting": to.ByShare()})
 
     def made(part: str, settings: str = SAME, seed: int = 3) -> to.Experiment:
         return work._experiment(candidate, case, Trial(part, "c", settings, "w", seed))
@@ -276,8 +273,8 @@ def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> N
     """Plain FedAvg ends at 0.5 in one world and 0.8 in the other: nine tenths are 0.45 and 0.72."""
     judge = Judge.of(AIMS["accuracy"], to.Classification())
 
-    def run(values: tuple[float, ...], up: float) -> Outcome:
-        return Outcome((10, 20, 30), {"global_accuracy": values}, (3.0, 6.0, 9.0), up, 2 * up, seconds=up)
+    def run(values: tuple[float, ...], up: float) -> TrialOutcome:
+        return TrialOutcome((10, 20, 30), {"global_accuracy": values}, (3.0, 6.0, 9.0), up, 2 * up, seconds=up)
 
     plain = {("v", 0): run((0.1, 0.2, 0.5), 1.0), ("w", 0): run((0.1, 0.2, 0.8), 1.0)}
     mine = {("v", 0): run((0.1, 0.45, 0.5), 2.0), ("w", 0): run((0.46, 0.6, 0.75), 4.0)}
@@ -290,7 +287,7 @@ def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> N
     assert (never.near_rounds, never.near_bytes) == (None, None)
 
 
-def small_log(folder: Path) -> Fleet:
+def small_log(folder: Path) -> ParticipationLog:
     """Ten rounds: a always does all, b half in every other round, c comes once in ten, d was asked twice and came."""
     rows = [
         (t, name, work) for t in range(10) for name, work in (("a", 1.0), ("b", 0.5 * (t % 2)), ("c", float(t == 5)))
@@ -348,7 +345,7 @@ def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
 def test_a_shorter_case_has_its_events_at_the_same_part_of_the_run() -> None:
     events = (to.Join(client=1, round=30), to.Leave(client=2, round=45))
     base = to.Experiment(rounds=60).but(**{"world.events": events})
-    short = Case("w", "", base, base).lasting(20)
+    short = RaceCase("w", "", base, base).lasting(20)
     assert short.skewed is not None
     for made in (short.experiment, short.skewed):
         assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
@@ -449,12 +446,12 @@ def test_a_run_with_one_loss_that_is_not_finite_has_diverged() -> None:
 
 
 def test_a_ledger_knows_how_long_it_took_so_far(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = TrialLedger(tmp_path)
     for seed, spent in enumerate((5.0, 9.0, 7.0)):
         ledger.add(Trial("race", "a", SAME, "w", seed), reaching(0.5), spent)
-    again = Ledger(tmp_path)
+    again = TrialLedger(tmp_path)
     assert (again.spent, len(again.outcomes)) == (9.0, 3)
-    assert again.of(Trial("race", "a", SAME, "w", 1)) == reaching(0.5)
+    assert again.outcomes[Trial("race", "a", SAME, "w", 1)] == reaching(0.5)
 
 
 def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
@@ -462,7 +459,7 @@ def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
     begin, each = [2.0], [0.1]
     each_run = 1.6 * (2.0 + 50 * 0.1)
 
-    def planned(budget: float, jobs: int = 1) -> Plan:
+    def planned(budget: float, jobs: int = 1) -> RacePlan:
         return fitting(begin, each, 50, candidates=10, budget=budget, jobs=jobs)
 
     one_seed = 10 * 3 * each_run / 0.4  # tuning may take 0.4 of the budget

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from known_fleets import KNOWN, KnownFleet
 from turnout.cli import main
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.advice.aims import AIMS, Judge
-from turnout.fleet.advice.cases import stand_ins
-from turnout.fleet.advice.fleet import facts_of
-from turnout.fleet.advice.known import KNOWN, KnownFleet
-from turnout.fleet.advice.plan import fitting, timed
+from turnout.fleet.advice.cases import facts_of, stand_ins
 from turnout.fleet.advice.race import LOOKS, Race
-from turnout.fleet.advice.trial import Outcome, measure
+from turnout.fleet.advice.race_plan import fitting, timed
+from turnout.fleet.advice.trials import TrialOutcome, measure
 from turnout.fleet.example import ExampleFleet
 from turnout.running.config.read import load, to_toml
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 Draw = Callable[[random.Random], float]
 NOISES: dict[str, Draw] = {
@@ -87,12 +86,12 @@ def test_what_is_closer_than_a_margin_is_as_good() -> None:
 
 
 def test_bytes_are_counted_until_the_target_is_reached() -> None:
-    plain = Outcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
+    plain = TrialOutcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
     judge = Judge.of(AIMS["bytes"], to.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
     assert judge.targets == {"w": 0.9}
-    quick = Outcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
+    quick = TrialOutcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
     assert judge.score(quick, "w") - judge.score(plain, "w") == 3.0  # an eighth of the bytes
-    assert judge.score(Outcome((10,), {"global_accuracy": (0.1,)}, (1.0,)), "w") == -math.log2(10 * 200.0)
+    assert judge.score(TrialOutcome((10,), {"global_accuracy": (0.1,)}, (1.0,)), "w") == -math.log2(10 * 200.0)
     assert judge.shown(3.0) == "0.12×"
 
 

@@ -77,7 +77,7 @@ def test_alie_is_the_attackers_mean_less_z_deviations(honest: Tensor):
 
 def test_z_of_alie_is_the_papers():
     """m = 50, f = 24: s = 26 − 24 = 2, Φ(z) = (26 − 2) / 26; m = 10, f = 2: s = 4, Φ(z) = (8 − 4) / 8."""
-    from turnout.world.attacks.updates import z_max
+    from turnout.world.attacks import z_max
 
     assert z_max(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
     assert z_max(10, 2) == pytest.approx(0.0)

@@ -30,8 +30,7 @@ from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
 from turnout.view.report.page import write_report
 from turnout.view.report.simulated_time import gantt_rows, time_to, times_of
-from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
-from turnout.world.devices.observed import Observation, devices_of
+from turnout.world.devices.device_file import DeviceRow, Observation, devices_of, read_devices, write_devices
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
 
@@ -307,7 +306,7 @@ def test_every_algorithm_meets_the_same_devices_in_the_same_weather():
 
 
 def test_devices_are_drawn_by_address_for_a_million_clients():
-    fleet = to.devices.Spread(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
+    fleet = to.devices.SpreadDevices(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
     alone = fleet.draw(torch.tensor([999_999]), t=7, seed=3)
     among = fleet.draw(torch.arange(0, 1_000_000, 9), t=7, seed=3)
     assert torch.equal(alone.up_C[0], among.up_C[-1])

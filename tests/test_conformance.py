@@ -14,6 +14,9 @@ import torch
 import turnout as to
 from turnout import testing
 from turnout.errors import UserError
+from turnout.fleet import Reading
+from turnout.fleet.fleet_participation import FleetLog
+from turnout.fleet.fleet_selection import AsFleetLog
 from turnout.parts import selection
 from turnout.running.config.hints import required
 from turnout.running.config.kinds import KINDS, ROLE_NAMES
@@ -35,16 +38,19 @@ EXAMPLES: list[Any] = [
     participation.Dropout(0.4),
     participation.Stratified(0.5),
     participation.OnOff(4, 2),
-    participation.FleetLog("log.csv"),
-    participation.FleetLog("log.csv", mode="blocks"),
-    participation.FleetLog("log.csv", mode="blocks", of="client", length=3),
-    participation.FleetLog("log.csv", mode="fitted"),
+    participation.TurnoutLog("log.csv"),
+    participation.TurnoutLog("log.csv", mode="blocks"),
+    FleetLog("log.csv"),
+    FleetLog("log.csv", mode="blocks"),
+    FleetLog("log.csv", mode="blocks", of="client", length=3),
+    FleetLog("log.csv", mode="fitted"),
     selection.Fraction(0.3),
     selection.Count(7),
     selection.AsLogged("log.csv"),
+    AsFleetLog("log.csv", reading=Reading(missing="absent")),
     to.devices.DeviceFile("devices.csv", noise=0.1),
     to.devices.DeviceFile("devices.csv", mode="resample"),
-    to.devices.Spread(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
+    to.devices.SpreadDevices(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
     to.Deadline(5, partial=False, late="use"),
     to.FirstReplies(count=2, seconds=8),
     to.Join(3, 5),

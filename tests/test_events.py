@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.running.config import read as config
-from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.events.random import poisson
+from turnout.world.events import Calendar, EventSetting, calendar_of, poisson
 from worlds import blobs, ready, world
 
-SETTING = Setting(clients=10, names=None, rounds=100, seed=0)
+SETTING = EventSetting(clients=10, names=None, rounds=100, seed=0)
 
 
-def calendar(*entries: object, setting: Setting = SETTING) -> Calendar:
+def calendar(*entries: object, setting: EventSetting = SETTING) -> Calendar:
     return calendar_of(entries, setting)  # type: ignore[arg-type]
 
 
@@ -41,10 +40,10 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
         ([to.Leave(3, 5), to.Join(3, 4)], "in the order they happen"),
         ([to.Join(3, 100)], "the last round is 99"),
         ([to.Leave(3, -1)], "rounds start at 0"),
-        ([to.Join(10, 5)], "they are 0 to 9"),
-        ([to.Leave("ann", 5)], "they are 0 to 9"),
-        ([to.Join(c, 5) for c in range(10)], "nobody in the first round"),
-        ([to.RandomEvents(waiting=10)], "at least one must be there"),
+        ([to.Join(10, 5)], "0 to 9"),
+        ([to.Leave("ann", 5)], "0 to 9"),
+        ([to.Join(c, 5) for c in range(10)], "no member in the first round"),
+        ([to.RandomEvents(waiting=10)], "at least one must be a member"),
     ],
 )
 def test_what_cannot_be_is_refused(entries: list[object], says: str):
@@ -63,7 +62,7 @@ def test_it_is_refused_before_the_first_round():
 def test_clients_by_name(tmp_path: Path):
     data = to.data.Own(torch.zeros(6, 2), torch.tensor([0, 1] * 3), owner=["ann", "ann", "bob", "bob", "eve", "eve"])
     names = data.load(0).names
-    setting = Setting(3, names, 10, 0)
+    setting = EventSetting(3, names, 10, 0)
     assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
     with pytest.raises(UserError, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
@@ -77,14 +76,14 @@ def test_a_file_of_events(tmp_path: Path):
     assert found.at(40) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
-        ("round,client,event\n5,9,jion\n", "line 2: an event is `join`, `leave` or `vanish`, not 'jion'"),
+        ("round,client,event\n5,9,jion\n", "line 2: an event is .*not .jion."),
         ("round,client,event\n\n5,99,join\n", "line 3: .*client 99"),
-        ("round,client,event\nx,9,join\n", "line 2: a row is a round"),
+        ("round,client,event\nx,9,join\n", "line 2: round must be a whole number"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=says):
             calendar(to.EventLog(str(path)))
-    with pytest.raises(UserError, match="cannot read the events"):
+    with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
         calendar(to.EventLog(str(tmp_path / "none.csv")))
 
 
@@ -98,8 +97,8 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 ):
     entry = to.RandomEvents(joins if waiting else 0.0, leaves, returns, waiting)
     entries = (to.Leave(2, 4), to.Join(7, 9), entry)
-    short = calendar(*entries, setting=Setting(12, None, 20, seed))
-    long = calendar(*entries, setting=Setting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
+    short = calendar(*entries, setting=EventSetting(12, None, 20, seed))
+    long = calendar(*entries, setting=EventSetting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
     assert {t: short.at(t) for t in range(20)} == {t: long.at(t) for t in range(20)}
     assert len(short.outside_L) == waiting + 1
     members = set(range(12)) - set(long.outside_L.tolist())
@@ -111,7 +110,7 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 
 def test_rates_are_expected_numbers():
     entry = to.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
-    found = calendar(entry, setting=Setting(1_000_000, None, 2000, 3))
+    found = calendar(entry, setting=EventSetting(1_000_000, None, 2000, 3))
     events = [event for t in range(2000) for event in found.at(t)]
     joins = sum(isinstance(e, to.Join) and e.client in set(found.outside_L.tolist()) for e in events)
     leaves = sum(isinstance(e, to.Leave) for e in events)
@@ -136,9 +135,9 @@ def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
 
 @pytest.mark.parametrize("leaves", [800.0, 1e18])
 def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
-    many = calendar(to.RandomEvents(leaves=leaves), setting=Setting(5000, None, 3, 0))
+    many = calendar(to.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
     assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert len(calendar(to.RandomEvents(leaves=leaves), setting=Setting(100, None, 3, 0)).at(1)) == 99
+    assert len(calendar(to.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.fleet import Reading, read_fleet
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.selection import AsLogged, Count
 from turnout.running.tracks.prepare import prepare
 from turnout.testing.examples import example_enrolment
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet_log import FleetLog
+from turnout.world.log import write_turnout
 from turnout.world.members import Members
 from turnout.world.participation import Traces
-from turnout.world.turnout_csv import write_turnout
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
 
@@ -199,7 +199,7 @@ def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:
         (lambda: FleetLog("x.csv", mode="blocks", of="clients"), "did you mean 'client'"),
         (lambda: FleetLog("x.csv", of="client"), "set mode='blocks'"),
         (lambda: FleetLog("x.csv", mode="blocks", length=0), "1 round or more"),
-        (lambda: FleetLog("no/such/file.csv").asked(0), "cannot read the log no/such/file.csv: No such file"),
+        (lambda: FleetLog("no/such/file.csv").asked(0), "cannot read no/such/file.csv: No such file"),
     ],
 )
 def test_impossible_settings_are_refused(make: object, says: str) -> None:

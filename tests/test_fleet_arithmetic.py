@@ -6,30 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from turnout.fleet import Fleet
-from turnout.fleet.blocks import Blocks, stretch_length
-from turnout.fleet.diagnosis import Diagnosis, diagnose
-from turnout.fleet.fit import fit
-from turnout.fleet.fitted import EVERYONE, FleetModel
+from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
+from turnout.fleet.fit import chain_of, fit, out_rounds
+from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages
 from turnout.fleet.groups import Groups, away_together
-from turnout.fleet.outages import Outages, chain_of, out_rounds
-from turnout.fleet.seasons import rounds_a_day, season
-from turnout.fleet.sources import Sources
-from turnout.fleet.speaks_for import speaks_for
-from turnout.fleet.statistics import statistics
+from turnout.world.blocks import Blocks, Sources, block_length
+from turnout.world.log import ParticipationLog
+from turnout.world.log_statistics import statistics
 
 HOUR, DAY = 3600.0, 86400.0
 
 
-def log_of(work_TM: np.ndarray, every: float | None = None, first: float = 0.0, missing: str = "absent") -> Fleet:
+def log_of(
+    work_TM: np.ndarray, every: float | None = None, first: float = 0.0, missing: str = "absent"
+) -> ParticipationLog:
     """A log in which who has work has a row; where no row means not asked, the absent have one too (NaN: none)."""
     rows_TM = ~np.isnan(work_TM) if missing == "not-asked" else np.nan_to_num(work_TM) > 0
     t_N, m_N = np.nonzero(rows_TM)
     start_T = None if every is None else first + every * np.arange(len(work_TM))
     names = tuple(f"c{i}" for i in range(work_TM.shape[1]))
     rows = (t_N.astype(np.int32), m_N.astype(np.int32), work_TM[t_N, m_N])
-    clock = None if every is None else "calendar"
-    return Fleet("log", names, len(work_TM), *rows, missing=missing, start_T=start_T, clock=clock, every=every)  # type: ignore[arg-type]
+    times = {"start_T": start_T, "is_calendar": every is not None, "every": every}
+    return ParticipationLog("log", names, len(work_TM), *rows, missing=missing, **times)  # type: ignore[arg-type]
 
 
 def test_a_silence_that_does_not_fit_the_visits_is_not_being_a_member() -> None:
@@ -67,19 +65,20 @@ def test_a_client_is_drawn_from_when_it_joined_until_it_left() -> None:
 
 def test_a_stretch_holds_five_stays_and_absences_in_whole_days_and_at_most_half_the_log() -> None:
     cycle = np.tile(np.array([1.0] * 3 + [0.0] * 4), 60)[:, None]  # three rounds up, four down: 5 x 7 = 35 rounds
-    assert stretch_length(log_of(np.repeat(cycle, 3, axis=1))) == 35
-    assert stretch_length(log_of(np.repeat(cycle, 3, axis=1), every=HOUR)) == 48  # whole days
-    assert stretch_length(log_of(np.repeat(cycle[:63], 3, axis=1))) == 31  # half of 63
+    assert block_length(log_of(np.repeat(cycle, 3, axis=1))) == 35
+    assert block_length(log_of(np.repeat(cycle, 3, axis=1), every=HOUR)) == 48  # whole days
+    assert block_length(log_of(np.repeat(cycle[:63], 3, axis=1))) == 31  # half of 63
     alternating = np.tile(np.array([[1.0], [0.0]]), (864, 1))  # 5 x 2 = 10, but 1728^(1/3) = 12
-    assert stretch_length(log_of(alternating)) == 12
+    assert block_length(log_of(alternating)) == 12
 
 
 def test_stretches_begin_at_every_round_of_the_hour_they_continue() -> None:
     """Days have 4 rounds and stretches 6: every other stretch continues at the third round of a day."""
     t_N = np.arange(10, dtype=np.int32)
     every = DAY / 4
-    log = Fleet("log", ("a",), 10, t_N, np.zeros(10, np.int32), (t_N + 1) / 100, start_T=every * t_N, every=every)
-    assert season(log) == 4
+    rows = t_N, np.zeros(10, np.int32), (t_N + 1) / 100
+    log = ParticipationLog("log", ("a",), 10, *rows, start_T=every * t_N, every=every)
+    assert log.season == 4
     blocks = Blocks(log, Sources(1), 6)
     at = {k: {round(100 * float(blocks.fraction(torch.tensor([0]), 6 * s, seed)[0])) - 1 for seed in range(60)
               for s in (k, k + 2, k + 4)} for k in (0, 1)}  # fmt: skip
@@ -89,13 +88,13 @@ def test_stretches_begin_at_every_round_of_the_hour_they_continue() -> None:
 
 
 def test_a_season_is_a_day_of_two_or_a_week_of_four() -> None:
-    def of(rounds: int, every: float) -> Fleet:
+    def of(rounds: int, every: float) -> ParticipationLog:
         return log_of(np.ones((rounds, 1)), every)
 
-    assert [rounds_a_day(of(n, HOUR)) for n in (47, 48)] == [None, 24]
-    assert [season(of(n, HOUR)) for n in (4 * 168 - 1, 4 * 168)] == [24, 168]
-    assert [season(of(n, DAY)) for n in (27, 28)] == [1, 7]
-    assert season(of(100, 7000.0)) == 1  # no whole number of rounds a day
+    assert [of(n, HOUR).rounds_a_day for n in (47, 48)] == [None, 24]
+    assert [of(n, HOUR).season for n in (4 * 168 - 1, 4 * 168)] == [24, 168]
+    assert [of(n, DAY).season for n in (27, 28)] == [1, 7]
+    assert of(100, 7000.0).season == 1  # no whole number of rounds a day
 
 
 @pytest.mark.parametrize(("asked", "out"), [(8, False), (12, True)])  # (1/2)^8 > 1 in 1,000 > (1/2)^12
@@ -300,7 +299,7 @@ def test_hardly_ever_there_is_below_one_round_in_twenty() -> None:
 
 def test_parts_are_named_for_what_the_log_shows() -> None:
     def settings(work_TM: np.ndarray) -> set[str]:
-        return {part.setting for part in speaks_for(diagnosed(work_TM))}
+        return {part.setting for part in parts_to_try(diagnosed(work_TM))}
 
     all_there = np.ones((60, 4))
     assert settings(all_there) == {'algorithm.weighting = "fedavg"'}

@@ -14,13 +14,13 @@ import turnout as to
 from turnout.cli import main
 from turnout.errors import UserError
 from turnout.fleet import Reading, read_fleet
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.running.config.read import from_table, load, to_toml
 from turnout.running.config.write import to_table
 from turnout.running.tracks.prepare import prepare
 from turnout.testing.examples import example_enrolment
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet_log import FleetLog
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 MODES = ("replay", "blocks", "fitted")
 WORK = {"ann": 0.1, "bob": 0.5, "cyd": 0.9}

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from turnout.errors import UserError
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.world import contention
-from turnout.world.fleet_log import FleetLog
-from turnout.world.recording import Row, Trial, calibrate, competitor, record_log, record_trace
+from turnout.world.recording import Row, TrainingJob, calibrate, competitor, record_log, record_trace
 
 
 def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:
@@ -40,13 +40,13 @@ def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:
 
 
 def test_the_deadline_decides() -> None:
-    assert record_trace(2, Trial(epochs=3, samples=2, deadline_seconds=60)) == [
+    assert record_trace(2, TrainingJob(epochs=3, samples=2, deadline_seconds=60)) == [
         (0, "load-0", 1.0),
         (1, "load-0", 1.0),
     ]
-    assert record_trace(1, Trial(epochs=3, samples=10**9, deadline_seconds=0.01)) == [(0, "load-0", 0.0)]
+    assert record_trace(1, TrainingJob(epochs=3, samples=10**9, deadline_seconds=0.01)) == [(0, "load-0", 0.0)]
     begin = time.perf_counter()
-    (row,) = record_trace(1, Trial(epochs=10**6, samples=1, deadline_seconds=0.2), load=0.3)
+    (row,) = record_trace(1, TrainingJob(epochs=10**6, samples=1, deadline_seconds=0.2), load=0.3)
     assert 0 < row[2] < 1
     assert 0.2 < time.perf_counter() - begin < 5
 

@@ -34,7 +34,8 @@ def test_a_log_is_the_same_fleet_in_both_forms(logs: tuple[Path, Path]) -> None:
     text, columns = (read_fleet(path, reading) for path in logs)
     assert text.rows() == columns.rows()
     assert text.assumed == columns.assumed
-    assert text.clock == columns.clock == "calendar"
+    assert text.is_calendar
+    assert columns.is_calendar
     assert text.examples_M is not None
     assert columns.examples_M is not None
     assert np.array_equal(text.examples_M, columns.examples_M)

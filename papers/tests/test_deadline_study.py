@@ -93,5 +93,5 @@ def test_a_deadline_is_the_median_of_a_fleet():
     # A phone of 2018: 2 x 40 ms, 76,840 bytes at 36 and 11.2 Mbit/s, 125 samples of 113,664 operations at 4.2 G / 20.
     phone = 0.08 + 76_840 * 8 / 36e6 + 76_840 * 8 / 11.2e6 + 125 * 113_664 / (0.03 * 139.3e9 / 20)
     assert seconds["tiers"] == pytest.approx(phone, rel=0.1)
-    assert isinstance(fleet("thin", 1.0), to.devices.Spread)
+    assert isinstance(fleet("thin", 1.0), to.devices.SpreadDevices)
     assert all(tier.source for tier in FIGURES.values())

@@ -30,8 +30,8 @@ from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.settings import Evaluate, InProcess, RuntimeSpec
 from turnout.summary import chosen, settings_html
 from turnout.tasks import Classification, TaskSpec
-from turnout.world.attacks.base import Attack, Share, check_attackers
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack, Share, check_attackers
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Always, Participation
 

@@ -9,8 +9,10 @@ from turnout import __version__
 from turnout.data import partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
-from turnout.fleet import Fleet, Reading, read_fleet
+from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice import Advice, advise
+from turnout.fleet.fleet_participation import FleetLog
+from turnout.fleet.fleet_selection import AsFleetLog
 from turnout.parts import personal, selection, terms
 from turnout.parts.aggregation import WeightedSum, weighted_mean, weighted_sum
 from turnout.parts.closing import Buffered, Deadline, FirstReplies, Percentile, WaitForAll
@@ -84,7 +86,6 @@ __all__ = [
     "FedGATE",
     "FedNova",
     "FirstReplies",
-    "Fleet",
     "Friends",
     "GeometricMedian",
     "InProcess",
@@ -101,6 +102,7 @@ __all__ = [
     "NextCharacter",
     "NoSubstitution",
     "NormClip",
+    "ParticipationLog",
     "Percentile",
     "Processes",
     "Proximal",
@@ -155,6 +157,9 @@ __all__ = [
     "weighted_mean",
     "weighted_sum",
 ]
+
+# Kinds of the satellite `fleet`, in the namespaces of their roles.
+vars(participation)["FleetLog"], vars(selection)["AsFleetLog"] = FleetLog, AsFleetLog
 
 for found in [globals()[name] for name in __all__]:
     if isinstance(found, ModuleType):

@@ -24,8 +24,8 @@ from turnout.parts.weighting import Weighting
 from turnout.running.tracker import Tracker
 from turnout.settings import RuntimeSpec
 from turnout.tasks import TaskSpec
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import turnout as to
 from turnout.errors import UserError
-from turnout.fleet.read import read_fleet
+from turnout.fleet.read_log import read_fleet
 from turnout.running.config.read import from_table, load, read_file
 from turnout.running.config.write import to_toml
 from turnout.running.records.records import Records

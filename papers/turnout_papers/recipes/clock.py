@@ -24,9 +24,8 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.settings import InProcess
-from turnout.world.devices.base import Devices
-from turnout.world.devices.spreads import Alike, Spread
-from turnout.world.devices.tiers import Tiers
+from turnout.world.devices import Devices
+from turnout.world.devices.tiers import Alike, SpreadDevices, Tiers
 from turnout.world.devices.timeline import Pace, Passes
 
 EVEN, TIERS, THIN = FLEETS = ("even", "tiers", "thin")
@@ -73,7 +72,7 @@ def fleet(name: str, slower: float) -> Devices:
     if name == TIERS:
         tiers = ("laptop", "phone-2018", "raspberry-pi-3b")
         return Tiers(names=tiers, shares=(2, 2, 1), slower=slower, by="cluster", noise=0.2, slow_chance=0.05)
-    return Spread(
+    return SpreadDevices(
         law="pareto", gflops=4.2 / slower, down_mbps=36.0, up_mbps=4.0, latency=0.04, compute_spread=0.3,
         down_spread=0.3, up_spread=0.7, noise=0.2,
     )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.statistics import difference
 from turnout.world.events import Join
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import arrival, emnist_arrival, emnist_arrivals, mnist_arrival, mnist_arrivals

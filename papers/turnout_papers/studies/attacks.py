@@ -29,8 +29,17 @@ from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
 from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
 from turnout.parts.weighting import ByWork, FedAvg, Shares
 from turnout.running.result import Run
-from turnout.world.attacks import ALIE, Attack, ClaimExamples, ClaimWork, FreeRider, InnerProduct, Noise, SignFlip
-from turnout.world.attacks.base import hostile_clients
+from turnout.world.attacks import (
+    ALIE,
+    Attack,
+    ClaimExamples,
+    ClaimWork,
+    FreeRider,
+    InnerProduct,
+    Noise,
+    SignFlip,
+    hostile_clients,
+)
 from turnout.world.participation import Always, Dropout
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, above, better

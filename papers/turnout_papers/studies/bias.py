@@ -29,7 +29,6 @@ from turnout.parts.weighting import Weighting
 from turnout.recipes import SCHEMES
 from turnout.rng import rng
 from turnout.settings import InProcess
-from turnout.statistics import mean_over
 from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.studies.claims import Claim, better, mean_over

@@ -18,7 +18,6 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
-from turnout.running.charts.svg import sheet
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer

@@ -12,10 +12,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.statistics.paired import mean_over as mean_over
-
 from turnout.errors import UserError
 from turnout.statistics import LEVEL, BySeed, difference, interval, seeds_to_decide, seeds_to_sign, sign_test
+from turnout.statistics import mean_over as mean_over
 
 HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
 

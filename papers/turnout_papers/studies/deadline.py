@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.experiment import Experiment
-from turnout.running.charts.lines import Series, line_chart
-from turnout.running.charts.svg import sheet
 from turnout.running.result import Run
 from turnout_papers.recipes.clock import (
     BITS,

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.statistics import mean_over, spearman
+from turnout.statistics import spearman
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import departure
 from turnout_papers.studies.claims import Claim, above, better, mean_over

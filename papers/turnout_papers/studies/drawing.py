@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.svg import HEIGHT, WIDTH, sheet, text
 from turnout.running.charts.units import Unit
-from turnout.statistics import BySeed
 from turnout_papers.studies.claims import BySeed
 from turnout_papers.studies.study import Curve, Curves
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
-from turnout.running.charts.lines import line_chart
-from turnout.running.charts.svg import sheet
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import line_chart, over_rounds, sheet
 from turnout_papers.studies.friend_cases import DropoutSetting, experiment

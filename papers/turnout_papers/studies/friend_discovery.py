@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.experiment import Evaluate, Experiment
+from turnout.experiment import Experiment
 from turnout.machine.checksums import load_tensors
 from turnout.parts.substitution.friends import similarity
-from turnout.running.charts.svg import sheet
 from turnout.running.records.checkpoint import NAME, start_over
 from turnout.running.result import Run
 from turnout.settings import Evaluate

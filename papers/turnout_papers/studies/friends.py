@@ -7,7 +7,6 @@ accuracy of a run is its mean over the last fifth of the rounds. friend_cases.py
 from __future__ import annotations
 
 from turnout.experiment import Experiment
-from turnout.statistics import difference
 from turnout_papers.studies.claims import Claim, above, difference
 from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.friend_cases import ALPHAS, AUTHORS_STALE, SIZES, DropoutSetting, cases, experiment

@@ -16,7 +16,6 @@ import numpy as np
 
 from turnout.data import Dip
 from turnout.running.result import Run
-from turnout.statistics import difference
 from turnout_papers.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over
 from turnout_papers.studies.drawing import Series, band, line_chart, picture, round_charts, sheet

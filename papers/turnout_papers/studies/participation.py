@@ -19,7 +19,6 @@ import numpy as np
 from turnout.experiment import Experiment
 from turnout.recipes import SCHEMES
 from turnout.recipes import participation as synthetic_participation
-from turnout.statistics import difference, mean_over
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.flexible import emnist_participation, mnist_participation

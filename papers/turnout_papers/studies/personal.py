@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import turnout.models as models
 from turnout.data import CIFAR10, Digits
 from turnout.experiment import Experiment
-from turnout.statistics import difference
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, with_noise
 from turnout_papers.studies.claims import Claim, above, difference

@@ -26,7 +26,6 @@ from turnout.parts.optimizers import SGD
 from turnout.rng import rng
 from turnout.running.result import Run
 from turnout.settings import InProcess
-from turnout.statistics import BySeed
 from turnout.tasks import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum
 from turnout_papers.studies.claims import BySeed, Claim, better

@@ -23,7 +23,6 @@ from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
 from turnout.running.result import Run
 from turnout.settings import InProcess
-from turnout.statistics import BySeed
 from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, difference
 
 SCALES = ("smoke", "small", "paper")

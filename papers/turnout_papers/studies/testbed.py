@@ -25,7 +25,6 @@ from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.settings import InProcess
-from turnout.statistics import BySeed
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
 from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout.running.charts.lines import line_chart
-from turnout.running.charts.svg import sheet
 from turnout_papers.recipes import together as recipes
 from turnout_papers.recipes.together import ALL, PAPERS, PLAIN, all_but
 from turnout_papers.studies.claims import Claim, above

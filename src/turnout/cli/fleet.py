@@ -89,35 +89,35 @@ def fleet(
 
 def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
     from turnout.fleet import read_fleet
-    from turnout.fleet.diagnosis import diagnose
+    from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
+    from turnout.fleet.diagnosis_page import write_fleet_page, write_fleet_picture
+    from turnout.fleet.diagnosis_text import as_text
     from turnout.fleet.fit import fit
-    from turnout.fleet.likeness import likeness
-    from turnout.fleet.speaks_for import as_json, speaks_for
+    from turnout.fleet.fleet_participation import compare_with_log
+    from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
     from turnout.machine.terminal import console
-    from turnout.view.report.fleet import as_text, with_examples
-    from turnout.view.report.fleet_page import write_fleet_page, write_fleet_picture
-    from turnout.world.turnout_csv import write_turnout
+    from turnout.world.log import write_turnout
 
     screen = console()
     with console(stderr=True).status(f"reading {log}") as progress:
         fleet = read_fleet(log, reading)
         if (log / "records.sqlite").is_file():
-            fleet = with_examples(fleet, log)
+            fleet = with_run_examples(fleet, log)
         progress.update("looking for groups and outages")
         model = fit(fleet)
         found = diagnose(fleet, model)
-        parts = speaks_for(found, reading)
+        parts = parts_to_try(found, reading)
         progress.update("drawing from the log")
-        like = None if quick else likeness(fleet, model)
-    for piece in as_text(found, parts, like):
+        comparison = None if quick else compare_with_log(fleet, model)
+    for piece in as_text(found, parts, comparison):
         screen.print(piece, soft_wrap=False)
     if out is not None and out.suffix == ".svg":
-        write_fleet_picture(out, fleet, found, like)
+        write_fleet_picture(out, fleet, found, comparison)
     elif out is not None:
-        write_fleet_page(out, fleet, found, model.groups, parts, like)
+        write_fleet_page(out, fleet, found, model.groups, parts, comparison)
     if json is not None:
-        write_whole(json, as_json(found, parts, like))
+        write_whole(json, as_json(found, parts, comparison))
     if csv is not None:
         with replacing(csv) as temporary:
             write_turnout(temporary, fleet.rows(whole=True))

@@ -20,7 +20,7 @@ from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Sending
 from turnout.parts.terms.base import terms_bytes, unwitnessed
 from turnout.types import Replies, Tensors, Turnout, row_bytes
-from turnout.world.attacks.base import Attackers
+from turnout.world.attacks import Attackers
 
 
 def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assignment | None:

@@ -18,7 +18,7 @@ from turnout.data.labels import Public, Vocabulary
 from turnout.data.pooled import Pooled, Rows
 from turnout.errors import UserError, nearest
 from turnout.rng import rng
-from turnout.world.attacks.base import Share, check_attackers, hostile_clients
+from turnout.world.attacks import Share, check_attackers, hostile_clients
 
 # Standard deviations by name: what paper 004 prints (a variance of 4), and those of its authors' code for each set.
 LEVELS = {"paper": 2.0, "code-mnist": 3.0, "code-cifar": 0.2}

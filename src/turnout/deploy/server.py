@@ -24,7 +24,7 @@ from turnout.running.reported import NO_HOOKS, Hooks
 from turnout.running.result import Run
 from turnout.running.runs import run
 from turnout.world.events import EventLog
-from turnout.world.fleet_log import FleetLog
+from turnout.world.turnout_log import TurnoutLog
 
 PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
 
@@ -86,7 +86,7 @@ def write_replay(experiment: Experiment, out: Path) -> Path | None:
         data = InOrder(data, str(out / "names.csv"))
     with Records.read(out / "records.sqlite") as records:
         export_events(records, out / "events.csv", names, [i for i in range(len(names)) if i not in came])
-    world = World(data, FleetLog(str(out / "turnout.csv")), (EventLog(str(out / "events.csv")),))
+    world = World(data, TurnoutLog(str(out / "turnout.csv")), (EventLog(str(out / "events.csv")),))
     path = out / "replay.toml"
     write_whole(path, to_toml(experiment.but(world=world, runtime=experiment.runtime.compute, track=())))
     return path

@@ -1,28 +1,24 @@
-"""A fleet's log: read it, look at it, replay it.
+"""A fleet's log in any format: read it, diagnose it, draw from it, and get advice from it. A satellite.
 
-reading.py     how a log is to be read: columns, length of a round, what a missing row means
-read.py        `read_fleet`: any log as one record; read this first
-fleet.py       that record: who was asked in which round, who came, how much of the work each did
-table.py       CSV and Parquet as blocks of cells; cells.py: cells as numbers and times; rows.py: the rows as numbers
-assemble.py    from rows to rounds
-timed.py       check-ins and stretches of time as rounds
-fedscale.py    FedScale's two traces; plain_pickle.py: pickled data, read without unpickling
-faults.py      everything that is wrong with a log, with line numbers
-match.py       which clients of a log are which of the data's; owners.py: a file that says so
+reading.py              settings of how a log is read
+read_log.py             `read_fleet`: any log as a ParticipationLog (turnout.world.log); read this first
+cells.py                cells as numbers and times
+rounds.py               from rows to rounds: numbered rows, check-ins, stays
+fedscale.py             FedScale's two traces
 
-blocks.py      work drawn from whole stretches of the log; sources.py: who takes after whom; seasons.py: days and weeks
-statistics.py  what a log and what is drawn from it are compared by; spells.py: stays and absences
-fitted.py      a model of the log, and work drawn from it; fit.py: how it is fitted
-groups.py      who is away together; outages.py: when a group, or everyone, is out
-diagnosis.py   what the log shows, in numbers; speaks_for.py: the parts to try
-likeness.py    the log beside what is drawn from it
-example.py     a log that is made up
+fleet_participation.py  participation `fleet-log`, and draws from a log compared with it
+fleet_selection.py      selection `as-fleet-log`
+fleet_model.py          a model of a log, from which participation is drawn; fit.py: how it is fitted
+groups.py               clients that are away together
 
-May import the root's values, machine and world.client_names.
+diagnosis.py            the diagnosis in numbers, and the parts to try
+diagnosis_text.py       for a terminal; diagnosis_page.py: as a page
+example.py              an invented log
+advice/                 which method suits a fleet
 """
 
-from turnout.fleet.fleet import Fleet
-from turnout.fleet.read import read_fleet
+from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
+from turnout.world.log import ParticipationLog
 
-__all__ = ["Fleet", "Reading", "read_fleet"]
+__all__ = ["ParticipationLog", "Reading", "read_fleet"]

@@ -1,4 +1,4 @@
-"""Cells of a log as numbers and times; a cell that is none is a fault with its line.
+"""Cells of a log as numbers and times; a cell that cannot be read is a fault with its line.
 
 Shape letters: B rows of a block.
 """
@@ -9,19 +9,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 import numpy as np
 
-from turnout.fleet.faults import Faults
-from turnout.fleet.table import Block
+from turnout.machine.table_files import TableBlock
+from turnout.world.log import Faults
 
-Clock = Literal["calendar", "relative"]
 WORDS = {
     **dict.fromkeys(("true", "yes", "ok", "completed", "finished", "success"), 1.0),
     **dict.fromkeys(("false", "no", "failed", "absent", "timeout", "dropped"), 0.0),
 }
-# How else times are written; of 3/4/2026 only the log's owner knows which is the month, so it is asked for.
+# Other ways to write times; of 3/4/2026 only the log's owner knows which is the month, so the format must be given.
 _OTHER_DATES = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y")
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", ", %H:%M:%S", ", %H:%M")
 # From which size on numbers are times since 1970, and in which part of a second.
@@ -29,35 +27,30 @@ _SINCE_1970 = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (3e8, 1.0))
 
 
 def column_of(
-    block: Block,
+    block: TableBlock,
     column: str,
     parse: Callable[[str], float | None],
     faults: Faults,
     wanted: str,
     plain: tuple[type, float] | None = None,
 ) -> np.ndarray:
-    """A column of numbers [B]; NaN where a cell is not as `wanted` says, which is a fault.
+    """A column of numbers [B]; NaN for a cell that is not as `wanted` says, which is a fault.
 
-    `plain`: a quick way that is tried first, for cells that are all ints, or floats, from 0 to a limit.
+    `plain`: a fast way that is tried first, for cells that are all ints, or floats, from 0 to a limit.
     """
     texts = block.cells[column]
-    if plain is not None and (values := _plain_numbers(texts, plain)) is not None:
-        return values
-    found = [parse(text) for text in texts]
-    for i, value in enumerate(found):
+    if plain is not None:
+        try:
+            values = np.array(list(map(plain[0], texts)), dtype=np.float64)
+            if ((values >= 0) & (values <= plain[1])).all():
+                return values
+        except (ValueError, OverflowError):
+            pass
+    numbers = [parse(text) for text in texts]
+    for i, value in enumerate(numbers):
         if value is None:
             faults.add(column, block.line_B[i], f"{column} must be {wanted}, got {texts[i]!r}")
-    return np.array([math.nan if value is None else value for value in found], dtype=np.float64)
-
-
-def _plain_numbers(texts: list[str], plain: tuple[type, float]) -> np.ndarray | None:
-    """All cells as numbers from 0 to the limit; None if one of them is anything else."""
-    kind, most = plain
-    try:
-        values = np.array(list(map(kind, texts)), dtype=np.float64)
-    except (ValueError, OverflowError):
-        return None
-    return values if ((values >= 0) & (values <= most)).all() else None
+    return np.array([math.nan if value is None else value for value in numbers], dtype=np.float64)
 
 
 def whole(text: str) -> float | None:
@@ -82,6 +75,12 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def count(text: str) -> float | None:
+    """A number from 0."""
+    value = number(text)
+    return value if value is not None and value >= 0 else None
+
+
 def share(full_work: float, decimal_comma: bool) -> Callable[[str], float | None]:
     """A reader of work cells: a number up to `full_work`, a percentage, or a word for all or nothing.
 
@@ -91,15 +90,13 @@ def share(full_work: float, decimal_comma: bool) -> Callable[[str], float | None
     """
 
     def read(text: str) -> float | None:
-        word = WORDS.get(text.casefold())
-        if word is not None:
-            return word
-        percent = text.endswith("%")
+        if text.casefold() in WORDS:
+            return WORDS[text.casefold()]
         plain = text.removesuffix("%").strip()
         value = number(plain.replace(",", ".") if decimal_comma else plain)
         if value is None:
             return None
-        value = value / 100 if percent else value / full_work
+        value = value / 100 if text.endswith("%") else value / full_work
         return value if 0 <= value <= 1 else None
 
     return read
@@ -107,7 +104,11 @@ def share(full_work: float, decimal_comma: bool) -> Callable[[str], float | None
 
 @dataclass(frozen=True)
 class TimeReader:
-    """Times as seconds; decided by the first cell of a log: numbers, or dates in ISO 8601 or a format that is said."""
+    """Reads times as seconds. The first cell of a log decides whether they are numbers or dates.
+
+    numbers  whether times are numbers
+    form     the format of dates, as for strptime; None for ISO 8601
+    """
 
     numbers: bool
     form: str | None = None
@@ -117,7 +118,7 @@ class TimeReader:
         return cls(form is None and number(first) is not None, form)
 
     def wanted(self, unread: list[str]) -> str:
-        """What a time has to look like; where some could not be read, with the --time-format that reads them all."""
+        """What a time must look like; if some could not be read, with the --time-format that reads them all."""
         if self.numbers:
             return "a time as a number, like the first of the log"
         shown = datetime(2026, 3, 1, 14, 30).strftime(self.form or "%Y-%m-%d %H:%M")
@@ -126,7 +127,7 @@ class TimeReader:
         forms = (date + clock for date in _OTHER_DATES for clock in _CLOCKS)
         fit = [form for form in forms if unread and all(TimeReader(False, form).read(text) for text in unread)]
         here = f", here {' or '.join(map(repr, fit[:2]))}" if fit else ""
-        return f"a time such as {shown!r} (ISO 8601; other forms by --time-format{here})"
+        return f"a time such as {shown!r} (ISO 8601; other formats by --time-format{here})"
 
     def read(self, text: str) -> float | None:
         """Seconds since 1970, or the number as it is."""
@@ -138,12 +139,9 @@ class TimeReader:
         except (ValueError, OverflowError):
             return None
 
-    def scale(self, time_N: np.ndarray) -> tuple[float, Clock]:
-        """How many of the log's units are a second, and whether times are since 1970 or since an unknown beginning."""
+    def scale(self, time_N: np.ndarray) -> tuple[float, bool]:
+        """How many of the log's units are a second, and whether times count from 1970 (else from an unknown time)."""
         if not self.numbers:
-            return 1.0, "calendar"
+            return 1.0, True
         typical = float(np.median(time_N)) if len(time_N) else 0.0
-        for least, units in _SINCE_1970:
-            if typical >= least:
-                return units, "calendar"
-        return 1.0, "relative"
+        return next(((units, True) for least, units in _SINCE_1970 if typical >= least), (1.0, False))

@@ -1,6 +1,6 @@
 """How a fleet's log is to be read: which column is which, how long a round is, what a missing row means.
 
-Everything may be left unsaid. What is guessed then is said in `Fleet.assumed`.
+Every setting has a default. Guesses are listed in `ParticipationLog.assumed`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from turnout.errors import UserError, nearest
+from turnout.world.log import Missing
 
-Missing = Literal["absent", "not-asked"]
 Gaps = Literal["outage", "skip"]
-ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # what a column can be
+ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # that a column can have
 
 # What logs call their columns, the surest name first; compared without case, spaces and punctuation.
 USUAL_NAMES = {
@@ -42,23 +42,25 @@ USUAL_NAMES = {
     "examples": ("examples", "samples", "numexamples", "numsamples", "nexamples", "nsamples", "datasize"),
 }
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_UNIT_WORDS = {"hour": "h", "hr": "h", "minute": "min", "day": "d", "week": "w", "second": "s", "": "s"}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a log; what is None is guessed, and the guess is said.
+    """How to read a log; None is guessed.
 
     round, client, work, time, start, end, examples   the column of each, by its name in the log
-    every         how long a round is where the log has times and no rounds: "15min", "1h", "1d"
+    every         how long a round is if the log has times and no rounds: "15min", "1h", "1d"
     missing       what it means that a client has no row in a round: "absent" or "not-asked"
-    gaps          days in which nobody came at all: an "outage" of the fleet, or holes in the log, to "skip"
-    separator     what stands between the cells of a CSV
-    time_format   how times are written, as in Python's strptime, where they are neither ISO 8601 nor numbers
+    gaps          days without any client: an "outage" of the fleet, or holes in the log, to "skip"
+    separator     the character between the cells of a CSV
+    time_format   how times are written, as in Python's strptime, if they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
     first_round   the number of the log's first round
-    capacity      FedScale's trace of device capacities, for a log that says from when to when clients were there; then
-                  samples, megabytes and deadline say what a round asks: samples to train on, the model's size, and how
-                  long it may take (without: as long as the round)
+    capacity      FedScale's trace of device capacities, for a log that says from when to when clients were there
+    samples       with capacity: how many samples a round asks to train on
+    megabytes     with capacity: the size of the model
+    deadline      with capacity: how long a round may take; None: as long as the round
     owners        a CSV file of client,owner, for a log whose clients have other names than the data's owners
     """
 
@@ -91,35 +93,35 @@ class Reading:
             raise UserError(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
         if self.separator is not None and len(self.separator) != 1:
             raise UserError(f"separator = {self.separator!r}: give one character, such as ';'")
-        for length in (self.every, self.deadline):
-            if length is not None:
-                seconds(length)
+        for length in filter(None, (self.every, self.deadline)):
+            seconds(length)
         asked = (self.samples, self.megabytes)
         if self.capacity is not None and not all(value is not None and value > 0 for value in asked):
-            raise UserError("with a capacity trace, say what a round asks: samples and megabytes, both above 0")
+            raise UserError("with a capacity trace, give what a round asks: samples and megabytes, both above 0")
         if self.capacity is None and any(value is not None for value in (*asked, self.deadline)):
             raise UserError("samples, megabytes and deadline are for a capacity trace: give capacity = FILE too")
 
-    def said(self) -> dict[str, str | int | float]:
-        """What was not left unsaid.
+    def settings(self) -> dict[str, str | int | float]:
+        """The settings that differ from their defaults.
 
-        >>> Reading(client="who", every="1h").said()
+        >>> Reading(client="who", every="1h").settings()
         {'client': 'who', 'every': '1h'}
         """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def columns(self, header: list[str], path: str) -> dict[str, str]:
-        """The column of each role that the log has: as said, else by its usual names. A column has one role."""
-        said = {role: getattr(self, role) for role in ROLES if getattr(self, role) is not None}
-        for role, name in said.items():
+        """The column of each role that the log has: as set, else by its usual names. A column has one role."""
+        columns = {role: getattr(self, role) for role in ROLES if getattr(self, role) is not None}
+        for role, name in columns.items():
             if name not in header:
                 raise UserError(f"{path} has no column {name!r} for {role}: {nearest(name, header)}")
-        free = {re.sub(r"[\W_]", "", name.casefold()): name for name in reversed(header) if name not in said.values()}
+        taken = set(columns.values())
+        free = {re.sub(r"[\W_]", "", name.casefold()): name for name in reversed(header) if name not in taken}
         for role, usual in USUAL_NAMES.items():
             found = next((name for name in usual if name in free), None)
-            if role not in said and found is not None:
-                said[role] = free.pop(found)
-        return said
+            if role not in columns and found is not None:
+                columns[role] = free.pop(found)
+        return columns
 
 
 def seconds(duration: str) -> float:
@@ -129,20 +131,8 @@ def seconds(duration: str) -> float:
     (3600.0, 5400.0, 43200.0, 300.0)
     """
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*", duration.casefold())
-    unit = found[2].removesuffix("s") or "s" if found else ""
-    unit = {"hour": "h", "hr": "h", "minute": "min", "day": "d", "week": "w", "second": "s"}.get(unit, unit)
+    word = found[2].removesuffix("s") if found else ""
+    unit = _UNIT_WORDS.get(word, word)
     if found is None or unit not in _UNITS or float(found[1]) == 0:
-        raise UserError(f"{duration!r} is no duration: write a number and s, min, h, d or w, such as 15min or 1h")
+        raise UserError(f"{duration!r} is not a duration: write a number and s, min, h, d or w, such as 15min or 1h")
     return float(found[1]) * _UNITS[unit]
-
-
-def duration(length: float) -> str:
-    """A number of seconds as people say it.
-
-    >>> duration(3600), duration(5400), duration(86400), duration(2.5)
-    ('1 h', '90 min', '1 d', '2.5 s')
-    """
-    for unit in ("w", "d", "h", "min"):
-        if length >= _UNITS[unit] and length % _UNITS[unit] == 0:
-            return f"{length / _UNITS[unit]:g} {unit}"
-    return f"{length:g} s"

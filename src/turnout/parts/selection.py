@@ -8,21 +8,20 @@ Shape letters: C clients of the cohort, D draws, I positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.fleet.reading import Reading
 from turnout.parts.updates import Applied
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
+from turnout.world.turnout_log import TurnoutLog
 
 NOTHING: State = {}  # what a selection that remembers nothing is given
 
@@ -128,21 +127,21 @@ class Count(Memoryless):
 
 @dataclass(frozen=True)
 class AsLogged(Memoryless):
-    """Ask those whom a fleet's log asked: members with a row in round t.
+    """Ask the clients that the log of a run asked: members with a row in round t.
 
-    `reading` is how the log is read; where it says that no row means absent, all clients that the log knows by then.
+    path   a CSV file of round,client,work, or a run's folder (other logs: selection "as-fleet-log")
+    names  the names of the data's clients; set when the experiment is prepared
     """
 
     path: str
-    reading: Reading = field(default_factory=Reading)
     names: tuple[str, ...] | None = None
 
     @cached_property
-    def log(self) -> FleetLog:
-        return FleetLog(self.path, reading=self.reading, names=self.names)
+    def log(self) -> TurnoutLog:
+        return TurnoutLog(self.path, names=self.names)
 
-    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> AsLogged:
-        """The same for these clients and so many rounds, checked."""
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
+        """The same for these clients and this many rounds, checked."""
         selection = replace(self, names=enrolment.names)
         selection.__dict__["log"] = self.log.tied_to_clients(enrolment, rounds)
         return selection

@@ -26,8 +26,7 @@ from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.server.cohort import cohort_of
 from turnout.server.downloads import make_download
 from turnout.settings import InProcess
-from turnout.world.devices.device_file import write_devices
-from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
+from turnout.world.devices.device_file import Observation, ObservedDevices, devices_of, write_devices
 
 WHOLE, TRAINING = "reply_seconds", "training_seconds"  # of real devices
 APART = ("download_time", "train_time", "upload_time")  # of simulated ones

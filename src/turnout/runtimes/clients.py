@@ -40,7 +40,7 @@ from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.whole_model import whole_model
 from turnout.settings import RuntimeSpec
 from turnout.types import Message, Replies, Samples, Tensors
-from turnout.world.attacks.base import Attackers, attackers_of
+from turnout.world.attacks import Attackers, attackers_of
 from turnout.world.members import Members
 
 

@@ -41,7 +41,7 @@ from turnout.parts.terms.base import sends
 from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
-from turnout.world.devices.base import DeviceDraw, Devices
+from turnout.world.devices import DeviceDraw, Devices
 from turnout.world.devices.timeline import Pace, Passes
 
 TRAINING = 3  # a forward and a backward pass are about three forward passes

@@ -56,8 +56,8 @@ from turnout.testing.world import (
     check_participation,
     check_selection,
 )
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from turnout.fleet import Fleet
-from turnout.fleet.seasons import rounds_a_day
-from turnout.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.parts.selection import Selection
 from turnout.testing.examples import (
     ROUNDS,
@@ -21,10 +18,12 @@ from turnout.testing.examples import (
     unchanged,
 )
 from turnout.types import Turnout
-from turnout.world.attacks.base import Attack, Attackers
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack, Attackers
+from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
-from turnout.world.events import Events, Setting, calendar_of
+from turnout.world.events import Events, EventSetting, calendar_of
+from turnout.world.log import ParticipationLog
+from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
 from turnout.world.participation import Participation
 
@@ -49,7 +48,11 @@ def check_participation(
 
 
 def check_like_log(
-    participation: Participation, fleet: Fleet, within: float = 0.15, clients: int | None = None, seeds: int = 3
+    participation: Participation,
+    log: ParticipationLog,
+    within: float = 0.15,
+    clients: int | None = None,
+    seeds: int = 3,
 ) -> None:
     """Promises of a participation that is drawn from a fleet's log: its statistics are the log's.
 
@@ -57,20 +60,20 @@ def check_like_log(
     absences are, the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by
     `within / 2` as a number. `clients`: how many to draw for (as many as the log has).
     """
-    count = clients or fleet.clients
-    part = tied(participation, example_enrolment(count), fleet.rounds, "check_like_log")
-    day = rounds_a_day(fleet) or 1
-    log = statistics(presence(fleet), day)
+    count = clients or log.clients
+    part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
+    day = log.rounds_a_day or 1
+    logged = statistics(presence(log), day)
 
     def draw(seed: int) -> Statistics:
-        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, fleet.rounds), day)
+        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, log.rounds), day)
 
     found = mean_of([draw(seed) for seed in range(seeds)])
     for name in ("turnout", "work", "stay", "away", "uneven", "together", "by_round"):
-        there, here = getattr(log, name), getattr(found, name)
+        there, here = getattr(logged, name), getattr(found, name)
         most = within / 2 if name in ("uneven", "together", "by_round") else within * there
         expect(abs(here - there) <= most, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
-    for hour, (there, here) in enumerate(zip(log.by_hour, found.by_hour, strict=True)):
+    for hour, (there, here) in enumerate(zip(logged.by_hour, found.by_hour, strict=True)):
         words = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
         expect(abs(here - there) <= within / 2, words)
 
@@ -123,7 +126,7 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
 def check_events(events: Events, clients: int = 40) -> None:
     """Promises of an entry of `World.events`: possible, repeatable, independent of the number of rounds; random events
     do not touch clients that other entries name."""
-    setting = Setting(clients, None, rounds=30, seed=0)
+    setting = EventSetting(clients, None, rounds=30, seed=0)
     first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
     again = calendar_of([events], setting)
     expect(torch.equal(first.outside_L, longer.outside_L), "events: the clients outside at first depend on the rounds")

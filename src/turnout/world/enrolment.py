@@ -1,9 +1,9 @@
-"""What is known of the clients before the first round, and how a part can ask for it.
+"""What is known of the clients before the first round, and how a part gets it.
 
-Most parts need to know nothing of whom they will meet. One that does (a fleet's log with clients by name, a
-participation by sample count) has a method `tied_to_clients`; it is called once, before the first round.
+Most parts need nothing of it. One that does (a log with clients by name, a participation by sample count) has a method
+`tied_to_clients`; it is called once, before the first round.
 
-Shape letters: C clients that were asked for, N all clients.
+Shape letters: C clients asked for, N all clients.
 """
 
 from __future__ import annotations
@@ -24,36 +24,51 @@ METHOD = "tied_to_clients"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What is known of the clients before the first round: how many, what they are called, what their data is like."""
+    """What is known of the clients before the first round.
+
+    clients       how many there are
+    names         their names; None if the data has none
+    input_shape   of one sample
+    classes       how many classes there are
+    labels        the names of the classes; none for numbers to be predicted
+    sample        a few samples to try the model on
+    groups        the cluster of each client [N], if the data has clusters
+    fingerprint   of the data: a checkpoint of other data is refused
+    examples      client_C -> how many training samples each of them has [C]
+    standardised  how targets were standardised: metrics and models are in the targets' own unit
+    encoding      how the columns of a table became samples (turnout.data.columns.Encoding)
+    words         a hash of the list by which words became numbers
+    note          how files became samples, in a sentence
+    """
 
     clients: int
     names: tuple[str, ...] | None
     input_shape: tuple[int, ...]
     classes: int
-    labels: tuple[str, ...]  # what the classes are called; none for numbers to be predicted
-    sample: tuple[Tensor, Tensor]  # a few samples to try the model on
-    groups: Tensor | None  # the cluster of each client [N], where the data has clusters
-    fingerprint: str  # of the data: a checkpoint of other data is refused
-    examples: Callable[[Tensor], Tensor]  # client_C -> how many training samples each of them has [C]
-    standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
-    encoding: Any = None  # how the columns of a table became samples (data.columns.Encoding), None for other data
-    words: str = ""  # a hash of the list by which words became numbers
-    note: str = ""  # how files became samples, in a sentence
+    labels: tuple[str, ...]
+    sample: tuple[Tensor, Tensor]
+    groups: Tensor | None
+    fingerprint: str
+    examples: Callable[[Tensor], Tensor]
+    standardised: Standardised | None = None
+    encoding: Any = None  # its type is above this room
+    words: str = ""
+    note: str = ""
 
 
 class TiedToClients(Protocol):
-    """What a participation or a selection may promise besides its role: to be told who the clients are."""
+    """An optional promise of a participation, a selection or devices: to be given the enrolment."""
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
-        """The same part for these clients and so many rounds, or a UserError where it cannot serve them.
+        """The same part for these clients and this many rounds, or a UserError if it cannot serve them.
 
-        Give a copy back (`dataclasses.replace`); a part that wraps another passes it on (`tied`).
+        Return a copy (`dataclasses.replace`); a part that wraps another passes the enrolment on (`tied`).
         """
         ...
 
 
 def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
-    """A part for these clients: what its `tied_to_clients` gives, or the part itself where it has none."""
+    """The result of a part's `tied_to_clients`, or the part itself if it has none."""
     tie = getattr(part, METHOD, None)
     if tie is None:
         return part

@@ -1,4 +1,4 @@
-"""Who is enrolled: the set of members, stored as the size of the population and the differences from it.
+"""The set of enrolled clients, stored as the size of the population and the differences from it.
 
 A population of a million is one number. Clients that left, and clients that joined from outside, are short sorted
 lists, so the cost of "the i-th member" and "is c a member" does not grow with the population.
@@ -31,10 +31,11 @@ def _is_in(client_I: Tensor, sorted_L: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Clients 0..population-1 without `removed_L`, and with `added_J` (ids from `population` on).
+    """The members: a total over them (of samples, say) is the population's total minus the removed plus the added.
 
-    Both lists are public, so that a total over all members (of samples, say) can be computed as the population's total
-    minus the removed plus the added.
+    population  clients 0 .. population - 1 are members unless removed
+    removed_L   ids of the population that are not members, sorted
+    added_J     members from outside (ids from `population` on), sorted
 
     >>> members = Members(5).leave(1).join(9)
     >>> members.ids()
@@ -58,11 +59,11 @@ class Members:
         if len(added_J) and int(added_J[0]) < self.population:
             raise UserError(
                 f"added clients must come from outside the population (ids from {self.population} on), "
-                f"got {int(added_J[0])}; to bring one of the population back, take it off the removed"
+                f"got {int(added_J[0])}; to add one of the population again, take it off the removed"
             )
 
     def to_state(self) -> State:
-        """As a tree for a checkpoint."""
+        """The members for a checkpoint."""
         return {"population": self.population, "removed": self.removed_L, "added": self.added_J}
 
     @classmethod
@@ -82,15 +83,11 @@ class Members:
         return hash((self.population, tuple(self.removed_L.tolist()), tuple(self.added_J.tolist())))
 
     def __contains__(self, client: int) -> bool:
-        return self.contains(client)
+        return bool(self.which(torch.tensor([client]))[0])
 
     @property
     def _stayed(self) -> int:
         return self.population - len(self.removed_L)
-
-    def contains(self, client: int) -> bool:
-        """Whether one client is a member."""
-        return bool(self.which(torch.tensor([client]))[0])
 
     def which(self, client_I: Tensor) -> Tensor:
         """Which of these clients are members, as booleans."""
@@ -113,11 +110,11 @@ class Members:
         return torch.where(index_I < self._stayed, inside_I, outside_I)
 
     def ids(self) -> Tensor:
-        """All members, sorted. Its cost grows with the membership: for rounds that ask everyone."""
+        """All members, sorted. Its cost grows with the number of members: for rounds that ask all of them."""
         return self.at(torch.arange(len(self)))
 
     def join(self, client: int) -> Members:
-        """The members once this client has joined."""
+        """The members after this client has joined."""
         if client < 0:
             raise UserError(f"client {client} cannot join: ids start at 0")
         if client in self:
@@ -125,7 +122,7 @@ class Members:
         return self.plus(torch.tensor([client]))
 
     def leave(self, client: int) -> Members:
-        """The members once this client has left."""
+        """The members after this client has left."""
         if client not in self:
             raise UserError(f"client {client} cannot leave: it is not a member (the population has {self.population})")
         return self.minus(torch.tensor([client]))

@@ -14,7 +14,7 @@ from turnout.rng import uniform
 
 
 def keep_in_groups(client_C: Tensor, group_C: Tensor, present: int, t: int, seed: int) -> Tensor:
-    """Which clients stay: exactly `present`, and at least one of each group if there are enough places."""
+    """Which clients are present: exactly `present`, and at least one of each group if there are enough places."""
     _, group_C, size_G = torch.unique(group_C, return_inverse=True, return_counts=True)
     keep_G = divide(size_G, present, t, seed)
     order_C = (group_C + uniform(seed, "stratified", t, ids=client_C)).argsort()  # by group, random inside
@@ -26,7 +26,7 @@ def keep_in_groups(client_C: Tensor, group_C: Tensor, present: int, t: int, seed
 
 
 def divide(size_G: Tensor, places: int, t: int, seed: int) -> Tensor:
-    """How many of each group stay: 1 <= count <= size with sum `places`, every such list equally likely.
+    """How many of each group are present: 1 <= count <= size with sum `places`, every such list equally likely.
 
     With fewer places than groups, that many groups keep one client.
 

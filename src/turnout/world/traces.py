@@ -21,8 +21,8 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 
-# name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
 MOST_UNITS = 1_000_000  # of work: a trace is a probability for each of them
+# name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
 TABLE_2 = {
     "T0": (1.000, 0.000, False),
     "T30": (0.753, 0.148, False),
@@ -120,10 +120,11 @@ def _cumulative(names: tuple[str, ...], full_work: int, absence: float) -> Tenso
 
 @dataclass(frozen=True)
 class Traces:
-    """Every client has one of the traces, for good and at random, and draws its work from it each round.
+    """Every client has one of the traces, drawn once, and draws its work from it each round.
 
-    `first=5` takes the first five of Table 2, `names=["T0", "Tlo"]` those named; the default is the first five.
-    `absence` is P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not give it.
+    first    the first so many traces of Table 2; the default is the first five
+    names    traces by name instead, such as ["T0", "Tlo"]
+    absence  P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not give it
 
     >>> work_C = Traces(names=["T50"]).fraction(torch.arange(10_000), t=0, full_work=5, seed=0)
     >>> round(float(work_C.mean()), 2), round(float(work_C.std()), 2)  # Table 2: 67.2 and 11.3 percent
@@ -151,7 +152,6 @@ class Traces:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The traces in use."""
         return self.names or tuple(TABLE_2)[: self.first or 5]
 
     def trace(self, client_C: Tensor, seed: int) -> Tensor:
@@ -159,14 +159,6 @@ class Traces:
         return (uniform(seed, "trace", ids=client_C) * len(self.chosen)).to(torch.int64)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
-        units = self._units(full_work)
-        trace_C = self.trace(client_C, seed)
-        u_C = uniform(seed, "work", t, ids=client_C)
-        place_C = torch.searchsorted(_cumulative(self.chosen, units, self.absence), u_C + trace_C, right=True)
-        work_C = (place_C - trace_C * (units + 1)).clamp(max=units)
-        return work_C.to(torch.float64) / units
-
-    def _units(self, full_work: int) -> int:
         units = int(full_work)
         if units < 2 and self.chosen != ("T0",):
             raise UserError(
@@ -174,12 +166,20 @@ class Traces:
                 "finished, and one unit has no parts. Ask for at least 2 (the paper: 5), "
                 "or use Dropout, where clients do all or nothing"
             )
-        return units
+        trace_C = self.trace(client_C, seed)
+        u_C = uniform(seed, "work", t, ids=client_C)
+        place_C = torch.searchsorted(_cumulative(self.chosen, units, self.absence), u_C + trace_C, right=True)
+        work_C = (place_C - trace_C * (units + 1)).clamp(max=units)
+        return work_C.to(torch.float64) / units
 
 
 @dataclass(frozen=True)
 class Homogeneous:
-    """Every client has the same trace."""
+    """Every client has the same trace.
+
+    trace    its name in Table 2
+    absence  P(work = 0), if the trace has inactive rounds
+    """
 
     trace: str = "T50"
     absence: float = 0.05

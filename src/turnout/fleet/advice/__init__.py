@@ -1,17 +1,12 @@
-"""Which method suits a fleet: from its log to a recommended experiment, with how sure that is.
+"""Which method suits a fleet: from its log to a recommended experiment, and how certain that is.
 
-advise.py      `advise`: from a log and an experiment to an advice; read this first
-work.py        tuning, the race, what the answer hinges on
-candidates.py  what a fleet may be trained with; aims.py: what for, as one number
-fleet.py       what is taken from the log; cases.py: the worlds in which candidates race
-plan.py        what fits into the budget
-trial.py       one run in memory, and many side by side; ledger.py: what was found so far, on disk
-race.py        who is still in, and the bound by which one is dropped
-display.py     the live table
-advice.py      the answer, as words, table, data and files; cost.py: what it costs; page.py: its page, with intervals.py
-known.py       fleets with a known answer, to check all this on
-
-May import whatever runs experiments, and the report's pieces.
+advise.py       `advise`: from a log and an experiment to an advice; tuning, the race, hinges: read this first
+candidates.py   the methods that race; aims.py: what they are judged by
+cases.py        facts of the log, and the worlds in which candidates race
+race.py         the state of the race, and when a candidate is dropped
+race_plan.py    what fits into the budget; race_board.py: the live table
+trials.py       runs in memory, side by side, and their outcomes on disk
+advice.py       the answer in words, as a table and as data; advice_page.py: its page and files
 """
 
 from turnout.fleet.advice.advice import Advice

@@ -1,37 +1,42 @@
-"""An advice: what was found, in words, as a table, as data, and as files; page.py has the page."""
+"""An advice: its answer in words, as a table and as data; advice_page.py has the page and the files."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from turnout.experiment import Experiment
-from turnout.fleet.advice.aims import Judge
+from turnout.fleet.advice.aims import NEARLY, Judge
 from turnout.fleet.advice.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
-from turnout.fleet.advice.cases import Case
-from turnout.fleet.advice.cost import Cost, cost_of
-from turnout.fleet.advice.fleet import FleetFacts
-from turnout.fleet.advice.plan import Plan
+from turnout.fleet.advice.cases import FleetFacts, RaceCase, percent
 from turnout.fleet.advice.race import BOUND, Race, Scores, mean
-from turnout.fleet.advice.trial import Outcome
-from turnout.machine.files import write_whole
-from turnout.running.charts.units import show, size
-from turnout.running.config.read import to_toml
+from turnout.fleet.advice.race_plan import RacePlan
+from turnout.fleet.advice.trials import TrialOutcome
+from turnout.running.charts.page import renderer
+from turnout.running.charts.units import duration, show, size
 from turnout.statistics import Ranking, compare, words_of
 
-PAGE, RECOMMENDED, DATA = "advice.html", "recommended.toml", "advice.json"
+RunOutcomes = Mapping[tuple[str, int], TrialOutcome]  # by world and seed
+
+
+render = renderer("turnout.fleet.advice")
 
 
 @dataclass(frozen=True)
 class Hinge:
-    """The contenders in a world that differs in one thing, compared over some seeds."""
+    """The contenders in a world with one change.
+
+    what     the change
+    ranking  of the contenders
+    seeds    that were compared
+    """
 
     what: str
     ranking: Ranking
@@ -39,9 +44,16 @@ class Hinge:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A candidate in the ranking: its score, the difference to the leader (or to whom it was behind) in words and as a
-    number with its interval, what became of it."""
+class RankedCandidate:
+    """A candidate in the ranking.
+
+    name               of the candidate
+    score              its mean score
+    seeds              it ran
+    gap                the difference to the leader (if it was dropped: to the candidate it was behind), in words
+    state              its place in the race, in words
+    number, low, high  the difference with its interval, if there is one
+    """
 
     name: str
     score: float
@@ -54,14 +66,82 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """The cost of a method, as means over its runs.
+
+    up, down     bytes of a run
+    rounds       of a run
+    near_rounds, near_bytes  until it is nearly as good as plain FedAvg gets; None if it did not get there
+    seconds      of a simulated run on this machine
+    """
+
+    up: float
+    down: float
+    rounds: int
+    near_rounds: float | None
+    near_bytes: float | None
+    seconds: float
+
+    def sentences(self, every: float | None) -> list[str]:
+        """In words; `every`: the seconds from one round of the log to the next, if known."""
+        found = [f"{self.rounds} rounds send {size(self.up)} up and {size(self.down)} down, all clients together"]
+        if self.near_rounds is not None and self.near_bytes is not None:
+            took = f"{self.near_rounds:.0f} rounds and {size(self.near_bytes)}"
+            when = f", {duration(self.near_rounds * every)} at the log's pace" if every else ""
+            found.append(f"{percent(NEARLY)} of plain FedAvg's final value after {took}{when}")
+        seconds = duration(self.seconds)
+        return [*found, f"a simulated run takes {seconds} here; the time of devices is not known from a log"]
+
+
+def cost_of(found: RunOutcomes, plain: RunOutcomes, judge: Judge, rounds: int) -> Cost | None:
+    """The cost of a method's runs, beside those of plain FedAvg; None without any."""
+    if not found:
+        return None
+    near: list[tuple[int, float]] = []  # rounds and bytes of runs that got nearly as good as plain FedAvg
+    for (case, _), outcome in found.items():
+        of_plain = [o for (c, _), o in plain.items() if c == case]
+        points = zip(outcome.rounds, outcome.values.get(judge.metric, ()), outcome.sent, strict=False)
+        target = judge.nearly(of_plain) if of_plain else math.nan
+        near += [(t, sent) for t, value, sent in points if judge.reaches(value, target)][:1]
+    all_near = len(near) == len(found)
+    runs = list(found.values())
+    return Cost(
+        up=fmean(o.up for o in runs),
+        down=fmean(o.down for o in runs),
+        rounds=rounds,
+        near_rounds=fmean(t for t, _ in near) if all_near else None,
+        near_bytes=fmean(sent for _, sent in near) if all_near else None,
+        seconds=fmean(o.seconds for o in runs),
+    )
+
+
+@dataclass(frozen=True)
 class Advice:
-    """Which method suits a fleet, how sure that is, and what it hinges on."""
+    """Which method suits a fleet, how certain that is, and what it hinges on.
+
+    folder      of the advice
+    facts       about the log
+    judge       the aim, and how it is measured
+    plan        what was run within the budget
+    cases       the worlds of the race
+    candidates  by name
+    settings    the tuned settings of each candidate
+    refused     candidates that cannot run here, and why
+    race        the state of the race at its end
+    scores      by candidate and seed
+    by_case     the same in each world
+    hinges      the contenders in changed worlds
+    outcomes    by candidate, world and seed
+    spent       seconds
+    budget      seconds
+    warnings    about the log and the data
+    """
 
     folder: Path
     facts: FleetFacts
     judge: Judge
-    plan: Plan
-    cases: Sequence[Case]
+    plan: RacePlan
+    cases: Sequence[RaceCase]
     candidates: Mapping[str, Candidate]
     settings: Mapping[str, str]
     refused: Mapping[str, str]
@@ -69,24 +149,24 @@ class Advice:
     scores: Scores
     by_case: Mapping[str, Scores]
     hinges: Sequence[Hinge]
-    outcomes: Mapping[str, Mapping[tuple[str, int], Outcome]]
+    outcomes: Mapping[str, RunOutcomes]
     spent: float
     budget: float
-    warnings: Sequence[str] = ()  # what is odd about the log and the data
+    warnings: Sequence[str] = ()
 
     @property
     def best(self) -> str | None:
-        """The candidate that all others are behind; None where that is undecided."""
+        """The candidate that all others are behind; None if that is undecided."""
         return self.race.running[0] if self.race.decided and self.race.seeds else None
 
     @property
     def undecided(self) -> list[str]:
-        """Those between which it was not decided, the simplest first."""
+        """The candidates between which it was not decided, the simplest first."""
         return [] if self.best else list(self.race.running)
 
     @property
     def recommended(self) -> str:
-        """The best, or the simplest of those that cannot be told from it."""
+        """The best, or the simplest of the undecided."""
         return self.race.running[0]
 
     @property
@@ -104,32 +184,30 @@ class Advice:
             return f"{self.best} {aim}{others}: all other candidates are behind with 95 % confidence"
         words = f"undecided between {words_of(self.undecided)} {aim} after {self.race.seeds} seeds"
         if self.race.level(self.scores, self.judge.margin):
-            words = f"{words_of(self.undecided)} are as good as each other {aim} (less than {self._margin()} apart)"
+            apart = "a twentieth of the bytes" if self.judge.aim.name == "bytes" else "half a point"
+            words = f"{words_of(self.undecided)} are as good as each other {aim} (less than {apart} apart)"
         return f"{words}; {self.recommended} is the simplest of them"
 
-    def _margin(self) -> str:
-        return "a twentieth of the bytes" if self.judge.aim.name == "bytes" else "half a point"
-
-    def rows(self) -> list[Row]:
-        """The ranking: still in by their mean, then those dropped, the last first, then those set aside."""
+    def rows(self) -> list[RankedCandidate]:
+        """The ranking: those still in by their mean, then those dropped, the last first, then those set aside."""
         leader, means = self.leader, {n: mean(s) for n, s in self.scores.items()}
         against = self.race.against(leader, self.scores) if self.race.seeds else {}
-        running = sorted(self.race.running, key=lambda n: -means[n] if means[n] == means[n] else math.inf)
         found = []
-        for name in running:
+        for name in sorted(self.race.running, key=lambda n: -means[n] if means[n] == means[n] else math.inf):
             s = against.get(name)
             gap = "–" if s is None or s.gap is None else self._gap(s.gap, s.low, s.high)
             state = "best" if name == self.best else "leads" if name == leader else "not distinguishable"
             state = state if self.race.seeds else "no look yet"
             ends = (None, None, None) if s is None else (s.gap, s.low, s.high)
-            found.append(Row(name, means[name], len(self.scores[name]), gap, state, *ends))
+            found.append(RankedCandidate(name, means[name], len(self.scores[name]), gap, state, *ends))
         for d in sorted(self.race.dropped, key=lambda d: (-d.after, -d.gap)):
             gap = "diverged" if math.isnan(d.gap) else self._gap(d.gap, d.low, d.high)
-            state = f"behind {d.by} after {d.after} seeds"
             ends = (None, None, None) if math.isnan(d.gap) else (d.gap, d.low, d.high)
-            found.append(Row(d.name, means[d.name], d.after, gap, state, *ends))
+            state = f"behind {d.by} after {d.after} seeds"
+            found.append(RankedCandidate(d.name, means[d.name], d.after, gap, state, *ends))
         for name, other in self.race.same.items():
-            found.append(Row(name, means[name], len(self.scores[name]), "0", f"the same as {other} here"))
+            state = f"the same as {other} here"
+            found.append(RankedCandidate(name, means[name], len(self.scores[name]), "0", state))
         return found
 
     def _gap(self, gap: float, low: float | None, high: float | None) -> str:
@@ -137,32 +215,29 @@ class Advice:
         return f"{self.judge.shown(gap)} ({self.judge.shown(ends[0])} to {self.judge.shown(ends[1])})"
 
     def score_text(self, score: float) -> str:
-        """A score as people say it."""
+        """A score in its unit."""
         if math.isnan(score):
             return "–"
         if self.judge.aim.name == "bytes":
             return size(2**-score)
         return show(score if self.judge.higher else -score, self.judge.unit)
 
+    def cells(self) -> list[list[str]]:
+        """The ranking as shown: candidate, score, seeds, difference, state."""
+        return [[r.name, self.score_text(r.score), str(r.seeds), r.gap, r.state] for r in self.rows()]
+
     def table(self) -> Table:
         """The ranking for a terminal."""
-        aim = "bytes to target" if self.judge.aim.name == "bytes" else self.judge.metric
+        score = "bytes to target" if self.judge.aim.name == "bytes" else self.judge.metric
         table = Table(title=Text(f"{self.judge.aim.name}: {self.judge.aim.about}"), title_justify="left")
-        for name, side in (
-            ("candidate", "left"),
-            (aim, "right"),
-            ("seeds", "right"),
-            ("difference", "right"),
-            ("", "left"),
-        ):
-            table.add_column(name, justify=side)  # type: ignore[arg-type]
-        for row in self.rows():
-            bold = "bold" if row.name == self.best else None
-            table.add_row(row.name, self.score_text(row.score), str(row.seeds), row.gap, row.state, style=bold)
+        for name in ("candidate", score, "seeds", "difference", ""):
+            table.add_column(name, justify="left" if name in ("candidate", "") else "right")
+        for cells in self.cells():
+            table.add_row(*cells, style="bold" if cells[0] == self.best else None)
         return table
 
     def worlds(self) -> dict[str, Ranking]:
-        """By world: those still in and plain FedAvg (over the seeds that all of them ran), compared."""
+        """By world: those still in and plain FedAvg, compared over the seeds that all of them ran."""
         found = {}
         for case, scores in self.by_case.items():
             names = [n for n in self.race.names if scores[n] and (n in self.race.running or n == PLAIN)]
@@ -182,7 +257,7 @@ class Advice:
         return found + [f"{what}: not tried" for what in sorted(missing)]
 
     def cost(self) -> Cost | None:
-        """What the recommended method costs in the worlds of the race, a mean over runs; None before any."""
+        """The cost of the recommended method in the worlds of the race; None before any run."""
         plain = self.outcomes.get(PLAIN, {})
         return cost_of(self.outcomes.get(self.recommended, {}), plain, self.judge, self.plan.rounds)
 
@@ -197,37 +272,29 @@ class Advice:
             found.append("personal layers: they are for clients' own models (--for personal, --for worst-tenth)")
         if len(self.cases) > 1:
             found.append("your data and model: digits stood in for them; give an experiment file to race on yours")
-        return [*found, *self.plan.notes(), *self._at_the_edge(), *NOT_TRIED]
-
-    def _at_the_edge(self) -> list[str]:
-        """Learning rates beyond those tried, for candidates that were best with the largest or the smallest."""
+        found += self.plan.notes()
         tried = self.plan.settings()
-        if len(tried) == 1:
-            return []
-        found = []
-        for edge, where in ((tried[-1], "above"), (tried[0], "below")):
+        for edge, where in ((tried[-1], "above"), (tried[0], "below")) if len(tried) > 1 else ():
             names = [name for name, settings in self.settings.items() if settings == edge]
             who = f"all {len(names)} candidates" if len(names) == len(self.settings) else ", ".join(names)
             if names:
                 found.append(f"learning rates {where} {edge}, the best of those tried for {who}")
-        return found
+        return [*found, *NOT_TRIED]
 
     def recommended_experiment(self) -> Experiment:
         """The recommended method with its tuned settings, ready to run."""
         case = self.cases[min(1, len(self.cases) - 1)]
         made = self.candidates[self.recommended].on(case.lasting(self.plan.asked).experiment)
-        every = max(1, self.plan.asked // 20)
         made = with_rate(made, self.plan.rate(self.settings[self.recommended])).but(title=self.recommended)
-        return made.but(**{"evaluate.every": every})
+        return made.but(**{"evaluate.every": max(1, self.plan.asked // 20)})
 
     def data(self) -> dict[str, Any]:
-        """Everything for programs: only what JSON can write."""
-        rows = [
-            {"candidate": row.name, "score": _number(row.score), "seeds": row.seeds, "difference": row.gap,
-             "state": row.state, "settings": self.settings[row.name],
-             "by_seed": {str(s): _number(v) for s, v in self.scores[row.name].items()}}
-            for row in self.rows()
-        ]  # fmt: skip
+        """Everything for programs, as JSON can write it."""
+
+        def finite(value: float) -> float | None:
+            return value if math.isfinite(value) else None
+
+        cost = self.cost()
         return {
             "answer": self.sentence(),
             "best": self.best,
@@ -235,12 +302,23 @@ class Advice:
             "recommended": self.recommended,
             "aim": self.judge.aim.name,
             "bound": BOUND,
-            "ranking": rows,
+            "ranking": [
+                {
+                    "candidate": row.name,
+                    "score": finite(row.score),
+                    "seeds": row.seeds,
+                    "difference": row.gap,
+                    "state": row.state,
+                    "settings": self.settings[row.name],
+                    "by_seed": {str(s): finite(v) for s, v in self.scores[row.name].items()},
+                }
+                for row in self.rows()
+            ],
             "worlds": {name: ranking.sentence() for name, ranking in self.worlds().items()},
             "hinges": {
                 h.what: {"said": h.ranking.sentence(), "best": h.ranking.best, "seeds": h.seeds} for h in self.hinges
             },
-            "cost": None if (cost := self.cost()) is None else cost.__dict__,
+            "cost": None if cost is None else cost.__dict__,
             "warnings": list(self.warnings),
             "not_tried": self.not_tried(),
             "seconds": round(self.spent, 1),
@@ -248,21 +326,7 @@ class Advice:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from turnout.fleet.advice.page import short_html
-
-        return short_html(self)
-
-
-def write(advice: Advice) -> None:
-    """The page, the recommended experiment and the numbers, into the advice's folder."""
-    from turnout.fleet.advice.page import page
-
-    heading = f"# {advice.sentence()}\n# turnout run {advice.folder / RECOMMENDED}\n\n"
-    write_whole(advice.folder / RECOMMENDED, heading + to_toml(advice.recommended_experiment()))
-    write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
-    write_whole(advice.folder / PAGE, page(advice))
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        """The answer and the ranking, for a notebook."""
+        header = ["candidate", "score", "seeds", "difference", ""]
+        said = {"title": self.facts.path, "said": self.sentence(), "best": self.best}
+        return render("comparison.html", header=header, rows=self.cells(), **said)

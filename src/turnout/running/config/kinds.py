@@ -39,8 +39,8 @@ from turnout.parts.weighting import Weighting
 from turnout.settings import RuntimeSpec
 from turnout.suggestions import kinds_in
 from turnout.tasks import TaskSpec
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
@@ -73,9 +73,14 @@ ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
     Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
-    Role("participation", Participation, ("turnout.world.participation",), public="participation"),
+    Role(
+        "participation",
+        Participation,
+        ("turnout.world.participation", "turnout.fleet.fleet_participation"),
+        public="participation",
+    ),
     Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
-    Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
+    Role("selection", Selection, ("turnout.parts.selection", "turnout.fleet.fleet_selection"), public="selection"),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
     Role("task", TaskSpec, ("turnout.tasks",)),
     Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),

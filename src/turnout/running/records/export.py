@@ -18,7 +18,7 @@ from turnout.machine.optional import optional
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column, as_column
 from turnout.types import SILENTLY
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 Kind = type[int] | type[float] | type[str]
 Row = tuple[Any, ...]

@@ -19,20 +19,20 @@ from turnout.data.description import enrolment_of as enrolment_of
 from turnout.errors import UserError, nearest
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
-from turnout.fleet.match import Match
 from turnout.rng import key
 from turnout.tasks import InOwnUnit
+from turnout.world.client_names import Match
 from turnout.world.enrolment import tied
-from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.fleet_log import FleetLog
+from turnout.world.events import Calendar, EventSetting, calendar_of
 from turnout.world.participation import Always
+from turnout.world.turnout_log import TurnoutLog
 
 
 def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
     """All events of the world; with real clients, none is a member at first, and joining is observed."""
     if hasattr(experiment.runtime, "enrol"):
         return Calendar(torch.arange(enrolment.clients))
-    setting = Setting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    setting = EventSetting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
     return calendar_of(experiment.world.events, setting)
 
 
@@ -77,7 +77,7 @@ def log_matches(experiment: Experiment) -> list[Match]:
     part: Any = experiment.world.participation
     while getattr(part, "when_up", None) is not None:
         part = part.when_up
-    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, FleetLog)]
+    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, TurnoutLog)]
     return list({(log.path, log.mode == "replay"): log.match for log in logs}.values())
 
 

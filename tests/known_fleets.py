@@ -13,7 +13,7 @@ import turnout.models as models
 from turnout.data import Digits, Equal, Synthetic
 from turnout.data.partition import IID, Classes, Clustered, Partition
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.fleet.advice.advice import Advice
+from turnout.fleet.advice import Advice
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
@@ -21,7 +21,7 @@ from turnout.parts.weighting import FedAvg, Weighting
 from turnout.rng import uniform
 from turnout.settings import InProcess
 from turnout.types import Turnout
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 LOG_ROUNDS = 120
 CLIENTS = 20

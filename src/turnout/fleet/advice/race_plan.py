@@ -1,4 +1,4 @@
-"""How much fits into the budget: decided once from the time of a few rounds, written down, and kept when it goes on."""
+"""How much fits into the budget: decided once from the time of a few rounds, and kept in a file for resuming."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from turnout.fleet.advice.candidates import RATES
-from turnout.fleet.advice.cases import Case
+from turnout.fleet.advice.cases import RaceCase
 from turnout.fleet.advice.race import LOOKS
-from turnout.fleet.advice.trial import measure
+from turnout.fleet.advice.trials import measure
 from turnout.machine.files import write_whole
 
 FILE = "plan.json"
 PILOT = 4  # rounds that are timed
 DEARER = 1.6  # what a candidate's run costs on average, in runs of plain FedAvg
-TUNING, RACING = 0.4, 0.85  # by when of the budget each should have ended
-TUNING_ENDS = 0.5  # by when tuning is broken off, if it takes longer than it should
+TUNING, RACING = 0.4, 0.85  # the part of the budget at which each should have ended
+TUNING_ENDS = 0.5  # the part at which tuning is stopped, if it takes longer than it should
 FIRST_TUNING_SEED = 10_000  # seeds of the race are counted from 0
 LEAST_ROUNDS = 15
 
 
 @dataclass(frozen=True)
-class Plan:
-    """rates: what the learning rate is multiplied by; tuning_seeds: with how many seeds each is tried; rounds: of a run
-    (`asked`: those of the experiment, of which a small budget allows fewer)."""
+class RacePlan:
+    """What is run within the budget.
+
+    rates         the learning rate is multiplied by each of them
+    tuning_seeds  with how many seeds each is tried
+    rounds        of a run
+    asked         rounds of the experiment; a small budget allows fewer
+    seconds       that one seed of all candidates should take
+    """
 
     rates: tuple[float, ...]
     tuning_seeds: int
@@ -40,8 +46,8 @@ class Plan:
     def rate(self, settings: str) -> float:
         return self.rates[self.settings().index(settings)]
 
-    def tuned_with(self, seeds: int) -> Plan:
-        """The same where only so many tuning seeds were finished; with none there was no tuning."""
+    def tuned_with(self, seeds: int) -> RacePlan:
+        """The same if only so many tuning seeds were finished; with none there was no tuning."""
         return replace(self, tuning_seeds=seeds, rates=self.rates if seeds else (1.0,))
 
     @property
@@ -49,7 +55,7 @@ class Plan:
         return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
 
     def notes(self) -> list[str]:
-        """What the budget did not allow."""
+        """What the budget did not allow, in sentences."""
         found = []
         if len(self.rates) == 1:
             found.append(
@@ -60,25 +66,27 @@ class Plan:
         return found
 
 
-def planned(cases: Sequence[Case], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True) -> Plan:
-    """The plan of a folder, or a new one; without tuning, runs are as long as asked for."""
+def planned(
+    cases: Sequence[RaceCase], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True
+) -> RacePlan:
+    """The plan in a folder, or a new one; without tuning, runs are as long as asked for."""
     path = folder / FILE
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return Plan(**{**kept, "rates": tuple(kept["rates"])})
+        return RacePlan(**{**kept, "rates": tuple(kept["rates"])})
     rounds = cases[0].experiment.rounds
     if not tune:
-        return Plan((1.0,), 0, rounds, rounds, 0.0)
+        return RacePlan((1.0,), 0, rounds, rounds, 0.0)
     each = [timed(case, PILOT) for case in cases]
     plan = fitting([e[0] for e in each], [e[1] for e in each], rounds, candidates, budget, jobs)
     write_whole(path, json.dumps(asdict(plan)) + "\n")
     return plan
 
 
-def timed(case: Case, rounds: int) -> tuple[float, float]:
+def timed(case: RaceCase, rounds: int) -> tuple[float, float]:
     """Seconds to begin a run of plain FedAvg, and seconds a round."""
     short = case.experiment.but(rounds=1, **{"world.events": ()})
-    measure(short)  # compiles, reads files: what is done once
+    measure(short)  # compiles and reads files, which happens once
     start = time.perf_counter()
     measure(short)
     middle = time.perf_counter()
@@ -90,7 +98,7 @@ def timed(case: Case, rounds: int) -> tuple[float, float]:
 
 def fitting(
     begin: Sequence[float], each: Sequence[float], rounds: int, candidates: int, budget: float, jobs: int
-) -> Plan:
+) -> RacePlan:
     """The largest plan that leaves time for the race's first looks: fewer rates first, then fewer rounds.
 
     >>> fitting([0.1], [0.01], 100, candidates=10, budget=600, jobs=2).tuning_seeds
@@ -102,14 +110,12 @@ def fitting(
     def seconds(n: int) -> float:
         return DEARER * candidates * sum(b + n * e for b, e in zip(begin, each, strict=True)) / jobs
 
-    def plan(rates: tuple[float, ...], seeds: int, n: int) -> Plan:
-        return Plan(rates, seeds, n, rounds, seconds(n))
-
     for seeds in (2, 1):
         if seconds(rounds) * len(RATES) * seeds < TUNING * budget:
-            return plan(RATES, seeds, rounds)
+            return RacePlan(RATES, seeds, rounds, rounds, seconds(rounds))
     room = RACING * budget / LOOKS[1]
     n = rounds
     while n > LEAST_ROUNDS and seconds(n) > room:
         n -= max(1, n // 20)
-    return plan((1.0,), 0, max(n, min(rounds, LEAST_ROUNDS)))
+    n = max(n, min(rounds, LEAST_ROUNDS))
+    return RacePlan((1.0,), 0, n, rounds, seconds(n))

@@ -1,6 +1,6 @@
-"""The promise of devices, what one draw of them is, and what all kinds share: noise, slow-downs, charging hours.
+"""The promise of devices, one draw of them, and what all kinds share: noise, slow-downs, charging hours.
 
-Shape letters: C clients of the cohort, I ids.
+Shape letters: C clients of the cohort.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.world.devices.charging import ChargingHours
 
-BYTES_OF_MEGABIT = 125_000  # Mbit/s are how links are sold; bytes are what is counted here
+BYTES_OF_MEGABIT = 125_000  # links are sold in Mbit/s; bytes are counted here
 GIGA = 1e9
+HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class DeviceDraw:
     """The devices of some clients in one round.
 
-    compute_C  floating-point operations a second while training; samples a second where `by_samples`
-    down_C     bytes a second to the device, and
-    up_C       from it
-    latency_C  seconds before a transfer begins, each way
-    tier_C     the place of each one's tier in `Devices.tiers`
+    compute_C   floating-point operations a second while training; samples a second if `by_samples`
+    down_C      bytes a second to the device
+    up_C        bytes a second from the device
+    latency_C   seconds before a transfer begins, each way
+    tier_C      the place of each device's tier in `Devices.tiers`
+    by_samples  the unit of `compute_C`
     """
 
     compute_C: Tensor
@@ -47,7 +48,7 @@ class Devices(Protocol):
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """What the tiers are called; one name where there are none."""
+        """The names of the tiers; one name if there are none."""
         ...
 
     def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
@@ -69,12 +70,48 @@ def normal(seed: int, *address: int | str, ids: Tensor) -> Tensor:
     return torch.special.ndtri(uniform(seed, *address, ids=ids).clamp(1e-12, 1 - 1e-12))
 
 
+@dataclass(frozen=True)
+class ChargingHours:
+    """Each day a device is on a charger, and so on, for some hours.
+
+    start  the hour of the day at which it is put on the charger, on average
+    hours  how long it stays
+    apart  by how many hours the first and the last device differ (time zones, habits), evenly; each keeps its own
+    begin  the hour of the day at which the run begins
+    """
+
+    start: float = 22.0
+    hours: float = 8.0
+    apart: float = 2.0
+    begin: float = 22.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hours <= 24 or not self.apart >= 0:
+            raise UserError(
+                f"world.devices.charging has hours={self.hours} and apart={self.apart}: give hours above 0 and at most "
+                "24, and apart of 0 or more"
+            )
+
+    def on_for(self, client_C: Tensor, now: float, seed: int) -> Tensor:
+        """The seconds each is still on; 0 if it is off.
+
+        >>> night = ChargingHours(start=22, hours=8, apart=0, begin=21)
+        >>> [float(night.on_for(torch.tensor([0]), hour * HOUR, 0)[0] / HOUR) for hour in (0, 1, 3, 9)]
+        [0.0, 8.0, 6.0, 0.0]
+        """
+        if self.hours == 24:
+            return torch.full((len(client_C),), torch.inf, dtype=torch.float64)
+        shift_C = (uniform(seed, "charging", ids=client_C) - 0.5) * self.apart * HOUR
+        since_C = (self.begin * HOUR + now - self.start * HOUR - shift_C) % (24 * HOUR)
+        return (self.hours * HOUR - since_C).clamp(min=0)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Weather:
-    """What all kinds of devices have in common, drawn anew for each client and round.
+class DeviceConditions:
+    """Settings of all kinds of devices, drawn anew for each client and round.
 
     noise        deviation of the logarithm of each speed: 0.2 is about 20 % either way
-    slow_chance  how often a device is slow for a round (hot, busy, saving its battery), and
+    slow_chance  how often a device is slow for a round (hot, busy, saving its battery)
     slow_factor  how many times slower it computes then
     charging     when devices are on; None: always, as far as `world.participation` lets them
     """
@@ -92,8 +129,8 @@ class Weather:
         if not self.slow_factor >= 1:
             raise UserError(f"world.devices.slow_factor is how many times slower, 1 or more, not {self.slow_factor}")
 
-    def in_weather(self, draw: DeviceDraw, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
-        """The same devices on the day: every speed with its noise, computing slowed down where it is."""
+    def vary(self, draw: DeviceDraw, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
+        """The same devices in round t: every speed with its noise, computing slowed down by chance."""
         if self.noise:
             rates = {
                 name: getattr(draw, name) * (self.noise * normal(seed, "weather", name, t, ids=client_C)).exp()
@@ -109,11 +146,3 @@ class Weather:
         if self.charging is None:
             return torch.full((len(client_C),), torch.inf, dtype=torch.float64)
         return self.charging.on_for(client_C, now, seed)
-
-
-def check_speeds(where: str, **speeds: float) -> None:
-    """Speeds are above 0, a latency may be 0."""
-    for name, value in speeds.items():
-        lowest_is_fine = name == "latency" and value == 0
-        if not (value > 0 or lowest_is_fine) or value == float("inf"):
-            raise UserError(f"{where}.{name} is {value}: give a number above 0")
