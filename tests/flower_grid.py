@@ -17,9 +17,9 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
+from turnout.deploy.answering import Device
 from turnout.deploy.device import DeviceFile, make_device
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.apps import answered
+from turnout.deploy.grid import answered
 
 
 class HereGrid(Grid):

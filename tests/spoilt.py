@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.link import Parts
-from turnout.deploy.flower.messages import HEAD, REPLY
+from turnout.deploy.answering import Device
 from turnout.runtimes import wire
+from turnout.runtimes.remote import HEAD, REPLY, Parts
 
 
 class Spoilt:

@@ -15,7 +15,7 @@ from test_device_data import experiment, refused
 from turnout.cli import main
 from turnout.data import Characters, Sentences, Synthetic
 from turnout.deploy.device import DeviceFile, make_device
-from turnout.deploy.flower.grid import GridLink
+from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records

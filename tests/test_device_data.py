@@ -17,12 +17,11 @@ from turnout.cli import main
 from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
+from turnout.deploy.answering import Device, head_of
 from turnout.deploy.device import DeviceFile, make_device, open_device
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.grid import GridLink, parts_of
-from turnout.deploy.flower.messages import head_of
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.grid import GridLink, parts_of
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records
 from turnout.task import Standardised
@@ -191,7 +190,7 @@ def test_settings_of_a_table_that_contradict_each_other_are_refused(settings, wo
 
 def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch):
     """It was refused for its data, got the right table, and was started again: as the same node, it gets in."""
-    monkeypatch.setattr("turnout.deploy.flower.grid.FRESH", 0.0)
+    monkeypatch.setattr("turnout.deploy.grid.FRESH", 0.0)
     given = experiment(tables(tmp_path, JOBS), rounds=12, start_with=1)
     right = replace(given.world.data, path=tmp_path / "forge", clients=1, partition=IID())
     mended = make_device(given, DeviceFile(client="field", folder=tmp_path / "new", data=right))

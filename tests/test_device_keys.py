@@ -9,18 +9,16 @@ from pathlib import Path
 import turnout as to
 from flower_grid import HereGrid
 from turnout.data.description import read_description
+from turnout.deploy.answering import Device
 from turnout.deploy.device import DeviceFile, make_device
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.enrolled import Enrolled
-from turnout.deploy.flower.grid import GridLink
-from turnout.deploy.flower.introductions import first_description
-from turnout.deploy.flower.keys import RegisteredKeys, sign, signed_text, verified
-from turnout.deploy.flower.link import Parts
-from turnout.deploy.flower.messages import HEAD
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.enrolment import Enrolled, first_description
+from turnout.deploy.grid import GridLink
+from turnout.deploy.keys import RegisteredKeys, sign, signed_text, verified
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.running.records.records import Records
 from turnout.runtimes import wire
+from turnout.runtimes.remote import HEAD, Parts
 
 
 def made_keys(folder: Path, *names: str) -> list[Path]:
@@ -159,7 +157,7 @@ def test_a_signature_is_of_one_challenge_one_name_and_one_key(tmp_path):
     assert enrolled.enter("kitchen", own, 10, node=2).node == 2  # the same key on another node
     assert enrolled.enter("kitchen", other, 10, node=3) == "kitchen is bound to another key"
     assert "bound to the name 'kitchen'" in enrolled.enter("attic", own, 10, node=4)
-    assert enrolled.named("attic") is None
+    assert [client.name for client in enrolled] == ["kitchen"]
 
 
 def test_a_file_without_a_key_registers_nothing(tmp_path):

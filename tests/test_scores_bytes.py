@@ -19,7 +19,7 @@ from turnout.recipes import cook
 from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
-from turnout.scores.state import ScoreServer
+from turnout.scores.round import ScoreServer
 from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
 

@@ -52,7 +52,7 @@ def test_a_run_that_never_begins_is_submitted_again_with_more_patience(serving: 
     assert not serving.dead()
     serving.began -= PATIENCE + 1
     assert serving.dead()
-    serving._go_on()
+    serving._resubmit()
     serving.began -= PATIENCE + 1
     assert not serving.dead()
     serving.began -= PATIENCE

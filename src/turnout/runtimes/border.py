@@ -226,20 +226,22 @@ def scores(message: bytes, client: int, set_l: Sequence[int], score_Sl: Rows, fu
 
 def learnt(message: bytes, client: int, labels: int, tested: int, weights: Mapping[str, Tensors]) -> State:
     """The tree of a LearnReply of one client; `weights` is a pattern of its weights, where they are averaged."""
-    schema: dict[str, Kind] = {f"{client}/output": Maybe(Rows((tested, labels)))}
+    schema: dict[str, Kind] = {
+        f"{client}/client": Whole(client, client), f"{client}/output_Tl": Maybe(Rows((tested, labels))),
+    }  # fmt: skip
     schema |= {
         f"{client}/weights/{w}/{n}": Rows(tuple(v.shape)) for w, named in weights.items() for n, v in named.items()
     }
-    tree: State = {"weights": {}} | unflatten({}, read(message, schema)).get(str(client), {})
-    return {str(client): tree}
+    return unflatten({}, read(message, schema))
 
 
 def outputs(message: bytes, client: int, labels: int, tested: int) -> State:
     """The tree of an OwnOutput of one client; there are so many labels in all."""
-    found = read(
-        message, {f"{client}/labels": Rows((None,), WHOLE, 0, labels - 1), f"{client}/output": Rows((tested, None))}
-    )
-    set_l = found[f"{client}/labels"].tolist()
-    if set_l != sorted(set(set_l)) or found[f"{client}/output"].shape[1] != len(set_l):
+    found = read(message, {
+        f"{client}/client": Whole(client, client), f"{client}/set_l": Rows((None,), WHOLE, 0, labels - 1),
+        f"{client}/output_Tl": Rows((tested, None)),
+    })  # fmt: skip
+    set_l = found[f"{client}/set_l"].tolist()
+    if set_l != sorted(set(set_l)) or found[f"{client}/output_Tl"].shape[1] != len(set_l):
         raise Refused("its output is not one column a label")
     return unflatten({}, found)

@@ -9,10 +9,12 @@ path, `package.module:Name` (dotted.py).
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -55,6 +57,7 @@ class Role:
     places    the modules that announce its kinds; of a package, all its modules that are no other role's place
     public    the namespace its kinds are public in, such as `turnout.participation`; "" for `turnout` itself
     first     the kind that is listed first and given as an example, where it would not be the first anyway
+    satellites  kinds of satellites, and the module that announces each; it is imported when the kind is used
     """
 
     name: str
@@ -62,8 +65,10 @@ class Role:
     places: tuple[str, ...]
     public: str = ""
     first: str | None = None
+    satellites: Mapping[str, str] = field(default_factory=dict)
 
 
+SCORES = dict.fromkeys(("scores", "paper-literal"), "turnout.scores.settings")
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
@@ -73,7 +78,7 @@ ROLES = (
     Role("selection", Selection, ("turnout.parts.selection",), public="selection"),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
     Role("task", TaskSpec, ("turnout.task",)),
-    Role("algorithm", AlgorithmSpec, ("turnout.experiment", "turnout.scores.settings")),
+    Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
     Role("optimizer", Optimizer, ("turnout.parts.optimizers",)),
     Role("schedule", Schedule, ("turnout.parts.schedules",)),
     Role("term", Term, ("turnout.parts.terms",), first="proximal"),
@@ -87,19 +92,42 @@ ROLES = (
     Role("closing", Closing, ("turnout.parts.closing",)),
     Role("event", Events, ("turnout.world.events",)),
     Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings", "turnout.deploy.flower.settings")),
+    Role("runtime", RuntimeSpec, ("turnout.runtimes.settings",), satellites={"flower": "turnout.deploy.settings"}),
 )
 
 
-def _kinds_of(role: Role) -> dict[str, Maker]:
+class KindTable(Mapping[str, Maker]):
+    """The kinds of a role by name; those of satellites, if they are installed, are imported when they are used."""
+
+    def __init__(self, kinds: dict[str, Maker], satellites: Mapping[str, str]):
+        here = {module: importlib.util.find_spec(module.rpartition(".")[0]) for module in satellites.values()}
+        self._kinds = kinds
+        self._satellites = {kind: module for kind, module in satellites.items() if here[module] is not None}
+
+    def __getitem__(self, kind: str) -> Maker:
+        if kind not in self._kinds and kind in self._satellites:
+            self._kinds |= importlib.import_module(self._satellites[kind]).KINDS
+        return self._kinds[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._kinds, *self._satellites)))
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._kinds or kind in self._satellites
+
+    def __len__(self) -> int:
+        return len({*self._kinds, *self._satellites})
+
+
+def _kinds_of(role: Role) -> KindTable:
     others = {place for other in ROLES for place in other.places if other is not role}
     found: dict[str, Maker] = {}
     for place in role.places:
         found |= kinds_in(place, leave_out=others)
-    return found if role.first is None else {role.first: found[role.first], **found}
+    return KindTable(found if role.first is None else {role.first: found[role.first], **found}, role.satellites)
 
 
-KINDS: dict[Any, dict[str, Maker]] = {role.protocol: _kinds_of(role) for role in ROLES}
+KINDS: dict[Any, KindTable] = {role.protocol: _kinds_of(role) for role in ROLES}
 ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
 UNSAID = {AlgorithmSpec: "weights"}  # the kind of a table that names none
 
