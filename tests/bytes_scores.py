@@ -21,6 +21,7 @@ from bytes_runtime import BytesOnly, ClientsAtHome, Process, living_at, serve
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
 from turnout.running.tracks.building import enrolment_of
+from turnout.running.tracks.track import ON_ITS_DEVICE
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
     BuildAnswer,
@@ -51,8 +52,6 @@ class ScoresByBytes(BytesOnly):
 
 class BytesScores(SimulatedScores):
     """The server's side: it draws the turnout and knows labels and sample counts; it has no samples and no models."""
-
-    simulation = None
 
     def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.InProcess):
         super().__init__(setup)
@@ -98,6 +97,9 @@ class BytesScores(SimulatedScores):
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         for i, process in enumerate(self.processes):
             process.ask("load", folder=str(folder), files=[f for f in files if f"-p{i}-" in f])
+
+    def own_module(self, client: int) -> Any:
+        raise to.UserError(ON_ITS_DEVICE)
 
     def describe(self) -> dict[str, Any]:
         return self.processes[0].ask("describe")

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from turnout.deploy.answering import Device, head_of
+from turnout.deploy.answering import ClientDevice, head_of
 from turnout.runtimes import wire
-from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts, Standing
+from turnout.runtimes.remote import HEAD, OWN, REPLY, ClientStanding, Parts
 from turnout.types import flatten, unflatten
 
 GONE = object()  # in place of a value: the name is missing
@@ -54,7 +54,7 @@ class Forger:
     `silent`: it sends nothing instead of each, as a device that is absent; all else is the same.
     """
 
-    def __init__(self, honest: Device, name: str, answers: Iterable[HandMade], silent: bool = False):
+    def __init__(self, honest: ClientDevice, name: str, answers: Iterable[HandMade], silent: bool = False):
         self.honest, self.name, self.answers, self.silent = honest, name, list(answers), silent
         self.given = 0
 
@@ -90,5 +90,5 @@ def first_rows(device: Any) -> dict[str, torch.Tensor]:
 def too_little(device: Any, parts: Parts) -> bytes:
     """The reply of a device whose work does not count."""
     head = head_of(parts)
-    download = device.tasks.read_download(head, Standing.of(head), parts)
+    download = device.tasks.read_download(head, ClientStanding.of(head), parts)
     return wire.pack(wire.replies_tree(device.tasks.clients.unfinished(download.client_C, download)))

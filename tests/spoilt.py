@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from turnout.deploy.answering import Device
+from turnout.deploy.answering import ClientDevice
 from turnout.runtimes import wire
 from turnout.runtimes.remote import HEAD, REPLY, Parts
 
@@ -14,7 +14,7 @@ from turnout.runtimes.remote import HEAD, REPLY, Parts
 class Spoilt:
     """A device whose answers to work are spoilt in one way."""
 
-    def __init__(self, device: Device, kind: str):
+    def __init__(self, device: ClientDevice, kind: str):
         self.device, self.kind = device, kind
 
     def __getattr__(self, name: str) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import turnout as to
 from flower_grid import HereGrid
 from turnout.data.description import read_description
-from turnout.deploy.answering import Device
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.answering import ClientDevice
+from turnout.deploy.device import DeviceSettings, make_device
 from turnout.deploy.enrolment import Enrolled, first_description
 from turnout.deploy.grid import GridLink
 from turnout.deploy.keys import RegisteredKeys, sign, signed_text, verified
@@ -48,11 +48,13 @@ def world(**runtime) -> to.Experiment:
     )
 
 
-def device(given: to.Experiment, name: str, folder: Path, key: Path | None = None) -> Device:
-    return make_device(given, DeviceFile(client=name, folder=folder / f"disk-{name}-{key and key.stem}", key=key))
+def device(given: to.Experiment, name: str, folder: Path, key: Path | None = None) -> ClientDevice:
+    return make_device(given, DeviceSettings(client=name, folder=folder / f"disk-{name}-{key and key.stem}", key=key))
 
 
-def served(given: to.Experiment, nodes: Iterable[Device], out: Path, keys: RegisteredKeys) -> tuple[set[str], str]:
+def served(
+    given: to.Experiment, nodes: Iterable[ClientDevice], out: Path, keys: RegisteredKeys
+) -> tuple[set[str], str]:
     """The names of those that joined, and why others were refused."""
     serve_experiment(GridLink(HereGrid(nodes)), given, out, keys)
     described = read_description(out)
@@ -64,10 +66,10 @@ def served(given: to.Experiment, nodes: Iterable[Device], out: Path, keys: Regis
     return joined, "; ".join(str(words) for words in refused if words)
 
 
-class Lies(Device):
+class Lies(ClientDevice):
     """A device whose introduction says other things than it signed."""
 
-    def __init__(self, device: Device, **lies: object):
+    def __init__(self, device: ClientDevice, **lies: object):
         self.device, self.lies = device, lies
         self.identity = device.identity
 

@@ -14,7 +14,7 @@ import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
 from turnout.deploy.answering import LEAVING, LEFT
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.device import DeviceSettings, make_device
 from turnout.deploy.grid import GridLink
 from turnout.deploy.policy import Policy
 from turnout.deploy.server import serve_experiment
@@ -237,7 +237,7 @@ def test_devices_with_names_and_data_of_their_own(tmp_path):
         rounds=3, **{"world.data": everything, "runtime.server_data": False, "runtime.start_with": 2}
     )
     devices = [
-        make_device(experiment, DeviceFile(client=name, folder=tmp_path / f"disk-{name}",
+        make_device(experiment, DeviceSettings(client=name, folder=tmp_path / f"disk-{name}",
                                            data=replace(everything, path=tmp_path / name)))
         for name in ("kitchen", "attic", "garage")
     ]  # fmt: skip

@@ -21,16 +21,15 @@ from torch import Tensor
 
 from turnout.deploy.keys import sign, signed_text
 from turnout.deploy.policy import Policy
-from turnout.deploy.runtime import SHARED
+from turnout.deploy.runtime import SHARED, turnout_after
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
 from turnout.experiment import Experiment
 from turnout.machine.files import replacing
 from turnout.parts.compression.base import Dense, Sending
-from turnout.parts.local import turn_out
 from turnout.runtimes import wire
 from turnout.runtimes.clients import ClientPool
-from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientTasks, DoTask, Parts, Standing
+from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientStanding, ClientTasks, DoTask, Parts
 from turnout.runtimes.schema import shown
 from turnout.runtimes.whole_model import with_first_values
 from turnout.types import State, Tensors, Turnout, flatten
@@ -58,7 +57,7 @@ class Identity:
     values: str = ""
 
 
-class Device:
+class ClientDevice:
     """Answers questions about one client.
 
     identity  who it is
@@ -77,7 +76,7 @@ class Device:
     def answer(self, parts: Parts) -> Parts:
         """The answer to a question."""
         head = head_of(parts)
-        standing, what = Standing.of(head), str(head["what"])
+        standing, what = ClientStanding.of(head), str(head["what"])
         self._worked = what == "work"
         if what == "hello":  # the server does not know yet whose rows these are
             return self._answer(standing, **self._introduction(head, standing))
@@ -112,7 +111,7 @@ class Device:
     def leaves(self) -> bool:
         return (self.folder / LEAVING).exists()
 
-    def _answer(self, standing: Standing, **more: Any) -> Parts:
+    def _answer(self, standing: ClientStanding, **more: Any) -> Parts:
         """An answer with the plain values that every answer has, and some more."""
         refusal = "leaving" if self.leaves else self.policy.refusal()
         head = {
@@ -124,7 +123,7 @@ class Device:
             parts[OWN] = wire.pack({"rows": rows})
         return parts
 
-    def _introduction(self, head: State, standing: Standing) -> State:
+    def _introduction(self, head: State, standing: ClientStanding) -> State:
         identity, key, signature = self.identity, "", ""
         if identity.key is not None:
             text = signed_text(standing.run, str(head["challenge"]), identity.name, identity.data)
@@ -167,7 +166,7 @@ class RowsOnDisk:
         except (OSError, SafetensorError):
             return None
 
-    def settle(self, standing: Standing) -> None:
+    def settle(self, standing: ClientStanding) -> None:
         """Delete rows that are never needed again: of unused replies, and older than the checkpoint."""
         for path in sorted((self.folder / standing.run).glob("*.safetensors")):
             if not standing.durable <= int(path.stem) <= standing.used:
@@ -192,7 +191,7 @@ class WeightTasks:
         self.experiment, self.clients, self.values = experiment, clients, values
         self.slowness, self.step_seconds = slowness, step_seconds
         self.algorithm, self.rows = clients.algorithm, RowsOnDisk(folder / "rows")
-        self.standing: Standing | None = None  # whose rows are in memory
+        self.standing: ClientStanding | None = None  # whose rows are in memory
         self.held: Tensor | None = None
         self.steps_a_second: float | None = None
         self.encodes = not isinstance(self.algorithm.compression, Dense)
@@ -202,15 +201,15 @@ class WeightTasks:
     def introduction(self) -> State:
         return {"examples": int(self.clients.federation.examples(torch.tensor([0]))[0])}
 
-    def holds(self, standing: Standing) -> int:
+    def holds(self, standing: ClientStanding) -> int:
         return standing.used if self.held is not None and standing == self.standing else NEVER
 
-    def leaving_rows(self, standing: Standing) -> Tensors | None:
+    def leaving_rows(self, standing: ClientStanding) -> Tensors | None:
         if standing.used == NEVER or standing != self.standing:
             return None
         return self.clients.store.gather(torch.tensor([standing.client]), lambda name: name.startswith("mine/"))
 
-    def settle(self, standing: Standing) -> bool:
+    def settle(self, standing: ClientStanding) -> bool:
         if standing == self.standing:
             return True
         self.clients.store.clear()
@@ -229,7 +228,7 @@ class WeightTasks:
 
     # -- tasks
 
-    def _work(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _work(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         until = time.monotonic() + float(head["seconds"])
         download = self.read_download(head, standing, parts)
         client_1, full_1 = download.client_C, self._turnout(download.client_C, None, download.t)[1]
@@ -252,7 +251,7 @@ class WeightTasks:
             self.rows.write(standing.run, download.t, rows | ({HELD: download.shared_P} if self.encodes else {}))
         return {"steps": int(steps_1[0]), "training": spent}, wire.replies_tree(replies)
 
-    def read_download(self, head: State, standing: Standing, parts: Parts) -> Download:
+    def read_download(self, head: State, standing: ClientStanding, parts: Parts) -> Download:
         """The download in a message, which may have only the changes that the device missed."""
         common, own, client_1 = wire.unpack(parts[COMMON]), wire.unpack(parts[OWN]), torch.tensor([standing.client])
         if head.get("missed") is None:
@@ -268,13 +267,8 @@ class WeightTasks:
         )  # fmt: skip
 
     def _turnout(self, client_1: Tensor, steps_1: Tensor | None, t: int) -> tuple[Turnout, Tensor]:
-        """This client's turnout after so many steps (None: all of them), and those steps."""
         examples_1, single = self.clients.federation.examples(client_1).cpu(), self.clients.model.batch_statistics
-        local, everything = self.algorithm.local, torch.ones(1, dtype=torch.float64)
-        turnout, full_1 = turn_out(client_1, everything, examples_1, local, single, t)
-        if steps_1 is None or int(full_1[0]) == 0:
-            return turnout, full_1
-        return turn_out(client_1, steps_1.double() / full_1, examples_1, local, single, t)
+        return turnout_after(steps_1, client_1, examples_1, self.algorithm.local, single, t)
 
     def _assignment(self, client_1: Tensor, full_1: Tensor, t: int, until: float) -> Assignment:
         """All the work, or as much as there is time for."""
@@ -293,13 +287,13 @@ class WeightTasks:
 
         return Assignment(client_1, full_1, None, Limit(reached, scale))
 
-    def _measure(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _measure(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         asked: Measure = wire.measure_of(wire.unpack(parts[OWN]) | wire.unpack(parts[COMMON]))
         tested = int(self.clients.federation.test(asked.client_C, asked.t).count_C[0])
         found = replace(self.clients.measure(asked), central={}) if tested else None
         return {"tested": tested}, None if found is None else wire.measured_tree(found)
 
-    def _gradient(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _gradient(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         asked = wire.unpack(parts[COMMON])
         states, one = flatten(asked["states"])[0], torch.ones(1, dtype=torch.float64)
         flat_P, own = with_first_values(self.clients.model, asked["shared"], states)

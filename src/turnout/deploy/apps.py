@@ -20,7 +20,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from turnout.deploy.answering import Device
+from turnout.deploy.answering import ClientDevice
 from turnout.deploy.device import open_device
 from turnout.deploy.grid import GridLink, answered
 from turnout.deploy.link import Link
@@ -30,7 +30,7 @@ from turnout.machine.files import write_whole
 CURRENT = "current"  # a file of a simulation: the folder whose devices the nodes are now
 server_app = ServerApp()
 client_app = ClientApp()
-_devices: dict[str, Device] = {}  # by file, as long as the process stays
+_devices: dict[str, ClientDevice] = {}  # by file, as long as the process stays
 
 
 @server_app.main()
@@ -47,7 +47,7 @@ def answer(message: Message, context: Context) -> Message:
     return answered(device_of(str(context.node_config["device"])), message)
 
 
-def device_of(file: str) -> Device:
+def device_of(file: str) -> ClientDevice:
     """The device of a file, made once in a process."""
     if file not in _devices:
         _devices[file] = open_device(Path(file))

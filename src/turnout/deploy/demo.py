@@ -92,8 +92,8 @@ class Demo:
         process.command = [*process.command, "--allow", "turnout"]  # for the rule of the device MOODY
         self.devices[i] = process.start()
 
-    def script(self, serving: Serving) -> dict[int, Callable[[], object]]:
-        """What happens after how many rounds."""
+    def script(self, serving: Serving) -> dict[int, tuple[str, Callable[[], object]]]:
+        """What happens after how many rounds, and how."""
         acts: list[tuple[float, str, Callable[[], object]]] = [
             (0.15, "device 2 is killed", lambda: self.devices[2].kill()),
             (0.35, "device 2 is restarted", lambda: self.start(2)),
@@ -101,12 +101,12 @@ class Demo:
             (0.55, "the server's process is killed", serving.end_run),
             (0.75, "device 0 asks to leave", lambda: ask_to_leave(self.file(0))),
         ]
-        found: dict[int, Callable[[], object]] = {}
+        found: dict[int, tuple[str, Callable[[], object]]] = {}
         for part, words, act in acts:
             t = max(1, round(self.rounds * part))
             while t in found:
                 t += 1
-            found[t] = lambda words=words, act=act: (self.say(f"  {words}"), act())  # type: ignore[misc]
+            found[t] = words, act
         return found
 
 
@@ -131,7 +131,9 @@ def play(folder: Path, rounds: int, say: Say) -> None:
                 demo.start(i)
         while not serving.watch():
             for t in [t for t in acts if t <= serving.rounds_done()]:
-                acts.pop(t)()
+                words, act = acts.pop(t)
+                say(f"  {words}")
+                act()
             time.sleep(LOOK)
     finally:
         for process in demo.devices.values():

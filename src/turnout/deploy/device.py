@@ -20,7 +20,7 @@ from pathlib import Path
 from turnout.data.agreement import as_agreed
 from turnout.data.federation import DataSpec, Federation
 from turnout.data.renumbered import alone
-from turnout.deploy.answering import LEAVING, LEFT, Device, Identity, WeightTasks
+from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
 from turnout.deploy.enrolment import digest_of
 from turnout.deploy.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
@@ -39,7 +39,7 @@ from turnout.world.events import Calendar
 
 
 @dataclass(frozen=True)
-class DeviceFile:
+class DeviceSettings:
     """The settings in a device's file; paths are relative to the file.
 
     experiment    the server's experiment file
@@ -72,7 +72,7 @@ class DeviceFile:
     up_mbps: float = 0.0
 
 
-def read_device(path: Path) -> DeviceFile:
+def read_device(path: Path) -> DeviceSettings:
     """The settings of a device's file."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def read_device(path: Path) -> DeviceFile:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     table = parse_table(text, str(path))
-    found: DeviceFile = build(DeviceFile, table | {"client": str(table.get("client", ""))}, "")
+    found: DeviceSettings = build(DeviceSettings, table | {"client": str(table.get("client", ""))}, "")
     if not found.client:
         raise UserError(f'{path} does not name its client: client = "a name of its own"')
     paths = {
@@ -91,13 +91,13 @@ def read_device(path: Path) -> DeviceFile:
     return replace(found, **paths)
 
 
-def open_device(path: Path) -> Device:
+def open_device(path: Path) -> ClientDevice:
     """The device of such a file, with its data loaded."""
     settings = read_device(path)
     return make_device(load(settings.experiment), settings)
 
 
-def make_device(experiment: Experiment, settings: DeviceFile, data_dir: Path | None = None) -> Device:
+def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path | None = None) -> ClientDevice:
     """A device for one client of an experiment."""
     data = as_agreed(settings.data, experiment.world.data)
     federation = alone(data.load(experiment.seed, data_dir), settings.client)
@@ -111,10 +111,12 @@ def make_device(experiment: Experiment, settings: DeviceFile, data_dir: Path | N
         tasks = track_of(given).client_tasks(given, replace(enrolment, clients=clients), federation, settings.folder)
     description, digest = described(enrolment, "").text(), digest_of(tasks.experiment)
     identity = Identity(settings.client, description, digest, settings.key, tasks.values)
-    return Device(identity, tasks, settings.folder, settings.policy)
+    return ClientDevice(identity, tasks, settings.folder, settings.policy)
 
 
-def _weight_tasks(given: Experiment, federation: Federation, enrolment: Enrolment, settings: DeviceFile) -> WeightTasks:
+def _weight_tasks(
+    given: Experiment, federation: Federation, enrolment: Enrolment, settings: DeviceSettings
+) -> WeightTasks:
     experiment, template, model = settled(given, enrolment)
     assert isinstance(experiment.algorithm, Algorithm)
     place = place_of(experiment.runtime.compute)
@@ -134,7 +136,7 @@ def run_once(paths: Sequence[Path]) -> None:
         thread.join()
 
 
-def stay_as(device: Device, settings: DeviceFile) -> None:
+def stay_as(device: ClientDevice, settings: DeviceSettings) -> None:
     """Run a device, connected as its file says, until it has left or its connection is lost for good."""
     from turnout.deploy.warm import Speed, stay
 

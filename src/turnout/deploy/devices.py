@@ -61,7 +61,7 @@ class Notes:
         return {name: "; ".join(map(shown, words)) for name, words in lists.items()} | counts
 
 
-class Devices:
+class DeviceClients:
     """Real clients. `run` is this run's own name; devices keep their rows by it.
 
     settings    the runtime's settings
@@ -308,7 +308,7 @@ class Devices:
 class WorkRound(Generic[Found]):
     """One round of work: requests, tasks for clients that accept, replies, until the round closes."""
 
-    def __init__(self, devices: Devices, client_C: Tensor, task: DeviceTask[Found]):
+    def __init__(self, devices: DeviceClients, client_C: Tensor, task: DeviceTask[Found]):
         self.devices, self.client_C, self.task, self.settings = devices, client_C, task, devices.settings
         self.began = time.monotonic()
         self.done: dict[int, Found] = {}

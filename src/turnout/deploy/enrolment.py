@@ -29,7 +29,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.config.write import to_table
 from turnout.runtimes import border
-from turnout.runtimes.remote import NEVER, Standing
+from turnout.runtimes.remote import NEVER, ClientStanding
 from turnout.runtimes.schema import Refused, shown
 from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment, enrolment_of
@@ -135,7 +135,7 @@ class Introductions:
         requests, now = [], time.monotonic()
         for node in (node for node in set(nodes) - self.refused if self._postponed.get(node, now) <= now):
             self._challenges[node] = secrets.token_hex(16)
-            parts = question("hello", Standing(run, NEVER), challenge=self._challenges[node])
+            parts = question("hello", ClientStanding(run, NEVER), challenge=self._challenges[node])
             requests.append(Request(node, "hello", parts))
         return requests
 
@@ -158,7 +158,7 @@ class Introductions:
         """Refuse a node; the message that tells it why."""
         self.refused.add(node)
         print(f"node {node} is refused: {shown(why)}", file=sys.stderr)
-        return Request(node, "refused", question("refused", Standing(run, NEVER), why=why))
+        return Request(node, "refused", question("refused", ClientStanding(run, NEVER), why=why))
 
 
 def other_values(ours: Mapping[str, str], theirs: str) -> str | None:
@@ -219,8 +219,8 @@ class Client:
     lost: bool = False
     seen: float = field(default_factory=time.monotonic)
 
-    def standing(self, run: str) -> Standing:
-        return Standing(run, self.number, self.used, self.durable)
+    def standing(self, run: str) -> ClientStanding:
+        return ClientStanding(run, self.number, self.used, self.durable)
 
 
 class Enrolled:

@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from turnout.deploy.answering import Device
+from turnout.deploy.answering import ClientDevice
 from turnout.deploy.link import LinkAnswer
 from turnout.runtimes.remote import Parts
 
@@ -69,7 +69,7 @@ def parts_of(content: RecordDict) -> Parts:
     return parts
 
 
-def answered(device: Device, message: Message) -> Message:
+def answered(device: ClientDevice, message: Message) -> Message:
     """A device's answer to a message of Flower's."""
     return Message(content_of(device.answer(parts_of(message.content))), reply_to=message)
 

@@ -17,7 +17,7 @@ from turnout.data.description import Description
 from turnout.deploy.keys import RegisteredKeys
 from turnout.errors import UserError
 from turnout.runtimes import border, wire
-from turnout.runtimes.remote import HEAD, Parts, RemoteAnswer, Standing
+from turnout.runtimes.remote import HEAD, ClientStanding, Parts, RemoteAnswer
 from turnout.runtimes.schema import Refused
 
 
@@ -104,7 +104,7 @@ def current() -> Connection:
 # stored once on the way.
 
 
-def question(what: str, standing: Standing, **more: Any) -> Parts:
+def question(what: str, standing: ClientStanding, **more: Any) -> Parts:
     """A message that has only a head."""
     return {HEAD: wire.pack({"what": what, **vars(standing), **more})}
 

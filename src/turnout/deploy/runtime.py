@@ -18,13 +18,13 @@ from torch import Tensor
 
 from turnout.clients.state import state_from
 from turnout.data.description import Description, Zeros
-from turnout.deploy.devices import Devices
+from turnout.deploy.devices import DeviceClients
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
-from turnout.parts.local import turn_out
+from turnout.parts.local import Local, turn_out
 from turnout.runtimes import border, wire
 from turnout.runtimes.clients import ClientPool, farewell_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
@@ -51,7 +51,7 @@ class Done:
     t: int
 
 
-class FlowerRuntime(Devices):
+class FlowerRuntime(DeviceClients):
     """Real clients that train weights."""
 
     simulation = None
@@ -104,7 +104,7 @@ class FlowerRuntime(Devices):
         late, self._late = self._late, {}
         done = self.work(client_C, task, late)
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
-        turnout = self.turnout(client_C, steps_C, download.t)
+        turnout, _ = self._turnout(client_C, steps_C, download.t)
         counts_C = self.algorithm.weighting.counts(turnout)
         for c, counts in zip(client_C.tolist(), counts_C.tolist(), strict=True):
             if c in done and not counts:
@@ -132,12 +132,12 @@ class FlowerRuntime(Devices):
 
     def read_work(self, client: int, answer: RemoteAnswer) -> Done:
         """What a client has done."""
-        steps, client_1 = answer.head.get("steps"), torch.tensor([client])
-        if (wrong := Whole(1, int(self._full_steps(client_1, answer.t)[0])).wrong(steps)) is not None:
+        steps, client_1 = answer.head.get("steps", -1), torch.tensor([client])
+        if (wrong := Whole(1, int(self._turnout(client_1, None, answer.t)[1][0])).wrong(steps)) is not None:
             raise Refused(f"its steps {wrong}")
-        assert steps is not None
+        turnout, _ = self._turnout(client_1, torch.tensor([steps]), answer.t)
         sending = Sending(answer.t, self.seed, client_1, self.layout.shared_slots)
-        if bool(self.algorithm.weighting.counts(self.turnout(client_1, torch.tensor([steps]), answer.t))[0]):
+        if bool(self.algorithm.weighting.counts(turnout)[0]):
             assert self._pattern is not None
             replies = border.work(answer.parts[REPLY], self._pattern, self.algorithm, sending)
         else:
@@ -146,18 +146,9 @@ class FlowerRuntime(Devices):
         timed = {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
         return Done(steps, replace(replies, report=replies.report | timed), answer.t)
 
-    def _full_steps(self, client_C: Tensor, t: int) -> Tensor:
-        """The steps of complete work."""
-        return self._turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), t)[1]
-
-    def turnout(self, client_C: Tensor, steps_C: Tensor, t: int) -> Turnout:
-        """The turnout of clients that took so many steps."""
-        full_C = self._full_steps(client_C, t)
-        return self._turn_out(client_C, torch.where(full_C > 0, steps_C.double() / full_C.clamp(min=1), 0.0), t)[0]
-
-    def _turn_out(self, client_C: Tensor, part_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
+    def _turnout(self, client_C: Tensor, steps_C: Tensor | None, t: int) -> tuple[Turnout, Tensor]:
         single = self.setup.model.batch_statistics
-        return turn_out(client_C, part_C, self.examples(client_C), self.algorithm.local, single, t)
+        return turnout_after(steps_C, client_C, self.examples(client_C), self.algorithm.local, single, t)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return Replies.join([self._unfinished[c] for c in client_I.tolist()])
@@ -235,6 +226,17 @@ class FlowerRuntime(Devices):
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         return {"cohort": 4 * self.layout.width * (2 if self.encodes else 1) * cohort}
+
+
+def turnout_after(
+    steps_C: Tensor | None, client_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int
+) -> tuple[Turnout, Tensor]:
+    """The turnout of clients that took so many steps (None: all of them), and the steps of complete work."""
+    full, full_C = turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), examples_C, local, drop_single, t)
+    if steps_C is None:
+        return full, full_C
+    part_C = torch.where(full_C > 0, steps_C.double() / full_C.clamp(min=1), 0.0)
+    return turn_out(client_C, part_C, examples_C, local, drop_single, t)[0], full_C
 
 
 def reported_times(head: State) -> dict[str, float]:

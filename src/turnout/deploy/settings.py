@@ -88,7 +88,7 @@ class Flower:
         self, experiment: Experiment, federation: Federation | None, wrong: Callable[[State], str | None]
     ) -> RemoteClients:
         """The clients, for another track; `wrong`: what its devices' introductions lack, None where nothing."""
-        clients: RemoteClients = import_module("turnout.deploy.devices").Devices(
+        clients: RemoteClients = import_module("turnout.deploy.devices").DeviceClients(
             self, experiment, federation, wrong=wrong
         )
         return clients

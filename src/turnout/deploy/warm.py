@@ -25,7 +25,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from turnout.deploy.answering import LEFT, Device
+from turnout.deploy.answering import LEFT, ClientDevice
 from turnout.deploy.grid import answered
 from turnout.deploy.keys import private_key
 
@@ -48,7 +48,7 @@ class Speed:
     up_mbps: float = 0.0
 
 
-def stay(device: Device, superlink: str, root: Path | None, key: Path | None, speed: Speed) -> None:
+def stay(device: ClientDevice, superlink: str, root: Path | None, key: Path | None, speed: Speed) -> None:
     """Answer the server's questions until the device has left."""
     private = None if key is None else private_key(key)
     keys = None if private is None else (private, private.public_key())
@@ -68,8 +68,8 @@ def stay(device: Device, superlink: str, root: Path | None, key: Path | None, sp
 
 
 def _received(
-    device: Device, receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None],
-    speed: Speed,
+    device: ClientDevice, receive: Callable[[], Any], pull: Callable[[int, str], bytes],
+    confirm: Callable[[int, str], None], speed: Speed,
 ) -> Message | None:  # fmt: skip
     """The next message with all its parts; None if there is none.
 
@@ -95,7 +95,7 @@ def _received(
     return message
 
 
-def _answer(device: Device, message: Message) -> Message:
+def _answer(device: ClientDevice, message: Message) -> Message:
     """The device's answer; an error in it costs one message, not the node."""
     try:
         return answered(device, message)
@@ -105,7 +105,9 @@ def _answer(device: Device, message: Message) -> Message:
         return Message(Error(code=code, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
-def _reply(device: Device, reply: Message, send: Callable[..., Any], push: Callable[..., None], speed: Speed) -> None:
+def _reply(
+    device: ClientDevice, reply: Message, send: Callable[..., Any], push: Callable[..., None], speed: Speed
+) -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     began, sizes = time.monotonic(), list[int]()
     try:

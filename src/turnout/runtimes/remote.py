@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClientStanding:
     """Where a client stands with the server. A device returns to the rows of its last reply that was used.
 
     run      the run's own name; devices keep rows by it
@@ -41,7 +41,7 @@ class Standing:
     durable: int = NEVER
 
     @classmethod
-    def of(cls, head: State) -> Standing:
+    def of(cls, head: State) -> ClientStanding:
         """The standing in a question's head."""
         return cls(head["run"], head["client"], head["used"], head["durable"])
 
@@ -116,7 +116,7 @@ class RemoteClients(Protocol):
     def close(self) -> None: ...
 
 
-DoTask = Callable[[State, Standing, Parts], tuple[State, State | None]]
+DoTask = Callable[[State, ClientStanding, Parts], tuple[State, State | None]]
 
 
 class ClientTasks(Protocol):
@@ -141,14 +141,14 @@ class ClientTasks(Protocol):
         """What the server must know of the client's data: `examples`, and `labels` where the track has them."""
         ...
 
-    def settle(self, standing: Standing) -> bool:
+    def settle(self, standing: ClientStanding) -> bool:
         """Return to the rows of the last reply that was used; False if they are lost."""
         ...
 
-    def holds(self, standing: Standing) -> int:
+    def holds(self, standing: ClientStanding) -> int:
         """The round of the model on the device, or NEVER."""
         ...
 
-    def leaving_rows(self, standing: Standing) -> Tensors | None:
+    def leaving_rows(self, standing: ClientStanding) -> Tensors | None:
         """What the server needs to forget or remember a client that leaves; None: nothing."""
         ...

@@ -40,7 +40,7 @@ from turnout.scores.exchange import (
     OwnOutput,
     ScoreReply,
     ScoreSetup,
-    Spent,
+    TimeSpent,
 )
 from turnout.scores.training import Built, Lesson, LocalWork, build, distil, predict, split_off
 from turnout.types import Samples
@@ -128,12 +128,12 @@ class ScoreClients:
         self._pending.append(group)
         return BuildAnswer(turnout, *self._scored(group, examples_c[at], time.perf_counter() - began))
 
-    def _scored(self, group: TrainedGroup, examples_c: Tensor, seconds: float) -> tuple[list[ScoreReply], Spent]:
+    def _scored(self, group: TrainedGroup, examples_c: Tensor, seconds: float) -> tuple[list[ScoreReply], TimeSpent]:
         """The scores of a group on the public samples, and what all its work took."""
         began, built = time.perf_counter(), group.built
         output_cRl = predict(group.architecture, built.models, self.x)
         scored = output_cRl.shape[0] * output_cRl.shape[1]
-        spent = Spent(seconds, float(built.epochs_C.sum()), time.perf_counter() - began, scored)
+        spent = TimeSpent(seconds, float(built.epochs_C.sum()), time.perf_counter() - began, scored)
         f_cRl = output_cRl.softmax(2) if self.algorithm.scores == "softmax" else output_cRl
         finite_c = built.finite_C & torch.isfinite(output_cRl).flatten(1).all(1)
         replies = [

@@ -17,22 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
+from turnout.running.tracks.track import ON_ITS_DEVICE
 from turnout.runtimes import border
 from turnout.runtimes.remote import (
     COMMON,
     NEVER,
     OWN,
     REPLY,
+    ClientStanding,
     DeviceTask,
     DoTask,
     Parts,
     RemoteAnswer,
     RemoteClients,
-    Standing,
 )
 from turnout.runtimes.schema import Rows
 from turnout.runtimes.wire import pack, unpack
@@ -53,8 +54,6 @@ from turnout.types import State, Tensors
 
 class DeviceScores:
     """The server's side. Labels are those that devices enrolled with."""
-
-    simulation = None
 
     def __init__(self, setup: ScoreSetup, settings: Any):
         if settings.late == "use":
@@ -127,6 +126,9 @@ class DeviceScores:
         task = DeviceTask("measure", lambda client, seconds: ({}, parts), read)
         return list(self.devices.survey(client_C, task).values())
 
+    def own_module(self, client: int) -> nn.Module | None:
+        raise UserError(ON_ITS_DEVICE)
+
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
 
@@ -148,23 +150,23 @@ class ScoreTasks:
         self.experiment, self.setup, self.folder = setup.experiment, setup, folder
         self.make = partial(ScoreClients, replace(setup, public=unlabelled))
         self.clients: ScoreClients | None = None
-        self.standing: Standing | None = None  # whose model is in memory
+        self.standing: ClientStanding | None = None  # whose model is in memory
         self.tasks: dict[str, DoTask] = {"work": self._build, "learn": self._learn, "measure": self._measure}
 
     def introduction(self) -> State:
         examples = int(self.setup.federation.examples(torch.tensor([0]))[0])
         return {"examples": examples, "labels": self.setup.public.label_set(0, 0).tolist()}
 
-    def holds(self, standing: Standing) -> int:
+    def holds(self, standing: ClientStanding) -> int:
         return NEVER
 
-    def leaving_rows(self, standing: Standing) -> Tensors | None:
+    def leaving_rows(self, standing: ClientStanding) -> Tensors | None:
         return None
 
     def _place(self, run: str, t: int) -> Path:
         return self.folder / "rows" / run / f"{t:07d}"
 
-    def settle(self, standing: Standing) -> bool:
+    def settle(self, standing: ClientStanding) -> bool:
         if standing == self.standing and self.clients is not None:
             return True
         self.clients, self.standing = self.make([standing.client]), standing
@@ -180,13 +182,13 @@ class ScoreTasks:
                 shutil.rmtree(place)
         return True
 
-    def _build(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _build(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None
         request = BuildRequest(client_C=torch.tensor([standing.client]), **unpack(parts[COMMON]))
         answer = self.clients.build(request, torch.ones(1, dtype=torch.float64))
         return {}, answer.to_tree() if answer.replies else None
 
-    def _learn(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _learn(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None
         request = LearnRequest.of(unpack(parts[COMMON]) | unpack(parts[OWN]))
         replies = self.clients.learn(request)
@@ -198,7 +200,7 @@ class ScoreTasks:
         self.standing = replace(standing, used=request.t)
         return {}, tree_of(replies)
 
-    def _measure(self, head: State, standing: Standing, parts: Parts) -> tuple[State, State | None]:
+    def _measure(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None
         found = self.clients.measure(torch.tensor([standing.client]), unpack(parts[COMMON])["tested"])
         return {}, tree_of(found) if found else None

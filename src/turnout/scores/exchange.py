@@ -70,7 +70,7 @@ class ScoreReply:
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeSpent:
     """What the clients' work took.
 
     training  seconds of training
@@ -96,7 +96,7 @@ class BuildAnswer:
 
     turnout: Turnout
     replies: Sequence[ScoreReply] = ()
-    spent: Spent = Spent()
+    spent: TimeSpent = TimeSpent()
 
     @staticmethod
     def join(answers: Iterable[BuildAnswer], client_C: Tensor, full_work: float) -> BuildAnswer:
@@ -105,7 +105,7 @@ class BuildAnswer:
         listed = [BuildAnswer(Turnout(torch.zeros(0, dtype=torch.int64), zero_C, full_work, zero_C, zero_C)), *answers]
         turnout = reduce(Turnout.join, (answer.turnout for answer in listed))
         replies = sorted((r for answer in listed for r in answer.replies), key=lambda reply: reply.client)
-        spent = Spent(*(sum(getattr(answer.spent, name) for answer in listed) for name in vars(Spent())))
+        spent = TimeSpent(*(sum(getattr(answer.spent, name) for answer in listed) for name in vars(TimeSpent())))
         return BuildAnswer(turnout.among(client_C), replies, spent)
 
     def to_tree(self) -> State:
@@ -115,7 +115,9 @@ class BuildAnswer:
 
     @staticmethod
     def of(tree: State) -> BuildAnswer:
-        return BuildAnswer(Turnout(**tree["turnout"]), records_of(ScoreReply, tree["replies"]), Spent(**tree["spent"]))
+        return BuildAnswer(
+            Turnout(**tree["turnout"]), records_of(ScoreReply, tree["replies"]), TimeSpent(**tree["spent"])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,21 +214,8 @@ class ScoreSetup:
     place: Place
 
 
-class ScoreSimulation(Protocol):
-    """What only simulated clients can be asked."""
-
-    def own_module(self, client: int) -> nn.Module | None:
-        """A client's latest model; None if it has none yet."""
-        ...
-
-
 class ScoreRuntime(Keeping, Protocol):
     """Maps the work of the score track over clients, and reports who turned up."""
-
-    @property
-    def simulation(self) -> ScoreSimulation | None:
-        """None if clients are real."""
-        ...
 
     def label_sets(self, client_C: Tensor, t: int) -> Sequence[Tensor]:
         """The labels each client has in a round, sorted, as it reported when it enrolled or when they changed."""
@@ -242,4 +231,8 @@ class ScoreRuntime(Keeping, Protocol):
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
         """The output of clients' latest models on some public samples; none for a client without a model."""
+        ...
+
+    def own_module(self, client: int) -> nn.Module | None:
+        """A client's latest model; None if it has none yet. Real devices keep theirs."""
         ...

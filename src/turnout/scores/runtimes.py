@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from turnout.engine.trainers import place_of
 from turnout.runtimes.inprocess import SimulatedWorld
@@ -31,9 +31,7 @@ from turnout.scores.exchange import (
     BuildRequest,
     LearnReply,
     LearnRequest,
-    OwnOutput,
     ScoreSetup,
-    ScoreSimulation,
     records_of,
     tree_of,
 )
@@ -62,14 +60,12 @@ class LocalScores(SimulatedScores):
 
     def __init__(self, setup: ScoreSetup, workers: Workers | None = None):
         super().__init__(setup)
-        self.clients, self.workers = ScoreClients(setup), workers or NoWorkers()
+        clients = self.clients = ScoreClients(setup)
+        self.forget, self.measure, self.own_module = clients.forget, clients.measure, clients.own_module
+        self.save, self.memory, self.workers = clients.save, clients.memory, workers or NoWorkers()
         self.carries = setup.algorithm.start == "carried"
         self._parts: list[tuple[Tensor, State]] = []  # of the round, elsewhere: whose, and the first question
         self._averages: State = {}
-
-    @property
-    def simulation(self) -> ScoreSimulation:
-        return self
 
     def build(self, request: BuildRequest) -> BuildAnswer:
         fraction_C, found = self.fractions(request.client_C, request.t), list[BuildAnswer]()
@@ -107,18 +103,6 @@ class LocalScores(SimulatedScores):
             replies += records_of(LearnReply, answer["replies"])
         return sorted(replies, key=lambda reply: reply.client)
 
-    def forget(self, client_I: Tensor) -> None:
-        self.clients.forget(client_I)
-
-    def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
-        return self.clients.measure(client_C, tested_R)
-
-    def own_module(self, client: int) -> nn.Module | None:
-        return self.clients.own_module(client)
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.clients.save(folder, mark, files)
-
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.clients.load(folder, files)
 
@@ -127,9 +111,6 @@ class LocalScores(SimulatedScores):
 
     def describe(self) -> dict[str, Any]:
         return self.clients.describe() | self.workers.describe()
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        return self.clients.memory(cohort, ever)
 
 
 class ScoreWorker:

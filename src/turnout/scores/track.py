@@ -26,7 +26,7 @@ from turnout.round_log import Evaluation, RoundRecord
 from turnout.running.config.read import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, fingerprint, record_bytes, sample_of
+from turnout.running.tracks.track import OnRuntime, fingerprint, record_bytes, sample_of
 from turnout.runtimes.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.scores.devices import DeviceScores, ScoreTasks
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
@@ -208,9 +208,7 @@ class ScoreTrack(OnRuntime):
         """A client's latest model; there is no other."""
         if client is None:
             raise UserError("clients exchange scores, so there is no global model: name a client, model(client=0)")
-        if self.runtime.simulation is None:
-            raise UserError(ON_ITS_DEVICE)
-        module = self.runtime.simulation.own_module(client)
+        module = self.runtime.own_module(client)
         if module is None:
             raise UserError(f"client {client} has not trained a model yet: it has not taken part")
         return module
