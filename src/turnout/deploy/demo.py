@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -53,63 +52,6 @@ def moody() -> bool:
     return int(time.time() / 5) % 3 != 0
 
 
-@dataclass
-class Demo:
-    """The processes of a demonstration.
-
-    folder         its folder
-    rounds         rounds of training
-    say            prints a line
-    round_seconds  the deadline of a round
-    port           the SuperLink's port
-    devices        the devices' processes, by number
-    """
-
-    folder: Path
-    rounds: int
-    say: Say
-    round_seconds: float = 12.0
-    port: int = field(default_factory=free_port)
-    devices: dict[int, Process] = field(default_factory=dict)
-
-    def write(self) -> Serving:
-        """Write the files of the server and of the devices."""
-        experiment = demo_experiment(self.rounds, self.round_seconds)
-        serving = write_server(self.folder, experiment, "127.0.0.1", self.port)
-        serving.say = self.say
-        for i in range(DEVICES):
-            slow = "slowness = 4.3\n" if i == SLOW else ""
-            rule = '[policy]\nown = "turnout.deploy.demo:moody"\n' if i == MOODY else ""
-            text = f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{self.port}"\n'
-            write_whole(self.file(i), f'{text}folder = "disk-{i}"\n{slow}{rule}')
-        return serving
-
-    def file(self, i: int) -> Path:
-        return self.folder / f"device-{i}.toml"
-
-    def start(self, i: int) -> None:
-        process = device_process([self.file(i)], self.folder / f"device-{i}.log")
-        process.command = [*process.command, "--allow", "turnout"]  # for the rule of the device MOODY
-        self.devices[i] = process.start()
-
-    def script(self, serving: Serving) -> dict[int, tuple[str, Callable[[], object]]]:
-        """What happens after how many rounds, and how."""
-        acts: list[tuple[float, str, Callable[[], object]]] = [
-            (0.15, "device 2 is killed", lambda: self.devices[2].kill()),
-            (0.35, "device 2 is restarted", lambda: self.start(2)),
-            (0.4, f"device {LATE} is started for the first time", lambda: self.start(LATE)),
-            (0.55, "the server's process is killed", serving.end_run),
-            (0.75, "device 0 asks to leave", lambda: ask_to_leave(self.file(0))),
-        ]
-        found: dict[int, tuple[str, Callable[[], object]]] = {}
-        for part, words, act in acts:
-            t = max(1, round(self.rounds * part))
-            while t in found:
-                t += 1
-            found[t] = words, act
-        return found
-
-
 def write_server(folder: Path, experiment: Experiment, host: str, port: int) -> Serving:
     """Write the files of a server on this machine."""
     file, out = folder / "experiment.toml", folder / "run"
@@ -121,22 +63,41 @@ def write_server(folder: Path, experiment: Experiment, host: str, port: int) -> 
 
 def play(folder: Path, rounds: int, say: Say) -> None:
     """Run the demonstration, then its replay in one process."""
-    demo = Demo(folder, rounds, say)
-    serving = demo.write()
-    acts = demo.script(serving)
+    port, devices = free_port(), dict[int, Process]()
+    serving = write_server(folder, demo_experiment(rounds), "127.0.0.1", port)
+    serving.say = say
+    files = [folder / f"device-{i}.toml" for i in range(DEVICES)]
+    for i, file in enumerate(files):
+        slow = "slowness = 4.3\n" if i == SLOW else ""
+        rule = '[policy]\nown = "turnout.deploy.demo:moody"\n' if i == MOODY else ""
+        text = f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{port}"\nfolder = "disk-{i}"\n'
+        write_whole(file, text + slow + rule)
+
+    def start(i: int) -> None:
+        process = device_process([files[i]], files[i].with_suffix(".log"))
+        process.command = [*process.command, "--allow", "turnout"]  # for the rule of the device MOODY
+        devices[i] = process.start()
+
+    acts: list[tuple[float, str, Callable[[], object]]] = [
+        (0.15, "device 2 is killed", lambda: devices[2].kill()),
+        (0.35, "device 2 is restarted", lambda: start(2)),
+        (0.4, f"device {LATE} is started for the first time", lambda: start(LATE)),
+        (0.55, "the server's process is killed", serving.end_run),
+        (0.75, "device 0 asks to leave", lambda: ask_to_leave(files[0])),
+    ]
     try:
         serving.start()
         for i in range(DEVICES):
             if i != LATE:
-                demo.start(i)
+                start(i)
         while not serving.watch():
-            for t in [t for t in acts if t <= serving.rounds_done()]:
-                words, act = acts.pop(t)
+            if acts and serving.rounds_done() >= max(1, round(rounds * acts[0][0])):
+                _, words, act = acts.pop(0)
                 say(f"  {words}")
                 act()
             time.sleep(LOOK)
     finally:
-        for process in demo.devices.values():
+        for process in devices.values():
             process.kill()
         serving.stop()
     show(folder / "run", say)

@@ -183,10 +183,6 @@ class ServerPlace:
         config = f'experiment="{experiment.absolute()}" out="{out.absolute()}" keys="{known}"'
         return str(self.flwr("run", str(self.app), "here", "--run-config", config)["run-id"])
 
-    def status(self, run: str) -> str:
-        runs = self.flwr("list", "here", "--run-id", run).get("runs")
-        return str(runs[0]["status"]) if isinstance(runs, list) and runs else "unknown"
-
     def register(self, public_key: Path) -> None:
         """Admit the node with this key."""
         self.flwr("supernode", "register", str(public_key), "here")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from flwr.supercore import sql_mixin
@@ -67,19 +66,19 @@ async def _answered(request: Request) -> Response:
     ProtobufTranslationMiddleware._check_request_media_type(request)
     kind, body = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]], await request.body()
     request.state.protobuf_request = ProtobufTranslationMiddleware._parse_request(body, kind)
+
+    def handle() -> Response:
+        authenticate_node(request)
+        handler = NODES[request.scope["path"]]
+        found = handler(request=request.state.protobuf_request, state=get_linkstate(request))
+        return Response(found.SerializeToString(), media_type=PROTOBUF_MEDIA_TYPE)
+
     try:
-        return await run_in_threadpool(partial(_handled, request))
+        return await run_in_threadpool(handle)
     except OperationalError as error:
         if "database is locked" not in str(error.orig):
             raise
         return Response(status_code=TRY_AGAIN)
-
-
-def _handled(request: Request) -> Response:
-    authenticate_node(request)
-    handler = NODES[request.scope["path"]]
-    found = handler(request=request.state.protobuf_request, state=get_linkstate(request))
-    return Response(found.SerializeToString(), media_type=PROTOBUF_MEDIA_TYPE)
 
 
 async def straight(layer: BaseHTTPMiddleware, scope: Scope, receive: Receive, send: Send) -> None:

@@ -42,7 +42,7 @@ from turnout.scores.exchange import (
     ScoreSetup,
     TimeSpent,
 )
-from turnout.scores.training import Built, Lesson, LocalWork, build, distil, predict, split_off
+from turnout.scores.training import Built, LocalWork, build, distil, predict, split_off
 from turnout.types import Samples
 
 CHECKED = 10_000  # clients whose labels are checked before the first round
@@ -196,8 +196,7 @@ class ScoreClients:
         weights: Sequence[Averages] = [{}] * len(client_c)
         if algorithm.distil is not None:
             means = [request.mean[client] for client in client_c.tolist()]
-            lessons = [Lesson.of(mean_Rl, request.open_R, algorithm.scores) for mean_Rl in means]
-            models = distil(architecture, algorithm.local, algorithm.distil, group.work, models, lessons, self.x)
+            models = distil(architecture, algorithm, group.work, models, means, request.open_R, self.x)
             outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
         architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
         if algorithm.start == "averaged":

@@ -83,7 +83,10 @@ def run_round(
     activity.asked(t, client_C.tolist)
     with stage("client work"):
         answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
-    examples_C = examples_of(answer, runtime.examples(client_C))
+    # the samples of this round of clients that replied, the usual number of the others
+    position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
+    examples_C = runtime.examples(client_C)
+    examples_C = examples_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(examples_C))
     share_C = examples_C / examples_C.sum().clamp(min=1)
     log.turned_up(answer.turnout, torch.ones_like(client_C, dtype=torch.bool), share_C, examples_C)
     replies = finite_replies(answer.replies, algorithm.nonfinite, t)
@@ -118,12 +121,6 @@ def update_membership(
             runtime.forget(alone)
             log.append(Happened(client, "leave", "its part in the scores stays"))
     return replace(server, members=members), MembershipChanges(log)
-
-
-def examples_of(answer: BuildAnswer, usual_C: Tensor) -> Tensor:
-    """The samples of this round of clients that replied, the usual number of the others."""
-    position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
-    return usual_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(usual_C))
 
 
 def finite_replies(replies: Sequence[ScoreReply], nonfinite: str, t: int) -> Sequence[ScoreReply]:

@@ -192,8 +192,13 @@ class ModelPlan:
     def of(default: Model, uses: Sequence[Uses], known: ClientNames) -> ModelPlan:
         models, changes = [default], dict[int, list[tuple[int, int]]]()
         for entry in uses:
-            number = next((i for i, model in enumerate(models) if _is_same(model, entry.model)), len(models))
-            models += [entry.model] if number == len(models) else []
+            new = entry.model
+            same = (
+                i for i, model in enumerate(models)
+                if model is new or (type(model) is type(new) and not isinstance(new, nn.Module) and model == new)
+            )  # fmt: skip
+            number = next(same, len(models))
+            models += [new] if number == len(models) else []
             changes.setdefault(_client_number(entry.client, known), []).append((entry.since, number))
         for client, own in changes.items():
             own.sort(key=lambda change: change[0])
@@ -204,10 +209,6 @@ class ModelPlan:
     def number(self, client: int, t: int) -> int:
         """The number of the model that a client uses in a round."""
         return next((later for since, later in reversed(self.changes.get(client, ())) if since <= t), 0)
-
-
-def _is_same(one: Model, other: Model) -> bool:
-    return one is other or (type(one) is type(other) and not isinstance(other, nn.Module) and one == other)
 
 
 def _client_number(client: int | str, known: ClientNames) -> int:

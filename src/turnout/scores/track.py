@@ -183,7 +183,10 @@ class ScoreTrack(OnRuntime):
         client_C = sample_of(state.members, self.experiment)
         found = {"consensus_accuracy": self.consensus(state, client_C, t, self.public.true_R)}
         if self.algorithm.measures_personal(self.experiment.evaluate):
-            found["personal_accuracy"] = self.own_accuracy(client_C)
+            answers = self.runtime.measure(client_C, self.public.tested_R)
+            own = {answer.client: self.public.accuracy_of(answer.output_Tl, answer.set_l) for answer in answers}
+            personal = [own.get(client, float("nan")) for client in client_C.tolist()]  # NaN without a model
+            found["personal_accuracy"] = torch.tensor(personal, dtype=torch.float64)
         for name, value_C in found.items():
             values |= summary(name, value_C)
         if self.algorithm.permuted:
@@ -197,12 +200,6 @@ class ScoreTrack(OnRuntime):
             score_Rl = state.table.of(set_l).read(self.algorithm.growth)
             found.append(accuracy(score_Rl, set_l, y_R, self.public.tested_R))
         return torch.tensor(found, dtype=torch.float64)
-
-    def own_accuracy(self, client_C: Tensor) -> Tensor:
-        """Each client's latest model on the held-out samples, among its labels [C]; NaN for one without a model."""
-        answers = self.runtime.measure(client_C, self.public.tested_R)
-        found = {own.client: self.public.accuracy_of(own.output_Tl, own.set_l) for own in answers}
-        return torch.tensor([found.get(client, float("nan")) for client in client_C.tolist()], dtype=torch.float64)
 
     def module(self, state: ScoreServer, client: int | None) -> nn.Module:
         """A client's latest model; there is no other."""

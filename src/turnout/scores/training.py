@@ -22,7 +22,7 @@ from turnout.parts.local import Local, steps_per_epoch
 from turnout.rng import key, rng
 from turnout.scores.architectures import Architecture, ClientModels
 from turnout.scores.score_table import targets
-from turnout.scores.settings import Distil, EarlyStopping, Scores
+from turnout.scores.settings import EarlyStopping, Scores
 from turnout.task import Classification
 from turnout.types import Samples, Tensors
 
@@ -203,45 +203,29 @@ def _deciding_loss(
 # -- distillation
 
 
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """What one client learns.
-
-    row_B      rows of the public samples
-    target_Bl  probabilities of its labels for each
-    """
-
-    row_B: Tensor
-    target_Bl: Tensor
-
-    @staticmethod
-    def of(mean_Rl: Tensor, open_R: Tensor, scores: str) -> Lesson:
-        """The open samples for which all of its labels have a score."""
-        row_B = (open_R & ~mean_Rl.isnan().any(1)).nonzero().squeeze(1)
-        return Lesson(row_B, targets(mean_Rl[row_B], scores))
-
-
 def distil(
-    architecture: Architecture, local: Local, how: Distil, work: LocalWork, models: ClientModels,
-    lessons: Sequence[Lesson], x: Tensor,
+    architecture: Architecture, algorithm: Scores, work: LocalWork, models: ClientModels, means: Sequence[Tensor],
+    open_R: Tensor, x: Tensor,
 ) -> ClientModels:  # fmt: skip
-    """Train each client's model on its lesson, with a new optimizer whose state is not carried to the next round. A few
-    clients at a time: each needs the public samples with targets of its own."""
-    size = max(1, max(len(lesson.row_B) for lesson in lessons) * x[:1].numel() * 4)
-    local = replace(local, batch_size=how.batch_size, growing_batch=False)
+    """Train each client's model on the open samples for which all of its labels have a score, with these scores as
+    targets; the optimizer is new, and its state is not carried to the next round. A few clients at a time: each needs
+    the public samples with targets of its own."""
+    how, dtype = algorithm.distil, models.flat_CP.dtype
+    assert how is not None
+    rows = [(open_R & ~mean_Rl.isnan().any(1)).nonzero().squeeze(1) for mean_Rl in means]
+    local = replace(algorithm.local, batch_size=how.batch_size, growing_batch=False)
     result, lr = models.clone(), work.lr if how.lr is None else how.lr
-    for place_c in torch.arange(len(lessons)).split(max(1, COPIES // size)):
-        before, some = models.take(place_c), [lessons[i] for i in place_c.tolist()]
+    size = max(1, max(map(len, rows)) * x[:1].numel() * 4)
+    for place_c in torch.arange(len(rows)).split(max(1, COPIES // size)):
+        places, before = place_c.tolist(), models.take(place_c)
         blank = replace(before, slots={}, count_C=torch.zeros_like(before.count_C))
-        pool = torch.cat([x[lesson.row_B.to(x.device)] for lesson in some])
-        pool = pool.to(before.flat_CP.dtype) if pool.is_floating_point() else pool
-        y = torch.cat([lesson.target_Bl for lesson in some]).to(x.device, before.flat_CP.dtype)
-        count_c = torch.tensor([len(lesson.row_B) for lesson in some])
-        samples = Samples(pool, y, torch.arange(len(pool)), count_c)
+        pool = torch.cat([x[rows[i].to(x.device)] for i in places])
+        y = torch.cat([targets(means[i][rows[i]], algorithm.scores) for i in places]).to(x.device, dtype)
+        count_c = torch.tensor([len(rows[i]) for i in places])
+        pool = pool.to(dtype) if pool.is_floating_point() else pool
         steps_c = how.epochs * steps_per_epoch(count_c, how.batch_size, architecture.batch_statistics)
+        samples, order = Samples(pool, y, torch.arange(len(pool)), count_c), most_first(steps_c)
         own = LocalWork(work.client_C[place_c], steps_c, samples, None, lr, work.t, key(work.seed, "distil"))
-        order = most_first(steps_c)
         taught, _ = train(architecture.distiller, local, own, blank, order, steps_c, own.seed)
-        back = torch.argsort(order)
-        result.put(place_c, replace(taught.take(back), slots=before.slots, count_C=before.count_C))
+        result.put(place_c, replace(taught.take(torch.argsort(order)), slots=before.slots, count_C=before.count_C))
     return result
