@@ -19,15 +19,8 @@ from turnout.runtimes import border
 from turnout.runtimes.schema import Rows
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
 from turnout.scores.architectures import averaged
-from turnout.scores.exchange import (
-    BuildAnswer,
-    BuildRequest,
-    LearnReply,
-    LearnRequest,
-    OwnOutput,
-    records_of,
-    tree_of,
-)
+from turnout.scores.devices import read_learnt, read_output, read_scores
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, tree_of
 from turnout.types import Replies
 
 Use = Callable[[bytes], object]  # reads an answer at the border and uses what it says; raises Refused, or nothing
@@ -164,18 +157,17 @@ def scores() -> dict[str, Cases]:
 
     def built(message: bytes) -> None:
         kind = Rows((len(public.true_R), len(set_l)), low=0.0, high=1.0)
-        tree = border.scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
-        found = BuildAnswer.of(tree)
+        found = read_scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
         both = BuildAnswer.join([found, answer], torch.tensor([1, 1]), found.turnout.full_work)
         assert bool(torch.isfinite(sum(r.examples * r.f_Rl for r in both.replies)).all())
         assert both.spent.training >= 0
 
     def taught(message: bytes) -> None:
-        (found,) = records_of(LearnReply, border.learnt(message, 1, len(set_l), tested, like))
+        found = read_learnt(message, 1, len(set_l), tested, like)
         averaged({}, [(1.0, found.weights), (1.0, like)])
 
     def outputs(message: bytes) -> None:
-        (found,) = records_of(OwnOutput, border.outputs(message, 1, labels, tested))
+        found = read_output(message, 1, labels, tested)
         public.accuracy_of(found.output_Tl, found.set_l)
 
     return {

@@ -46,7 +46,15 @@ Read = Callable[[int, RemoteAnswer], Found]
 
 @dataclass
 class Notes:
-    """What the record of a round says beside its turnout: messages by kind of trouble, and counts."""
+    """What the record of a round has beside its turnout.
+
+    refused      answers that were refused, and why
+    declined     clients that declined to work, and why
+    failed       messages that were lost, and why
+    late         number of replies to earlier rounds
+    late_used    number of those that were used
+    unreachable  number of clients that were not connected, or busy
+    """
 
     refused: list[str] = field(default_factory=list)
     declined: list[str] = field(default_factory=list)

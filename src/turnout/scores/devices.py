@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
 from turnout.running.tracks.track import ON_ITS_DEVICE
-from turnout.runtimes import border
 from turnout.runtimes.remote import (
     COMMON,
     NEVER,
@@ -35,7 +34,7 @@ from turnout.runtimes.remote import (
     RemoteAnswer,
     RemoteClients,
 )
-from turnout.runtimes.schema import Rows
+from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, Rows, Whole, read
 from turnout.runtimes.wire import pack, unpack
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
@@ -46,10 +45,11 @@ from turnout.scores.exchange import (
     LearnRequest,
     OwnOutput,
     ScoreSetup,
+    TimeSpent,
     records_of,
     tree_of,
 )
-from turnout.types import State, Tensors
+from turnout.types import State, Tensors, unflatten
 
 
 class DeviceScores:
@@ -89,7 +89,7 @@ class DeviceScores:
         most = int(self.devices.examples(torch.tensor([client]))[0]) + len(labels)
         shape, softmax = (self.samples, len(labels)), self.setup.algorithm.scores == "softmax"
         kind = Rows(shape, low=0.0, high=1.0) if softmax else Rows(shape)
-        return BuildAnswer.of(border.scores(answer.parts[REPLY], client, labels, kind, self.full_work, most))
+        return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
         common = pack({"t": request.t, "open_R": request.open_R, "tested_R": request.tested_R})
@@ -99,8 +99,8 @@ class DeviceScores:
 
         def read(client: int, answer: RemoteAnswer) -> LearnReply:
             labels, tested = self.devices.labels(client), _count(request.tested_R)
-            tree = border.learnt(answer.parts[REPLY], client, len(labels), tested, self._weights(client, request.t))
-            return records_of(LearnReply, tree)[0]
+            weights = self._weights(client, request.t)
+            return read_learnt(answer.parts[REPLY], client, len(labels), tested, weights)
 
         found = self.devices.survey(request.client_C, DeviceTask("learn", message, read))
         self.devices.mark_used(torch.tensor(sorted(found), dtype=torch.int64), request.t)
@@ -121,7 +121,7 @@ class DeviceScores:
         parts, labels = {COMMON: pack({"tested": tested_R})}, len(self.names_of_labels)
 
         def read(client: int, answer: RemoteAnswer) -> OwnOutput:
-            return records_of(OwnOutput, border.outputs(answer.parts[REPLY], client, labels, _count(tested_R)))[0]
+            return read_output(answer.parts[REPLY], client, labels, _count(tested_R))
 
         task = DeviceTask("measure", lambda client, seconds: ({}, parts), read)
         return list(self.devices.survey(client_C, task).values())
@@ -134,6 +134,54 @@ class DeviceScores:
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         return {"cohort": 8 * self.samples * len(self.names_of_labels) * cohort}
+
+
+# -- replies, read by typed schemas (runtimes/schema.py): an answer that fails its schema is refused
+
+
+def read_scores(
+    message: bytes, client: int, set_l: Sequence[int], score_Rl: Rows, full_work: float, examples: int
+) -> BuildAnswer:
+    """The answer of one client to the first question, which may have so many examples at most."""
+    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
+    found = read(message, {
+        "turnout/client_C": Rows((1,), WHOLE, client, client),
+        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
+        "turnout/full_work": Number(full_work, full_work),
+        "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
+        f"{own}/client": Whole(client, client),
+        f"{own}/set_l": Rows((len(set_l),), WHOLE),
+        f"{own}/f_Rl": score_Rl,
+        f"{own}/examples": Whole(1, examples),
+        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
+        **{f"spent/{name}": Number(0.0) for name in vars(TimeSpent())},
+    })  # fmt: skip
+    if found[f"{own}/set_l"].tolist() != list(set_l):
+        raise Refused("its scores are of other labels than its own")
+    if not found[f"{own}/finite"]:
+        raise Refused("its training was not finite")
+    return BuildAnswer.of(unflatten({}, found))
+
+
+def read_learnt(message: bytes, client: int, labels: int, tested: int, weights: Averages) -> LearnReply:
+    """The answer of one client to the second question; `weights`: names and shapes of the weights it sends."""
+    schema: dict[str, Kind] = {f"{client}/client": Whole(client, client)}
+    schema[f"{client}/output_Tl"] = Maybe(Rows((tested, labels)))
+    for where, named in weights.items():
+        schema |= {f"{client}/weights/{where}/{name}": Rows(tuple(value.shape)) for name, value in named.items()}
+    return records_of(LearnReply, unflatten({}, read(message, schema)))[0]
+
+
+def read_output(message: bytes, client: int, labels: int, tested: int) -> OwnOutput:
+    """The output of one client's latest model; there are so many labels in all."""
+    found = read(message, {
+        f"{client}/client": Whole(client, client), f"{client}/set_l": Rows((None,), WHOLE, 0, labels - 1),
+        f"{client}/output_Tl": Rows((tested, None)),
+    })  # fmt: skip
+    set_l = found[f"{client}/set_l"].tolist()
+    if set_l != sorted(set(set_l)) or found[f"{client}/output_Tl"].shape[1] != len(set_l):
+        raise Refused("its output is not one column a label")
+    return records_of(OwnOutput, unflatten({}, found))[0]
 
 
 def _count(tested_R: Tensor) -> int:
