@@ -12,9 +12,9 @@ from typing import Any
 from turnout.data import Digits
 from turnout.deploy.app import write_app
 from turnout.deploy.demo import DEVICES, demo_experiment
-from turnout.deploy.flower.settings import Flower
 from turnout.deploy.processes import Process, ServerPlace, Tls, device_process, free_port
 from turnout.deploy.serving import Serving
+from turnout.deploy.settings import Flower
 from turnout.running.config.read import to_toml
 
 

@@ -20,9 +20,8 @@ import torch
 
 from forgers import GONE, Forger, HandMade
 from turnout.deploy.device import open_device, read_device, stay_as
-from turnout.deploy.flower.link import Parts
-from turnout.deploy.flower.messages import HEAD, OWN, REPLY
 from turnout.runtimes import wire
+from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts
 
 HUGE, LONE = 10**400, "\ud800"
 Change = Callable[[Any], Any]
@@ -226,16 +225,16 @@ BUILT: dict[str, tuple[Any, ...]] = {
     "CLIENT/more": (5,),
 }
 TAUGHT: dict[str, tuple[Any, ...]] = {
-    "CLIENT/output": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
+    "CLIENT/output_Tl": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
     "CLIENT/weights/body 0/linear1.weight": (*ODD_TENSORS, nan, long),
     "CLIENT/weights/body 0/more": (torch.ones(2), 5),
     "CLIENT/weights/body 9/more": (torch.ones(2), 5),
-    "99/output": (torch.ones(2, 2),),
+    "99/output_Tl": (torch.ones(2, 2),),
 }
 LATEST: dict[str, tuple[Any, ...]] = {
-    "CLIENT/labels": (*ODD_TENSORS, minus, largest),
-    "CLIENT/output": (*ODD_TENSORS, whole, nan),
-    "99/output": (torch.ones(2, 2),),
+    "CLIENT/set_l": (*ODD_TENSORS, minus, largest),
+    "CLIENT/output_Tl": (*ODD_TENSORS, whole, nan),
+    "99/output_Tl": (torch.ones(2, 2),),
 }
 
 # -- over a real SuperLink

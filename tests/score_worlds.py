@@ -10,7 +10,7 @@ from torch import Tensor
 import turnout as to
 from turnout.round_record import RoundRecord
 from turnout.scores.exchange import BuildAnswer, BuildRequest
-from turnout.scores.state import ScoreServer
+from turnout.scores.round import ScoreServer
 from turnout.scores.track import ScoreTrack
 from worlds import EXACT, Given
 

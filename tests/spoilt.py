@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.link import Parts
-from turnout.deploy.flower.messages import HEAD, REPLY
+from turnout.deploy.answering import ClientDevice
 from turnout.runtimes import wire
+from turnout.runtimes.remote import HEAD, REPLY, Parts
 
 
 class Spoilt:
     """A device whose answers to work are spoilt in one way."""
 
-    def __init__(self, device: Device, kind: str):
+    def __init__(self, device: ClientDevice, kind: str):
         self.device, self.kind = device, kind
 
     def __getattr__(self, name: str) -> Any:

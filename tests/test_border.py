@@ -16,14 +16,14 @@ from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from test_flower import world
 from turnout.deploy.demo import compare
-from turnout.deploy.flower.grid import GridLink
-from turnout.deploy.flower.messages import HEAD, REPLY
-from turnout.deploy.flower.policy import Conditions, Policy
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.grid import GridLink
+from turnout.deploy.policy import DeviceConditions, Policy
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.machine.checksums import load_tensors
 from turnout.machine.terminal import COMMANDS
 from turnout.running.records.records import Records
+from turnout.runtimes.remote import HEAD, REPLY
 
 GOOD = 2
 Results = tuple[dict[str, torch.Tensor], dict[str, list[float]], str]
@@ -198,7 +198,7 @@ def test_results_weigh_as_much_as_the_samples_a_device_enrolled_with(tmp_path: P
     assert clients.tolist() == [0, 1, 2]
     counts = []
     for device in devices:
-        data, one = device.clients.federation, torch.tensor([0])
+        data, one = device.tasks.clients.federation, torch.tensor([0])
         tested = 2**39 if device is devices[2] else int(data.test(one, 0).count_C[0])
         counts.append(min(tested, int(data.examples(one)[0])))
     wanted = sum(n * a for n, a in zip(counts, accuracy_C.tolist(), strict=True)) / sum(counts)
@@ -209,7 +209,7 @@ NASTY = "\x1b]0;mine\x07 \x1b[2J \u202e\nround 9: all is well"
 
 
 class Rude(Policy):
-    def refusal(self, now: Conditions | None = None) -> str | None:
+    def refusal(self, now: DeviceConditions | None = None) -> str | None:
         return NASTY
 
 
@@ -233,7 +233,7 @@ def test_an_honest_reply_that_does_not_count_is_taken(tmp_path: Path) -> None:
         rounds=1, **{"runtime.round_seconds": 2.0}
     )
     devices = devices_of(experiment, "012", tmp_path / "devices")
-    devices[1].slowness = 1.1
+    devices[1].tasks.slowness = 1.1
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         rounds, clients = records.rounds(), records.clients()

@@ -16,9 +16,9 @@ import flower_grid
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import with_deadlines
-from turnout.deploy.flower.grid import GridLink
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices

@@ -17,12 +17,11 @@ from turnout.cli import main
 from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
-from turnout.deploy.device import DeviceFile, make_device, open_device
-from turnout.deploy.flower.answering import Device
-from turnout.deploy.flower.grid import GridLink, parts_of
-from turnout.deploy.flower.messages import head_of
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.answering import ClientDevice, head_of
+from turnout.deploy.device import DeviceSettings, make_device, open_device
+from turnout.deploy.grid import GridLink, parts_of
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records
 from turnout.tasks import Standardised
@@ -53,11 +52,11 @@ def experiment(data: Table, rounds: int = 8, **runtime) -> to.Experiment:
     )
 
 
-def devices(given: to.Experiment, folder: Path, *names: str, **changes) -> list[Device]:
+def devices(given: to.Experiment, folder: Path, *names: str, **changes) -> list[ClientDevice]:
     """Devices that hold their own table only; the server's settings are in the experiment."""
     own = replace(given.world.data, **{"labels": None, "columns": None, "target": None} | changes)
     return [
-        make_device(given, DeviceFile(client=n, folder=folder / f"disk-{n}", data=replace(own, path=folder / n)))
+        make_device(given, DeviceSettings(client=n, folder=folder / f"disk-{n}", data=replace(own, path=folder / n)))
         for n in names
     ]
 
@@ -155,7 +154,7 @@ def test_the_servers_own_data_says_what_devices_must_hold(tmp_path):
     """The device that answers first holds other categories than the server: it is the one that is refused."""
     given = experiment(tables(tmp_path, JOBS), rounds=1, start_with=1, server_data=True)
     (alone,) = devices(given, tmp_path, "forge")
-    whole = make_device(given, DeviceFile(client="field", folder=tmp_path / "disk"))  # the experiment's data
+    whole = make_device(given, DeviceSettings(client="field", folder=tmp_path / "disk"))  # the experiment's data
     serve_experiment(GridLink(HereGrid([alone, whole])), given, tmp_path / "run")
     assert "has texts 'cook', 'smith', and the server's has texts 'cook', 'nurse'" in refused(tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
@@ -191,10 +190,10 @@ def test_settings_of_a_table_that_contradict_each_other_are_refused(settings, wo
 
 def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch):
     """It was refused for its data, got the right table, and was started again: as the same node, it gets in."""
-    monkeypatch.setattr("turnout.deploy.flower.grid.FRESH", 0.0)
+    monkeypatch.setattr("turnout.deploy.grid.FRESH", 0.0)
     given = experiment(tables(tmp_path, JOBS), rounds=12, start_with=1)
     right = replace(given.world.data, path=tmp_path / "forge", clients=1, partition=IID())
-    mended = make_device(given, DeviceFile(client="field", folder=tmp_path / "new", data=right))
+    mended = make_device(given, DeviceSettings(client="field", folder=tmp_path / "new", data=right))
 
     class Mended(HereGrid):
         """Once node 101 knows that it is refused, it is away for two rounds, and mended then."""
@@ -261,7 +260,7 @@ def test_folders_of_pictures_with_label_sets_of_their_own(tmp_path):
     assert data.load().y.unique().tolist() == [1, 2]
     given = experiment(data, rounds=1)
     own = {name: replace(data, path=tmp_path / name, labels=None) for name in ("one", "two")}
-    files = [DeviceFile(client=name, folder=tmp_path / f"disk-{name}", data=found) for name, found in own.items()]
+    files = [DeviceSettings(client=name, folder=tmp_path / f"disk-{name}", data=found) for name, found in own.items()]
     nodes = [make_device(given, file) for file in files]
     serve_experiment(GridLink(HereGrid(nodes)), given, tmp_path / "run")
     assert refused(tmp_path / "run") == ""

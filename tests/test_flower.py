@@ -13,12 +13,12 @@ import torch
 import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
-from turnout.deploy.device import DeviceFile, make_device
-from turnout.deploy.flower.answering import LEAVING, LEFT
-from turnout.deploy.flower.grid import GridLink
-from turnout.deploy.flower.policy import Policy
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.answering import LEAVING, LEFT
+from turnout.deploy.device import DeviceSettings, make_device
+from turnout.deploy.grid import GridLink
+from turnout.deploy.policy import Policy
 from turnout.deploy.server import serve_experiment
+from turnout.deploy.settings import Flower
 from turnout.running.config.read import load
 from turnout.running.records.records import Records
 
@@ -111,7 +111,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
 
 def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
     """In hours in which nobody works a run waits; who declined is asked now and then, and training goes on."""
-    monkeypatch.setattr("turnout.deploy.flower.devices.CHECK_IN_SECONDS", 0.2)
+    monkeypatch.setattr("turnout.deploy.devices.CHECK_IN_SECONDS", 0.2)
     experiment = world().but(rounds=3, **{"runtime.start_with": 2})
     devices = devices_of(experiment, "01", tmp_path / "devices")
     for device in devices:
@@ -142,7 +142,7 @@ def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
     """A slow device stops at a step boundary; scheme C scales by what it did, and the replay does the same."""
     experiment = world(weighting=to.ByWork()).but(rounds=2, **{"runtime.round_seconds": 2.0})
     devices = devices_of(experiment, "012", tmp_path / "devices")
-    devices[1].slowness = 1.1
+    devices[1].tasks.slowness = 1.1
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         found = records.clients()
@@ -168,7 +168,7 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
 
 def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypatch):
     """A device that is slow to start, or a message that was lost on the way, does not make a stranger of it."""
-    monkeypatch.setattr("turnout.deploy.flower.introductions.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("turnout.deploy.enrolment.AGAIN_SECONDS", 0.1)
     grid = HereGrid(devices_of(world(), "012", tmp_path / "devices"))
     grid.failing = {101: 2}
     serve_experiment(GridLink(grid), world().but(rounds=1), tmp_path / "run")
@@ -237,7 +237,7 @@ def test_devices_with_names_and_data_of_their_own(tmp_path):
         rounds=3, **{"world.data": everything, "runtime.server_data": False, "runtime.start_with": 2}
     )
     devices = [
-        make_device(experiment, DeviceFile(client=name, folder=tmp_path / f"disk-{name}",
+        make_device(experiment, DeviceSettings(client=name, folder=tmp_path / f"disk-{name}",
                                            data=replace(everything, path=tmp_path / name)))
         for name in ("kitchen", "attic", "garage")
     ]  # fmt: skip

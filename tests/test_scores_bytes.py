@@ -19,7 +19,7 @@ from example_experiments import three_users
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.keeping import KEPT
-from turnout.scores.state import ScoreServer
+from turnout.scores.round import ScoreServer
 from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
 

@@ -11,10 +11,8 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.deploy.flower.mailbox import Heard, Request
-from turnout.deploy.flower.messages import HEAD
-from turnout.deploy.flower.replies import times_told
-from turnout.deploy.links import ShapedLink, can_shape
+from turnout.deploy.runtime import reported_times
+from turnout.deploy.testbed import ShapedLink, can_shape
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import open_run
@@ -65,10 +63,10 @@ def test_extra_seconds_are_outweighed_by_rounds_or_not(rounds: int, outcome: str
 
 
 def test_seconds_that_were_not_measured_are_not_recorded():
-    found = times_told(Heard(Request(1, "work", {}), {}, {HEAD: b""}))
+    found = reported_times({})
     assert list(found) == ["training_seconds", "download_seconds", "upload_seconds"]
     assert all(math.isnan(seconds) for seconds in found.values())
-    assert times_told(Heard(Request(1, "work", {}), {"upload": 2}, {}))["upload_seconds"] == 2.0
+    assert reported_times({"upload": 2})["upload_seconds"] == 2.0
 
 
 # -- over real deployments
@@ -92,7 +90,7 @@ def test_the_study_over_real_deployments(played):
     assert rows["Independent", "MB a round"] == 0
     assert rows["all", "links shaped by"] == ("tc" if can_shape() else "the devices themselves")
     assert findings.claims[-1].holds  # devices and replay measure the same
-    assert ShapedLink(0, 8.0)._ends()[0] not in Path("/proc/net/dev").read_text()  # the cables are gone
+    assert ShapedLink(0, 8.0).ends[0] not in Path("/proc/net/dev").read_text()  # the cables are gone
 
 
 @pytest.mark.slow

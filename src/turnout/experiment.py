@@ -77,7 +77,11 @@ class World:
 
 
 class AlgorithmSpec(Protocol):
-    """What you do about it: federate weights (`Algorithm`), or scores on a public set (`Scores`)."""
+    """What you do about it: federate weights (`Algorithm`), or something else on a track of its own.
+
+    Another algorithm than `Algorithm` has an attribute `track_module`: the dotted path of the module that prepares its
+    track (running/tracks/track.py, `TrackModule`), imported when it is used.
+    """
 
     @property
     def local(self) -> Local: ...

@@ -14,7 +14,7 @@ PRECISIONS = ("float32", "float64", "tf32")
 
 class RuntimeSpec(Protocol):
     """Settings of a runtime. runtimes/table.py knows which runtime they start; settings of one's own have a function
-    `open(setup)` that makes it (on the score track, tracks/scores/prepare.py and `open_scores(setup)`).
+    `open(setup)` that makes it; another track may look for a function of another name.
 
     Where clients are real, settings have `enrol(experiment, data_dir)` too: what is known of the clients before the
     first round, and the data the server has for itself (None: it has none). The run then begins with nobody, and

@@ -17,9 +17,9 @@ from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
 from turnout.runtimes.schema import Rows
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
-from turnout.scores import wire
-from turnout.scores.averaging import averaged, sent_by
-from turnout.scores.exchange import BuildRequest, LearnRequest
+from turnout.scores.architectures import averaged
+from turnout.scores.devices import read_learnt, read_output, read_scores
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, tree_of
 from turnout.types import Replies
 from worlds import download_for
 
@@ -152,27 +152,26 @@ def scores() -> dict[str, Cases]:
     learnt = clients.learn(LearnRequest(0, mean, public.open_R, public.tested_R))
     own = clients.measure(one, public.tested_R)
     architecture = clients.architecture(1, 0)
-    like = sent_by(architecture, [set_l], architecture.fresh(0, 1))[0]
+    like = architecture.weights([set_l], architecture.fresh(0, 1))[0]
     tested = len(learnt[0].output_Tl)
 
     def built(message: bytes) -> None:
         kind = Rows((len(public.true_R), len(set_l)), low=0.0, high=1.0)
-        tree = border.scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
-        found = wire.build_answer_of(tree)
-        both = found.plus(answer)
+        found = read_scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
+        both = BuildAnswer.join([found, answer], torch.tensor([1, 1]), found.turnout.full_work)
         assert bool(torch.isfinite(sum(r.examples * r.f_Rl for r in both.replies)).all())
         assert both.spent.training >= 0
 
     def taught(message: bytes) -> None:
-        (found,) = wire.learn_replies_of(border.learnt(message, 1, len(set_l), tested, like))
+        found = read_learnt(message, 1, len(set_l), tested, like)
         averaged({}, [(1.0, found.weights), (1.0, like)])
 
     def outputs(message: bytes) -> None:
-        (found,) = wire.own_outputs_of(border.outputs(message, 1, labels, tested))
+        found = read_output(message, 1, labels, tested)
         public.accuracy_of(found.output_Tl, found.set_l)
 
     return {
-        "scores": [(pack(wire.build_answer_tree(answer)), built)],
-        "learnt": [(pack(wire.learn_replies_tree(learnt)), taught)],
-        "outputs": [(pack(wire.own_outputs_tree(own)), outputs)],
+        "scores": [(pack(answer.to_tree()), built)],
+        "learnt": [(pack(tree_of(learnt)), taught)],
+        "outputs": [(pack(tree_of(own)), outputs)],
     }

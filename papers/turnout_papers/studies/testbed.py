@@ -19,7 +19,7 @@ import numpy as np
 
 import turnout.models as models
 from turnout.data import Digits
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.settings import Flower
 from turnout.deploy.testbed import HOW, Testbed
 from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from turnout.deploy.app import for_devices
-from turnout.deploy.flower.link import Link
-from turnout.deploy.flower.simulated import serve_next, simulate
+from turnout.deploy.apps import serve_next, simulate
+from turnout.deploy.link import Link
 from turnout.deploy.server import serve_experiment
 from turnout.errors import UserError
 from turnout.experiment import Experiment, Stop, World

@@ -1,19 +1,18 @@
-"""The server of a deployment: the ordinary run loop on a link to devices, and the replay of what was seen."""
+"""The server of a deployment: the ordinary run loop on a link to devices, and the replay of what was observed."""
 
 from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.data.agreement import Agreeable
 from turnout.data.description import read_description
 from turnout.data.renumbered import InOrder
-from turnout.deploy.flower.introductions import first_description
-from turnout.deploy.flower.keys import RegisteredKeys
-from turnout.deploy.flower.link import Connection, Link, connected
-from turnout.deploy.flower.settings import Flower
+from turnout.deploy.enrolment import first_description
+from turnout.deploy.keys import RegisteredKeys
+from turnout.deploy.link import Connection, Link, connected
+from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Experiment, World
 from turnout.machine.files import replacing, write_whole
@@ -26,7 +25,7 @@ from turnout.running.runs import run
 from turnout.world.events import EventLog
 from turnout.world.turnout_log import TurnoutLog
 
-PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: who runs it, and that it is complete
+PID, FINISHED = ".pid", ".finished"  # endings of files beside a run's folder: its process, and that it is complete
 
 
 def serve(
@@ -34,7 +33,7 @@ def serve(
 ) -> Run:
     """Run an experiment on the devices of a link, or resume the run in its folder.
 
-    Where the folder `keys` has public keys (NAME.pub), every device must have the one of its client's name.
+    If the folder `keys` has public keys (NAME.pub), every device must have the one of its client's name.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(beside(out, PID), str(os.getpid()))
@@ -44,7 +43,7 @@ def serve(
 
 
 def beside(out: Path, ending: str) -> Path:
-    """A file beside a run's folder, for those who watch the run."""
+    """A file beside a run's folder, for processes that watch the run."""
     return out.with_name(out.name + ending)
 
 
@@ -56,6 +55,7 @@ def serve_experiment(
     quiet: bool = True,
     hooks: Hooks = NO_HOOKS,
 ) -> Run:
+    """Run an experiment on the devices of a link, and write its replay."""
     settings = experiment.runtime
     if not isinstance(settings, Flower):
         raise UserError(
@@ -73,25 +73,20 @@ def serve_experiment(
 
 
 def write_replay(experiment: Experiment, out: Path) -> Path | None:
-    """An experiment file that plays what was seen again, in one process: same turnout, same events, same numbers."""
+    """Write an experiment that replays what was observed in one process: same turnout, same events, same numbers."""
     found = read_description(out)
     if found is None or not (out / "turnout.csv").exists():
         return None
     names, data = list(found.names or ()), experiment.world.data
     with Records.read(out / "records.sqlite") as records:
-        came = {client for _, client, kind, _ in records.events() if kind == "join"}
-    if any(name != str(i) for i, name in enumerate(names)):
-        names = names[: max(came, default=-1) + 1]
-        _write_rows(out / "names.csv", [("client", "name"), *enumerate(names)])
-        data = InOrder(data, str(out / "names.csv"))
-    with Records.read(out / "records.sqlite") as records:
-        export_events(records, out / "events.csv", names, [i for i in range(len(names)) if i not in came])
+        joined = {client for _, client, kind, _ in records.events() if kind == "join"}
+        if any(name != str(i) for i, name in enumerate(names)):
+            names, path = names[: max(joined, default=-1) + 1], out / "names.csv"
+            with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("client", "name"), *enumerate(names)])
+            data = InOrder(data, str(path))
+        export_events(records, out / "events.csv", names, [i for i in range(len(names)) if i not in joined])
     world = World(data, TurnoutLog(str(out / "turnout.csv")), (EventLog(str(out / "events.csv")),))
-    path = out / "replay.toml"
-    write_whole(path, to_toml(experiment.but(world=world, runtime=experiment.runtime.compute, track=())))
-    return path
-
-
-def _write_rows(path: Path, rows: Sequence[Sequence[object]]) -> None:
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
+    replay = out / "replay.toml"
+    write_whole(replay, to_toml(experiment.but(world=world, runtime=experiment.runtime.compute, track=())))
+    return replay

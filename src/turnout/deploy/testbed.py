@@ -1,48 +1,56 @@
 """Runs of a plan as deployments on this machine: a real SuperLink, and devices with slow links and slow processors.
 
-Each run is a folder: `run` is the run on devices, `replay` the same in one process, with clients' own models measured
-after every round, which on the devices would take as long as a round. They must give the same model, to the bit.
+Each run is a folder: `run` is the run on devices, `replay` the same in one process, where clients' own models are
+measured after every round, which on the devices would take as long as a round. They must give the same model, to the
+bit.
+
+A link of a given speed is a network namespace for the device, with a virtual cable that `tc` shapes. That needs root
+(and Linux). Otherwise devices limit their speed themselves (`down_mbps` and `up_mbps` of a device's file), which leaves
+out the effect of a real link on many small messages.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-import torch
-
-from turnout.deploy.app import PROJECT
-from turnout.deploy.flower.settings import Flower
-from turnout.deploy.links import ShapedLink, can_shape
-from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
+from turnout.deploy.demo import same_model, write_server
+from turnout.deploy.processes import Process, device_process, free_port
 from turnout.deploy.server import FINISHED, beside
 from turnout.deploy.serving import LOOK, Serving
+from turnout.deploy.settings import Flower
 from turnout.errors import UserError
-from turnout.experiment import Evaluate, Experiment
+from turnout.experiment import Evaluate
 from turnout.machine.files import write_whole
-from turnout.running.config.read import load, to_toml
+from turnout.running.config.read import load
 from turnout.running.plan import PlannedRun, RunPlan
 from turnout.running.planned import Outcome
-from turnout.running.result import Run, RunName, open_one
+from turnout.running.result import Run, RunName
 from turnout.running.runs import run
 
-HOW = "links.txt"  # in a run's place: what its links were shaped by
+HOW = "links.txt"  # in a run's place: how its links were shaped
+BURST, QUEUE = "16kb", "500ms"  # bytes that may go at once, and how long a packet may wait
 
 
 @dataclass(frozen=True)
 class Testbed:
-    """Devices alike: links of so many megabits a second both ways, and so many seconds a step of training at least."""
+    """Devices that are all alike.
+
+    mbps          speed of their links in megabits a second, both ways
+    step_seconds  seconds that a step of training takes at least
+    """
 
     mbps: float
     step_seconds: float
 
     def play(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
-        """The runs of a plan, one after another, whatever `jobs` says: they are timed."""
+        """The runs of a plan, one after another whatever `jobs` is: they are timed."""
         shaped, runs = can_shape(), {}
         for planned in plan.runs:
             place = (plan.out / planned.path).absolute()
@@ -58,53 +66,25 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
     settings = planned.experiment.runtime
     if not isinstance(settings, Flower):
         raise UserError(f'{planned.name} has no runtime.kind = "flower": a testbed runs on devices')
+    serving = write_server(place, planned.experiment, "0.0.0.0" if shaped else "127.0.0.1", free_port())
+    serving.say = lambda words: None if quiet else print(f"{planned.name}: {words}", file=sys.stderr)
+    write_whole(place / HOW, "tc" if shaped else "the devices")
     with ExitStack() as stack:
         links = [ShapedLink(i, bed.mbps) for i in range(settings.clients)] if shaped else []
         for link in links:
             stack.callback(link.remove)
             link.lay()
-        write_whole(_folder(place) / HOW, "tc" if shaped else "the devices")
-        serving = _serving(planned.experiment, place, "0.0.0.0" if shaped else "127.0.0.1")
-        serving.say = partial(_say, planned.name, quiet)
-        devices = stack.enter_context(_started(serving, bed, links, settings.clients))
+        stack.callback(serving.stop)
+        serving.start()
+        devices: list[Process] = []
+        for i in range(settings.clients):
+            devices.append(_device(serving, i, bed, links[i] if links else None).start())
+            stack.callback(devices[i].kill)
         while not serving.watch():
             for device in devices:
                 if not device.runs:
-                    raise UserError(f"a device of {planned.name} has died: {device.log} says why")
+                    raise UserError(f"a device of {planned.name} has died: {device.log} has the reason")
             time.sleep(LOOK)
-
-
-def _say(name: str, quiet: bool, words: str) -> None:
-    if not quiet:
-        print(f"{name}: {words}", file=sys.stderr)
-
-
-def _folder(place: Path) -> Path:
-    (place / "app").mkdir(parents=True, exist_ok=True)
-    return place
-
-
-def _serving(experiment: Experiment, place: Path, host: str) -> Serving:
-    file, out = place / "experiment.toml", place / "run"
-    write_whole(file, to_toml(experiment))
-    write_whole(place / "app" / "pyproject.toml", PROJECT.format(experiment=file, out=out, keys=""))
-    return Serving(ServerPlace(place / "app", place / "server", host, free_port()), file, out)
-
-
-@contextmanager
-def _started(serving: Serving, bed: Testbed, links: list[ShapedLink], clients: int) -> Iterator[list[Process]]:
-    """The server and its devices while they run."""
-    devices: list[Process] = []
-    try:
-        serving.start()
-        for i in range(clients):
-            link = links[i] if links else None
-            devices.append(_device(serving, i, bed, link).start())
-        yield devices
-    finally:
-        for device in devices:
-            device.kill()
-        serving.stop()
 
 
 def _device(serving: Serving, i: int, bed: Testbed, link: ShapedLink | None) -> Process:
@@ -121,10 +101,83 @@ def _device(serving: Serving, i: int, bed: Testbed, link: ShapedLink | None) -> 
 
 
 def replay(place: Path) -> Run:
-    """The run in one process, measured after every round; another model than the devices' is a mistake."""
+    """The run in one process, measured after every round; a model that differs from the devices' is an error."""
     again = load(place / "run" / "replay.toml").but(evaluate=Evaluate(personal=True))
     done = run(again, place / "replay", resume=True, quiet=True)
-    seen, replayed = (found.model().state_dict() for found in (open_one(place / "run"), done))
-    if not all(torch.equal(seen[name], replayed[name]) for name in seen):
+    if not same_model(place / "run", done):
         raise UserError(f"the replay of {place / 'run'} gives another model: its rounds are not those of the devices")
     return done
+
+
+# -- links
+
+
+@dataclass(frozen=True)
+class ShapedLink:
+    """A cable between this machine and one device.
+
+    number  tells several apart (0 to 99)
+    mbps    its speed in megabits a second
+    """
+
+    number: int
+    mbps: float
+
+    @property
+    def space(self) -> str:
+        """The device's network namespace."""
+        return f"turnout-{os.getpid()}-{self.number}"
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The cable's names on this machine and in the namespace."""
+        return f"to{os.getpid()}.{self.number}", f"up{self.number}"
+
+    @property
+    def here(self) -> str:
+        """The server's address for the device."""
+        return f"10.{64 + os.getpid() // 250 % 64}.{os.getpid() % 250}.{2 * self.number}"
+
+    def command(self, words: list[str]) -> list[str]:
+        """A command that runs at the device's end."""
+        return ["ip", "netns", "exec", self.space, *words]
+
+    def lay(self) -> None:
+        """Make the namespace and the cable, and shape both directions."""
+        (ours, theirs), there = self.ends, f"{self.here.rpartition('.')[0]}.{2 * self.number + 1}"
+        shape = ["root", "tbf", "rate", f"{self.mbps:g}mbit", "burst", BURST, "latency", QUEUE]
+        for words in (
+            f"ip netns add {self.space}",
+            f"ip link add {ours} type veth peer name {theirs} netns {self.space}",
+            f"ip addr add {self.here}/31 dev {ours}",
+            f"ip link set {ours} up",
+            f"ip -n {self.space} addr add {there}/31 dev {theirs}",
+            f"ip -n {self.space} link set {theirs} up",
+            f"ip -n {self.space} link set lo up",
+            " ".join(["tc", "qdisc", "add", "dev", ours, *shape]),
+            " ".join(self.command(["tc", "qdisc", "add", "dev", theirs, *shape])),
+        ):
+            try:
+                done = subprocess.run(words.split(), capture_output=True, text=True, check=False)
+            except OSError as error:
+                raise UserError(f"{words.split()[0]} cannot be run: {error.strerror}") from error
+            if done.returncode:
+                raise UserError(f"{words}: {done.stderr.strip()}")
+
+    def remove(self) -> None:
+        for words in (("link", "del", self.ends[0]), ("netns", "del", self.space)):
+            subprocess.run(["ip", *words], capture_output=True, check=False)
+
+
+def can_shape() -> bool:
+    """Whether such links can be made here; tries a real one."""
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        return False
+    link = ShapedLink(99, 8.0)
+    try:
+        link.lay()
+    except UserError:
+        return False
+    finally:
+        link.remove()
+    return True

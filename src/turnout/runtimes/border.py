@@ -13,14 +13,15 @@ work         a trained update, with what goes beside it; `unfinished`: work that
 measured     metrics of a model
 gradient     of a client's whole data
 rows         of a client that leaves, for the terms
-scores, learnt, outputs   of the score track
 
-Shape letters: R replies, P shared parameters, S public samples, l labels of one client.
+Another track reads its replies by schemas of its own (schema.py).
+
+Shape letters: R replies, P shared parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -197,49 +198,3 @@ def rows(message: bytes, like: Tensors) -> Tensors:
         f"rows/{n}": Rows((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
     }
     return {name.removeprefix("rows/"): value for name, value in read(message, schema).items()}
-
-
-# -- scores
-
-
-def scores(message: bytes, client: int, set_l: Sequence[int], score_Sl: Rows, full_work: float, examples: int) -> State:
-    """The tree of a BuildAnswer of one client, which may have so many examples at most."""
-    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
-    found = read(message, {
-        "turnout/client_C": Rows((1,), WHOLE, client, client),
-        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
-        "turnout/full_work": Number(full_work, full_work),
-        "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
-        f"{own}/client": Whole(client, client),
-        f"{own}/set_l": Rows((len(set_l),), WHOLE),
-        f"{own}/f_Rl": score_Sl,
-        f"{own}/examples": Whole(1, examples),
-        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
-        **{f"spent/{name}": Number(0.0) for name in ("training", "epochs", "scoring", "scored")},
-    })  # fmt: skip
-    if found[f"{own}/set_l"].tolist() != list(set_l):
-        raise Refused("its scores are of other labels than its own")
-    if not found[f"{own}/finite"]:
-        raise Refused("its training was not finite")
-    return unflatten({}, found)
-
-
-def learnt(message: bytes, client: int, labels: int, tested: int, weights: Mapping[str, Tensors]) -> State:
-    """The tree of a LearnReply of one client; `weights` is a pattern of its weights, where they are averaged."""
-    schema: dict[str, Kind] = {f"{client}/output": Maybe(Rows((tested, labels)))}
-    schema |= {
-        f"{client}/weights/{w}/{n}": Rows(tuple(v.shape)) for w, named in weights.items() for n, v in named.items()
-    }
-    tree: State = {"weights": {}} | unflatten({}, read(message, schema)).get(str(client), {})
-    return {str(client): tree}
-
-
-def outputs(message: bytes, client: int, labels: int, tested: int) -> State:
-    """The tree of an OwnOutput of one client; there are so many labels in all."""
-    found = read(
-        message, {f"{client}/labels": Rows((None,), WHOLE, 0, labels - 1), f"{client}/output": Rows((tested, None))}
-    )
-    set_l = found[f"{client}/labels"].tolist()
-    if set_l != sorted(set(set_l)) or found[f"{client}/output"].shape[1] != len(set_l):
-        raise Refused("its output is not one column a label")
-    return unflatten({}, found)

@@ -72,6 +72,22 @@ class Workers(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
+class NoWorkers:
+    """The process that asks does all the work itself."""
+
+    here = parts = copies = 1
+
+    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
+        meanwhile()
+        return []
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
 class PartedRuntime(InProcessRuntime):
     """The server's side: everything is as in one process, but that parts of a cohort are worked on elsewhere.
 

@@ -1,14 +1,17 @@
-"""The architectures of a run. Each has one trainer, so that its clients train together, and keeps the latest models of
-its clients.
+"""The architectures of a run. Each has one trainer, so that its clients train together, and keeps its clients' latest
+models.
 
 An architecture is a model with a number of outputs: two clients with the same model and two labels each share one, even
-where the labels differ.
+if the labels differ. With start = "averaged" weights are averaged too. Labels are names, so an output layer means
+something only together with them: the layers whose shape depends on the number of labels (the head) are averaged among
+clients with the same labels, all others (the body) among all clients with the same model.
 
-Shape letters: C clients, P parameters.
+Shape letters: C clients, c some of them, P parameters, l labels of one client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,49 +31,111 @@ from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key
 from turnout.running.tracks.building import build_model
-from turnout.scores.client_models import COUNT, MODEL, ROUND, SLOT, STATE, ClientModels
-from turnout.scores.model_plan import ModelPlan
-from turnout.scores.settings import Scores
+from turnout.scores.exchange import Averages
+from turnout.scores.settings import ModelPlan, Scores
 from turnout.settings import InProcess
 from turnout.tasks import Classification, check_model
 from turnout.types import Tensors
 
+MODEL, ROUND, STATE, SLOT, COUNT = "model", "round", "state/", "slot/", "count"  # names of rows
+
+
+@dataclass
+class ClientModels:
+    """The models of several clients of one architecture.
+
+    flat_CP  their parameters
+    states   their buffers
+    slots    what their optimizers carry
+    count_C  the optimizers' steps
+    """
+
+    flat_CP: Tensor
+    states: Tensors
+    slots: Tensors
+    count_C: Tensor
+
+    def take(self, place_c: Tensor) -> ClientModels:
+        """A copy of some of them."""
+        at = place_c.to(self.flat_CP.device)
+        states, slots = ({n: v[at] for n, v in tensors.items()} for tensors in (self.states, self.slots))
+        return ClientModels(self.flat_CP[at], states, slots, self.count_C[at])
+
+    def put(self, place_c: Tensor, other: ClientModels) -> None:
+        """Overwrite some of them."""
+        at = place_c.to(self.flat_CP.device)
+        self.flat_CP[at] = other.flat_CP
+        self.count_C[at] = other.count_C
+        for mine, theirs in ((self.states, other.states), (self.slots, other.slots)):
+            for name, value in theirs.items():
+                mine[name][at] = value
+
+    def clone(self) -> ClientModels:
+        return self.take(torch.arange(len(self.flat_CP)))
+
+    def to_rows(self, t: int, moments: bool) -> Tensors:
+        """What each client keeps of a round; with moments, also what its optimizer carries."""
+        rows = {MODEL: self.flat_CP, ROUND: torch.full((len(self.flat_CP),), t)}
+        rows |= {STATE + name: value for name, value in self.states.items()}
+        if moments:
+            rows |= {SLOT + name: value for name, value in self.slots.items()} | {COUNT: self.count_C}
+        return rows
+
+    def with_rows(self, rows: Tensors, carries_count: bool) -> ClientModels:
+        """The models that such rows hold; the optimizer's state is as here where they hold none."""
+        states = {name: rows[STATE + name] for name in self.states}
+        slots = {name: rows.get(SLOT + name, value) for name, value in self.slots.items()}
+        count_C = rows[COUNT] if COUNT in rows and carries_count else self.count_C
+        return ClientModels(rows[MODEL], states, slots, count_C)
+
+
+def states_in(rows: Tensors) -> Tensors:
+    """The buffers among a client's rows."""
+    return {name.removeprefix(STATE): value for name, value in rows.items() if name.startswith(STATE)}
+
 
 @dataclass(frozen=True, eq=False)
-class Conditions:
-    """What all architectures of a run have in common: how and where they are trained, and samples they are tried on."""
+class TrainingConditions:
+    """What all architectures of a run have in common.
+
+    settings   how a process computes
+    algorithm  the track's settings
+    place      the device that computes
+    x          a batch of public samples there, to try models on
+    seed       the experiment's seed
+    """
 
     settings: InProcess
     algorithm: Scores
     place: Place
-    x: Tensor  # a batch of public samples, at this place
+    x: Tensor
     seed: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
 
 
 class Architecture:
     """A model with a number of outputs: its trainer, and its clients' latest models."""
 
-    def __init__(self, model: Model, number: int, classes: int, conditions: Conditions):
+    def __init__(self, model: Model, number: int, classes: int, conditions: TrainingConditions):
         self.model, self.number, self.classes, self.conditions = model, number, classes, conditions
-        x, place = conditions.x, conditions.place
-        self.template = build_model(model, conditions.shape, classes, conditions.seed)
+        x, place, task = conditions.x, conditions.place, Classification()
+        self.template = build_model(model, tuple(x.shape[1:]), classes, conditions.seed)
         highest = torch.full((len(x),), classes - 1)
-        tried = x.cpu().float() if x.is_floating_point() else x.cpu()
-        check_model(Classification(), self.template, tried, highest)
+        check_model(task, self.template, x.cpu().float() if x.is_floating_point() else x.cpu(), highest)
         self.layout = lay_out(self.template, everything)
-        self.module = build_model(model, conditions.shape, classes, conditions.seed).to(place.device, place.dtype)
-        self.network = Network.of(self.module, self.layout, Classification().loss)
+        self.module = build_model(model, tuple(x.shape[1:]), classes, conditions.seed).to(place.device, place.dtype)
+        self.network = Network.of(self.module, self.layout, task.loss)
         self.trainer = make_trainer(conditions.settings, self.network, cross_entropy, x, highest.to(place.device))
-        self.store = ClientStore(self._first_rows())
-
-    @property
-    def key(self) -> str:
-        """Its name in files."""
-        return f"{self.number}x{self.classes}"
+        self.batch_statistics = self.network.has_batch_statistics()
+        self.key = f"{number}x{classes}"  # its name in files
+        # one client's rows before its first round
+        flat_P = self.layout.pack(dict(self.template.named_parameters())).to(place.dtype)
+        rows = {MODEL: flat_P, ROUND: torch.tensor(-1)}
+        buffers = {n: b for n, b in self.template.named_buffers() if n in self.layout.states}
+        rows |= {STATE + n: b.to(place.dtype) if b.is_floating_point() else b for n, b in buffers.items()}
+        if conditions.algorithm.moments == "local":
+            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in conditions.algorithm.local.optimizer.slots}
+            rows[COUNT] = torch.tensor(0)
+        self.store = ClientStore(rows)
 
     @cached_property
     def distiller(self) -> Trainer:
@@ -82,57 +147,83 @@ class Architecture:
 
     @cached_property
     def head(self) -> frozenset[str]:
-        """The parameters and buffers whose shape depends on the number of labels; all, where that cannot be changed."""
+        """The parameters and buffers whose shape depends on the number of labels; all, if that cannot be changed."""
         own = {name: value.shape for name, value in self.template.state_dict().items()}
-        conditions, more = self.conditions, self.classes + 1
-        other = build_model(self.model, conditions.shape, more, conditions.seed).state_dict()
+        shape = tuple(self.conditions.x.shape[1:])
+        other = build_model(self.model, shape, self.classes + 1, self.conditions.seed).state_dict()
         differ = frozenset(name for name, size in own.items() if name not in other or other[name].shape != size)
         return differ or frozenset(own)
 
     @property
     def bytes(self) -> int:
-        """What sending the model once would take: floats as four bytes."""
+        """Bytes of sending the model once: floats as four bytes."""
         buffers = [b.numel() for b in self.template.buffers() if b.is_floating_point()]
         return 4 * (self.layout.width + sum(buffers))
 
-    @property
-    def batch_statistics(self) -> bool:
-        return self.network.has_batch_statistics()
-
     def fresh(self, t: int, clients: int) -> ClientModels:
-        """New models for a round: the same for everybody who starts then with this architecture."""
-        conditions = self.conditions
-        built = build_model(self.model, conditions.shape, self.classes, key(conditions.seed, "fresh", t))
-        flat_P = conditions.place.put(self.layout.pack(dict(built.named_parameters())))
+        """New models for a round: the same for all clients that start then with this architecture."""
+        place, seed = self.conditions.place, key(self.conditions.seed, "fresh", t)
+        built = build_model(self.model, tuple(self.conditions.x.shape[1:]), self.classes, seed)
+        flat_P = place.put(self.layout.pack(dict(built.named_parameters())))
         buffers = dict(built.named_buffers())
-        states = conditions.place.put_all({name: buffers[name].detach() for name in self.layout.states})
+        states = place.put_all({name: buffers[name].detach() for name in self.layout.states})
         flat_CP = flat_P.expand(clients, -1).clone()
-        slots = {name: torch.zeros_like(flat_CP) for name in conditions.algorithm.local.optimizer.slots}
+        slots = {name: torch.zeros_like(flat_CP) for name in self.conditions.algorithm.local.optimizer.slots}
         count_C = torch.zeros(clients, dtype=torch.int64, device=flat_CP.device)
         own = {name: value.expand(clients, *value.shape).clone() for name, value in states.items()}
         return ClientModels(flat_CP, own, slots, count_C)
 
-    def _first_rows(self) -> Tensors:
-        """One client's rows before its first round."""
-        algorithm, dtype = self.conditions.algorithm, self.conditions.place.dtype
-        flat_P = self.layout.pack(dict(self.template.named_parameters())).to(dtype)
-        rows = {MODEL: flat_P, ROUND: torch.tensor(-1)}
-        buffers = {n: b for n, b in self.template.named_buffers() if n in self.layout.states}
-        rows |= {STATE + n: b.to(dtype) if b.is_floating_point() else b for n, b in buffers.items()}
-        if algorithm.moments == "local":
-            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in algorithm.local.optimizer.slots}
-            rows[COUNT] = torch.tensor(0)
-        return rows
-
     def kept(self, client_C: Tensor) -> Tensors:
-        """What these clients have of their own here, on the device."""
+        """These clients' rows, on the device."""
         with stage("client state"):
             return self.conditions.place.put_all(self.store.gather(client_C))
 
     def keep(self, client_C: Tensor, rows: Tensors) -> None:
-        """These rows are theirs from now on."""
+        """Make these rows the clients' own."""
         with stage("client state"):
             self.store.scatter(client_C, rows)
+
+    # -- weights that are averaged
+
+    def keys(self, set_l: Tensor) -> tuple[str, str]:
+        """What the body and the head of a client with these labels are averaged with."""
+        return f"body {self.number}", f"head {self.number} of {' '.join(map(str, set_l.tolist()))}"
+
+    def begin(self, averages: Averages, sets: Sequence[Tensor], models: ClientModels) -> None:
+        """Write the averages into fresh models, as far as there are any."""
+        named = {**self.layout.views(models.flat_CP), **models.states}
+        for i, set_l in enumerate(sets):
+            for where in self.keys(set_l):
+                for name, value in averages.get(where, {}).items():
+                    named[name][i] = value.to(named[name])
+
+    def weights(self, sets: Sequence[Tensor], models: ClientModels) -> list[Averages]:
+        """What each client sends of its model: body and head, by what they are averaged with."""
+        named = {**self.layout.views(models.flat_CP), **models.states}
+        found: list[Averages] = []
+        for i, set_l in enumerate(sets):
+            body, head = self.keys(set_l)
+            found.append({})
+            for name, value in named.items():
+                if value.is_floating_point():
+                    found[i].setdefault(head if name in self.head else body, {})[name] = value[i]
+        return found
+
+
+def averaged(before: Averages, sent: Sequence[tuple[float, Averages]]) -> Averages:
+    """The means after a round over the weights sent, weighted by samples; other means stay as they were.
+
+    >>> one, two = ({"body 0": {"w": torch.tensor([value])}} for value in (1.0, 4.0))
+    >>> averaged({"body 1": {}}, [(1.0, one), (2.0, two)])
+    {'body 1': {}, 'body 0': {'w': tensor([3.])}}
+    """
+    sums: dict[str, dict[str, tuple[Tensor, float]]] = {}
+    for weight, parts in sent:
+        for where, named in parts.items():
+            for name, value in named.items():
+                total, whole = sums.setdefault(where, {}).get(name, (torch.zeros_like(value), 0.0))
+                sums[where][name] = (total + weight * value, whole + weight)
+    return before | {where: {n: total / whole for n, (total, whole) in found.items()} for where, found in sums.items()}
 
 
 def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
@@ -143,7 +234,7 @@ def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
 class Architectures:
     """All architectures of a run, made when first needed."""
 
-    def __init__(self, plan: ModelPlan, conditions: Conditions):
+    def __init__(self, plan: ModelPlan, conditions: TrainingConditions):
         self.plan, self.conditions = plan, conditions
         self.made: dict[tuple[int, int], Architecture] = {}
 
@@ -157,7 +248,7 @@ class Architectures:
         return self.made[number, labels]
 
     def latest(self, client_C: Tensor) -> tuple[list[Architecture | None], Tensor]:
-        """Of which architecture each client's latest model is (None: it has none yet), and the round it is from."""
+        """The architecture of each client's latest model (None: it has none yet), and the round it is from."""
         best_C = torch.full((len(client_C),), -1)
         found: list[Architecture | None] = [None] * len(client_C)
         for architecture in self.made.values():
@@ -172,7 +263,7 @@ class Architectures:
             architecture.store.forget(client)
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write what clients keep, a list of files per architecture."""
+        """Write the clients' rows, a list of files per architecture."""
         found = []
         for architecture in self.made.values():
             own = [name for name in files if _key_of(name) == architecture.key]

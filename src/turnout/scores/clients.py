@@ -1,15 +1,18 @@
 """Clients of the score track at work: their samples, their models, and the public samples they see.
 
-`ScoreClients` works for a set of clients: all of them in this process (inprocess.py), a part of them in another one, a
-single one on a device. It never sees the server: requests go in, answers come out. Models that were built wait until
-the second request says whose scores were used; the others go back to what they had.
+`ScoreClients` works for a set of clients: all of them in this process, a part of them in another one, a single one on a
+device. It never sees the server: requests go in, answers come out. Models that were built wait until the second request
+names the clients whose scores were used; the others return to what they had.
 
-Shape letters: C, I any clients, c those of one architecture, R public samples.
+Shape letters: C, I any clients, c those of one architecture, R public samples, T those that are tested on, l labels of
+one client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +23,54 @@ from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
 from turnout.running.tracks.track import filled
 from turnout.runtimes.needs import data_bytes
-from turnout.scores.architectures import Architecture, Architectures, Conditions
-from turnout.scores.averaging import begin
-from turnout.scores.client_models import MODEL, ClientModels, states_in
-from turnout.scores.early_stopping import split_off
-from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
-from turnout.scores.group import Group
-from turnout.scores.setup import ScoreSetup
-from turnout.scores.training import Work, predict
+from turnout.scores.architectures import (
+    MODEL,
+    Architecture,
+    Architectures,
+    ClientModels,
+    TrainingConditions,
+    states_in,
+)
+from turnout.scores.exchange import (
+    Averages,
+    BuildAnswer,
+    BuildRequest,
+    LearnReply,
+    LearnRequest,
+    OwnOutput,
+    ScoreReply,
+    ScoreSetup,
+    TimeSpent,
+)
+from turnout.scores.training import Built, LocalWork, build, distil, predict, split_off
 from turnout.types import Samples
 
-CHECKED = 10_000  # clients whose labels are looked at before the first round
+CHECKED = 10_000  # clients whose labels are checked before the first round
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedGroup:
+    """Participants of one architecture: they train together, and their models wait here between the halves of a round.
+
+    architecture  their architecture
+    work          their local training
+    built         the models they have built
+    sets          the labels of each
+    """
+
+    architecture: Architecture
+    work: LocalWork
+    built: Built
+    sets: Sequence[Tensor]
+
+    def take(self, place_c: Tensor) -> TrainedGroup:
+        """Some of the participants."""
+        sets = [self.sets[i] for i in place_c.tolist()]
+        return TrainedGroup(self.architecture, self.work.take(place_c), self.built.take(place_c), sets)
 
 
 class ScoreClients:
-    """Some clients with models of their own, simulated or real. `clients`: who they are; None: everybody."""
+    """Some clients with models of their own, simulated or real. `clients`: their numbers; None: all."""
 
     def __init__(self, setup: ScoreSetup, clients: Sequence[int] | None = None):
         experiment, algorithm, place = setup.experiment, setup.algorithm, setup.place
@@ -42,17 +78,15 @@ class ScoreClients:
         self.federation, self.label_set = setup.federation.to(place.device), setup.public.label_set
         self.x = place.put(setup.public.x)
         tried = self.x[: algorithm.local.batch_size]
-        conditions = Conditions(experiment.runtime.compute, algorithm, place, tried, experiment.seed)
+        conditions = TrainingConditions(experiment.runtime.compute, algorithm, place, tried, experiment.seed)
         self.architectures = Architectures(setup.plan, conditions)
-        self._pending: list[Group] = []
-        self._try(range(self.federation.clients) if clients is None else clients, experiment.rounds)
-
-    def _try(self, clients: Sequence[int], rounds: int) -> None:
-        """Look at every client's labels, and make the architectures of the first round and of every change."""
+        self._pending: list[TrainedGroup] = []
+        # check every client's labels, and make the architectures of the first round and of every change
+        clients = range(self.federation.clients) if clients is None else clients
         for client in clients[:CHECKED]:
             self.architecture(client, 0)
-        for client, changes in self.architectures.plan.changes.items():
-            for since in (since for since, _ in changes if since < rounds and client in clients):
+        for client, changes in setup.plan.changes.items():
+            for since in (since for since, _ in changes if since < experiment.rounds and client in clients):
                 self.architecture(client, since)
 
     def architecture(self, client: int, t: int) -> Architecture:
@@ -61,19 +95,17 @@ class ScoreClients:
     # -- the first half of a round
 
     def build(self, request: BuildRequest, fraction_C: Tensor) -> BuildAnswer:
-        """Those who have time train for this fraction of the work, and score the public samples."""
-        answer, self._pending = BuildAnswer.nobody(self.algorithm.local.full_work), []
-        for architecture, place_c in self._together(request.client_C, fraction_C, request.t):
-            part = request.among(request.client_C[place_c])
-            answer = answer.plus(self._build(architecture, part, fraction_C[place_c]))
-        return answer
-
-    def _together(self, client_C: Tensor, fraction_C: Tensor, t: int) -> Iterable[tuple[Architecture, Tensor]]:
-        """Those who have time, by architecture: places in the list."""
-        found: dict[Architecture, list[int]] = {}
+        """Clients that have time train for this fraction of the work, and score the public samples."""
+        self._pending = []
+        together: dict[Architecture, list[int]] = {}
         for place in (fraction_C > 0).nonzero().squeeze(1).tolist():
-            found.setdefault(self.architecture(int(client_C[place]), t), []).append(place)
-        return [(architecture, torch.tensor(places)) for architecture, places in found.items()]
+            together.setdefault(self.architecture(int(request.client_C[place]), request.t), []).append(place)
+        answers = []
+        for architecture, places in together.items():
+            part = replace(request, client_C=request.client_C[places])
+            answers.append(self._build(architecture, part, fraction_C[places]))
+        here_C = request.client_C[fraction_C > 0]
+        return BuildAnswer.join(answers, here_C, self.algorithm.local.full_work)
 
     def _build(self, architecture: Architecture, request: BuildRequest, fraction_c: Tensor) -> BuildAnswer:
         """Build the models of one architecture; they stay here until the scores are used."""
@@ -88,12 +120,36 @@ class ScoreClients:
         at = (steps_c > 0).nonzero().squeeze(1)
         if not len(at):
             return BuildAnswer(turnout)
-        work = Work(client_c, steps_c, samples, check, request.lr, t, self.seed).take(at)
+        work = LocalWork(client_c, steps_c, samples, check, request.lr, t, self.seed).take(at)
         sets = [sets[i] for i in at.tolist()]
         start = self._start(architecture, request, work.client_C, sets)
-        group = Group.of(architecture, algorithm, work, start, sets, examples_c[at])
+        began = time.perf_counter()
+        group = TrainedGroup(architecture, work, build(architecture, algorithm, work, start), sets)
         self._pending.append(group)
-        return BuildAnswer(turnout, *group.replies(self.x, algorithm.scores))
+        return BuildAnswer(turnout, *self._scored(group, examples_c[at], time.perf_counter() - began))
+
+    def _scored(self, group: TrainedGroup, examples_c: Tensor, seconds: float) -> tuple[list[ScoreReply], TimeSpent]:
+        """The scores of a group on the public samples, and what all its work took."""
+        began, built = time.perf_counter(), group.built
+        output_cRl = predict(group.architecture, built.models, self.x)
+        scored = output_cRl.shape[0] * output_cRl.shape[1]
+        spent = TimeSpent(seconds, float(built.epochs_C.sum()), time.perf_counter() - began, scored)
+        f_cRl = output_cRl.softmax(2) if self.algorithm.scores == "softmax" else output_cRl
+        finite_c = built.finite_C & torch.isfinite(output_cRl).flatten(1).all(1)
+        replies = [
+            ScoreReply(
+                client=client,
+                set_l=group.sets[i],
+                f_Rl=f_cRl[i],
+                examples=int(examples_c[i]),
+                loss=float(built.loss_C[i]),
+                epochs=float(built.epochs_C[i]),
+                finite=bool(finite_c[i]),
+                weight_bytes=group.architecture.bytes,
+            )
+            for i, client in enumerate(group.work.client_C.tolist())
+        ]
+        return replies, spent
 
     def _samples(self, client_c: Tensor, sets: Sequence[Tensor], t: int) -> Samples:
         """The clients' samples in a pool of their own, each with the places of its labels among its client's."""
@@ -109,10 +165,10 @@ class ScoreClients:
     def _start(
         self, architecture: Architecture, request: BuildRequest, client_c: Tensor, sets: Sequence[Tensor]
     ) -> ClientModels:
-        """Where training begins: fresh, with the averages, or with what was kept by those whose architecture stays."""
+        """Where training begins: fresh, with the averages, or with what clients kept whose architecture stays."""
         models = architecture.fresh(request.t, len(client_c))
         if self.algorithm.start == "averaged":
-            begin(request.averages, architecture, sets, models)
+            architecture.begin(request.averages, sets, models)
         if self.algorithm.start == "carried":
             latest, _ = self.architectures.latest(client_c)
             place = torch.tensor([i for i, found in enumerate(latest) if found is architecture], dtype=torch.int64)
@@ -123,16 +179,29 @@ class ScoreClients:
     # -- the second half
 
     def learn(self, request: LearnRequest) -> list[LearnReply]:
-        """Those asked learn from the global scores, and keep their models; what others have built is dropped."""
+        """The clients asked learn from the global scores, and keep their models; other built models are dropped."""
         groups, self._pending = self._pending, []
         replies: list[LearnReply] = []
         for group in groups:
-            place_c = torch.isin(group.client_c, request.client_C).nonzero().squeeze(1)
+            place_c = torch.isin(group.work.client_C, request.client_C).nonzero().squeeze(1)
             if len(place_c):
-                group = group.take(place_c).learnt(request, self.algorithm, self.x)
-                group.keep(moments=self.algorithm.moments == "local")
-                replies += group.answers(request, self.algorithm, self.x)
+                some = group if len(place_c) == len(group.sets) else group.take(place_c)
+                replies += self._learn(some, request)
         return sorted(replies, key=lambda reply: reply.client)
+
+    def _learn(self, group: TrainedGroup, request: LearnRequest) -> list[LearnReply]:
+        algorithm, architecture, models = self.algorithm, group.architecture, group.built.models
+        client_c = group.work.client_C
+        outputs: Sequence[Tensor | None] = [None] * len(client_c)
+        weights: Sequence[Averages] = [{}] * len(client_c)
+        if algorithm.distil is not None:
+            means = [request.mean[client] for client in client_c.tolist()]
+            models = distil(architecture, algorithm, group.work, models, means, request.open_R, self.x)
+            outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
+        architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
+        if algorithm.start == "averaged":
+            weights = architecture.weights(group.sets, models)
+        return [LearnReply(*answer) for answer in zip(client_c.tolist(), outputs, weights, strict=True)]
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():
@@ -141,7 +210,7 @@ class ScoreClients:
     # -- looking
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> list[OwnOutput]:
-        """What each client's latest model says of some public samples."""
+        """The output of each client's latest model on some public samples."""
         x, found = self.x[tested_R.to(self.x.device)], list[OwnOutput]()
         latest, round_C = self.architectures.latest(client_C)
         for architecture in dict.fromkeys(a for a in latest if a is not None):
@@ -154,14 +223,12 @@ class ScoreClients:
         return found
 
     def own_module(self, client: int) -> nn.Module | None:
-        """A client's latest model; None where it has none yet."""
+        """A client's latest model; None if it has none yet."""
         architecture = self.architectures.latest(torch.tensor([client]))[0][0]
         if architecture is None:
             return None
         rows = {name: value[0] for name, value in architecture.store.gather(torch.tensor([client])).items()}
         return filled(architecture.template, architecture.layout, rows[MODEL], states_in(rows))
-
-    # -- what it takes
 
     def describe(self) -> dict[str, Any]:
         """The device, and how the work is cut up."""
@@ -171,7 +238,7 @@ class ScoreClients:
         return self.place.describe() | {"engine": " and ".join(engines), "chunk": chunk, "threads": threads}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        """Bytes by what for, with so many clients in a round and in all rounds together."""
+        """Bytes by purpose, with so many clients in a round and in all rounds together."""
         made = list(self.architectures.made.values())
         width = max(a.layout.width for a in made) * (8 if self.place.dtype == torch.float64 else 4)
         return {
@@ -180,8 +247,6 @@ class ScoreClients:
             "client state": max(a.store.row_bytes for a in made) * ever,
             "data": data_bytes(self.federation),
         }
-
-    # -- what is kept on disk
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         return self.architectures.save(folder, mark, files)

@@ -1,7 +1,7 @@
-"""The score track on real devices: the server's side (runtimes/flower/devices.py), and the device's.
+"""The score track on real devices: the server's side, and the device's (runtimes/remote.py).
 
-A device's model never leaves it. What it has built waits in its memory until the server says that its scores were used,
-so it has to be a warm one (`turnout device run`); what it has learnt is on its disk before it says so.
+A device's model never leaves it. What it has built waits in its memory until the server reports that its scores were
+used, so its process has to stay (`turnout device run`); what it has learnt is on its disk before it answers.
 
 Shape letters: C clients of the cohort, I any clients, R public samples, T those tested on, l labels of one client.
 """
@@ -17,26 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from turnout.data.labels import Public
-from turnout.deploy.flower.answering import Answering, Device, Identity
-from turnout.deploy.flower.devices import Devices
-from turnout.deploy.flower.enrolled import Client
-from turnout.deploy.flower.introductions import digest_of
-from turnout.deploy.flower.link import Parts
-from turnout.deploy.flower.mailbox import Heard
-from turnout.deploy.flower.messages import COMMON, NEVER, OWN, REPLY, Standing, question
-from turnout.deploy.flower.policy import Policy
-from turnout.deploy.flower.settings import Flower
-from turnout.deploy.flower.work import RoundOfWork, Work
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
-from turnout.runtimes import border
-from turnout.runtimes.schema import Rows
+from turnout.running.tracks.track import ON_ITS_DEVICE
+from turnout.runtimes.remote import (
+    COMMON,
+    NEVER,
+    OWN,
+    REPLY,
+    ClientStanding,
+    DeviceTask,
+    DoTask,
+    Parts,
+    RemoteAnswer,
+    RemoteClients,
+)
+from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, Rows, Whole, read
 from turnout.runtimes.wire import pack, unpack
-from turnout.scores import wire
-from turnout.scores.averaging import sent_by
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
     Averages,
@@ -45,132 +44,177 @@ from turnout.scores.exchange import (
     LearnReply,
     LearnRequest,
     OwnOutput,
+    ScoreSetup,
+    TimeSpent,
+    records_of,
+    tree_of,
 )
-from turnout.scores.setup import ScoreSetup
-from turnout.types import State
+from turnout.types import State, Tensors, unflatten
 
 
-class DeviceScores(Devices):
-    """The server's side. Labels are as devices said when they enrolled."""
+class DeviceScores:
+    """The server's side. Labels are those that devices enrolled with."""
 
-    simulation = None
-
-    def __init__(self, setup: ScoreSetup, settings: Flower):
-        super().__init__(settings, digest_of(setup.experiment), setup.federation)
+    def __init__(self, setup: ScoreSetup, settings: Any):
         if settings.late == "use":
             raise UserError("runtime.late = 'use' takes updates of weights: leave it out where scores are federated")
         self.setup, self.full_work = setup, setup.algorithm.local.full_work
-        self.samples, self.labels = len(setup.public.x), len(setup.federation.labels)
+        self.samples, self.names_of_labels = len(setup.public.x), setup.federation.labels
+        devices: RemoteClients = settings.connect(setup.experiment, setup.federation, self.wrong_labels)
+        self.devices, self.names, self.examples, self.events = devices, devices.names, devices.examples, devices.events
+        self.noted, self.save, self.load = devices.noted, devices.save, devices.load
+        self.durable, self.close = devices.durable, devices.close
         self.models = ScoreClients(setup, []) if setup.algorithm.start == "averaged" else None
 
-    def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
-        return [torch.tensor(self.enrolled[c].labels, dtype=torch.int64) for c in client_C.tolist()]
+    def wrong_labels(self, head: State) -> str | None:
+        """Why a device's introduction is refused."""
+        own = head.get("labels")
+        if own and own == sorted(set(own)) and own[-1] < len(self.names_of_labels):
+            return None
+        return "its labels are not labels of the public samples"
 
-    def wrong_introduction(self, node: int, head: State) -> str | None:
-        said = head.get("labels")
-        whole = isinstance(said, list) and all(type(label) is int and 0 <= label < self.labels for label in said)
-        if not whole or not said or said != sorted(set(said)):
-            return "its labels are not labels of the public samples"
-        return super().wrong_introduction(node, head)
+    def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
+        return [torch.tensor(self.devices.labels(c), dtype=torch.int64) for c in client_C.tolist()]
 
     def build(self, request: BuildRequest) -> BuildAnswer:
         common = pack({"t": request.t, "lr": request.lr, "averages": request.averages})
+        task = DeviceTask("work", lambda client, seconds: ({}, {COMMON: common}), self._built, request.t)
+        done = self.devices.work(request.client_C, task)
+        return BuildAnswer.join((done[client] for client in sorted(done)), request.client_C, self.full_work)
 
-        def parts(client: Client, seconds: float) -> Parts:
-            return question("work", client.standing(self.run)) | {COMMON: common}
-
-        work = Work(request.t, parts, self._built)
-        done = RoundOfWork(self, request.client_C, work, {}).play()
-        answer = BuildAnswer.nobody(self.full_work)
-        for number in sorted(done):
-            answer = answer.plus(done[number])
-        return answer.among(request.client_C)
-
-    def _built(self, client: Client, heard: Heard) -> BuildAnswer | None:
-        """What a client has built; None where it did no work. It has as many samples as it enrolled with, or fewer;
-        drawn anew in a round, there may be one of a label that has none by its share."""
-        if REPLY not in heard.parts:
-            return None
-        labels, most = client.labels, client.examples + len(client.labels)
+    def _built(self, client: int, answer: RemoteAnswer) -> BuildAnswer:
+        """What a client has built. It has as many samples as it enrolled with, or fewer; if they are drawn in every
+        round, there may be one of a label that has none by its share."""
+        labels = self.devices.labels(client)
+        most = int(self.devices.examples(torch.tensor([client]))[0]) + len(labels)
         shape, softmax = (self.samples, len(labels)), self.setup.algorithm.scores == "softmax"
         kind = Rows(shape, low=0.0, high=1.0) if softmax else Rows(shape)
-        tree = border.scores(heard.parts[REPLY], client.number, labels, kind, self.full_work, most)
-        return wire.build_answer_of(tree)
+        return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
-        tree = wire.learn_request_tree(request)
-        common = pack({"t": request.t, "open": tree["open"], "tested": tree["tested"]})
-        clients, parts = [self.enrolled[c] for c in request.client_C.tolist()], {}
-        for client in clients:
-            own = pack({"mean": {str(client.number): request.mean[client.number]}})
-            parts[client.number] = question("learn", client.standing(self.run)) | {COMMON: common, OWN: own}
-        found = self.survey("learn", clients, parts, partial(self._learnt, request))
-        for number in found:
-            self.enrolled[number].used = request.t
-        return [found[number] for number in sorted(found)]
+        common = pack({"t": request.t, "open_R": request.open_R, "tested_R": request.tested_R})
 
-    def _learnt(self, request: LearnRequest, client: Client, heard: Heard) -> LearnReply:
-        weights, tested = self._weights(client, request.t), _count(request.tested_R)
-        tree = border.learnt(heard.parts[REPLY], client.number, len(client.labels), tested, weights)
-        (reply,) = wire.learn_replies_of(tree)
-        return reply
+        def message(client: int, seconds: float) -> tuple[State, Parts]:
+            return {}, {COMMON: common, OWN: pack({"mean": {str(client): request.mean[client]}})}
 
-    def _weights(self, client: Client, t: int) -> Averages:
-        """What a client sends of its model after it has learnt: names and shapes."""
+        def read(client: int, answer: RemoteAnswer) -> LearnReply:
+            labels, tested = self.devices.labels(client), _count(request.tested_R)
+            weights = self._weights(client, request.t)
+            return read_learnt(answer.parts[REPLY], client, len(labels), tested, weights)
+
+        found = self.devices.survey(request.client_C, DeviceTask("learn", message, read))
+        self.devices.mark_used(torch.tensor(sorted(found), dtype=torch.int64), request.t)
+        return [found[client] for client in sorted(found)]
+
+    def _weights(self, client: int, t: int) -> Averages:
+        """Names and shapes of what a client sends of its model after it has learnt."""
         if self.models is None:
             return {}
-        set_l = torch.tensor(client.labels)
-        architecture = self.models.architectures.of(client.number, t, len(set_l))
-        return sent_by(architecture, [set_l], architecture.fresh(t, 1))[0]
+        set_l = torch.tensor(self.devices.labels(client))
+        architecture = self.models.architectures.of(client, t, len(set_l))
+        return architecture.weights([set_l], architecture.fresh(t, 1))[0]
 
     def forget(self, client_I: Tensor) -> None:
-        for c in client_I.tolist():
-            self.enrolled[c].used = NEVER
+        self.devices.mark_used(client_I, NEVER)
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
-        clients, common = [self.enrolled[c] for c in client_C.tolist()], pack({"tested": tested_R})
-        parts = {c.number: question("measure", c.standing(self.run)) | {COMMON: common} for c in clients}
+        parts, labels = {COMMON: pack({"tested": tested_R})}, len(self.names_of_labels)
 
-        def read(client: Client, heard: Heard) -> OwnOutput:
-            tree = border.outputs(heard.parts[REPLY], client.number, self.labels, _count(tested_R))
-            (own,) = wire.own_outputs_of(tree)
-            return own
+        def read(client: int, answer: RemoteAnswer) -> OwnOutput:
+            return read_output(answer.parts[REPLY], client, labels, _count(tested_R))
 
-        return list(self.survey("measure", clients, parts, read).values())
+        task = DeviceTask("measure", lambda client, seconds: ({}, parts), read)
+        return list(self.devices.survey(client_C, task).values())
+
+    def own_module(self, client: int) -> nn.Module | None:
+        raise UserError(ON_ITS_DEVICE)
 
     def describe(self) -> dict[str, Any]:
         return self.setup.place.describe() | {"engine": "on devices", "chunk": 1, "threads": 1}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        return {"cohort": 8 * self.samples * self.labels * cohort}
+        return {"cohort": 8 * self.samples * len(self.names_of_labels) * cohort}
+
+
+# -- replies, read by typed schemas (runtimes/schema.py): an answer that fails its schema is refused
+
+
+def read_scores(
+    message: bytes, client: int, set_l: Sequence[int], score_Rl: Rows, full_work: float, examples: int
+) -> BuildAnswer:
+    """The answer of one client to the first question, which may have so many examples at most."""
+    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
+    found = read(message, {
+        "turnout/client_C": Rows((1,), WHOLE, client, client),
+        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
+        "turnout/full_work": Number(full_work, full_work),
+        "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
+        f"{own}/client": Whole(client, client),
+        f"{own}/set_l": Rows((len(set_l),), WHOLE),
+        f"{own}/f_Rl": score_Rl,
+        f"{own}/examples": Whole(1, examples),
+        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
+        **{f"spent/{name}": Number(0.0) for name in vars(TimeSpent())},
+    })  # fmt: skip
+    if found[f"{own}/set_l"].tolist() != list(set_l):
+        raise Refused("its scores are of other labels than its own")
+    if not found[f"{own}/finite"]:
+        raise Refused("its training was not finite")
+    return BuildAnswer.of(unflatten({}, found))
+
+
+def read_learnt(message: bytes, client: int, labels: int, tested: int, weights: Averages) -> LearnReply:
+    """The answer of one client to the second question; `weights`: names and shapes of the weights it sends."""
+    schema: dict[str, Kind] = {f"{client}/client": Whole(client, client)}
+    schema[f"{client}/output_Tl"] = Maybe(Rows((tested, labels)))
+    for where, named in weights.items():
+        schema |= {f"{client}/weights/{where}/{name}": Rows(tuple(value.shape)) for name, value in named.items()}
+    return records_of(LearnReply, unflatten({}, read(message, schema)))[0]
+
+
+def read_output(message: bytes, client: int, labels: int, tested: int) -> OwnOutput:
+    """The output of one client's latest model; there are so many labels in all."""
+    found = read(message, {
+        f"{client}/client": Whole(client, client), f"{client}/set_l": Rows((None,), WHOLE, 0, labels - 1),
+        f"{client}/output_Tl": Rows((tested, None)),
+    })  # fmt: skip
+    set_l = found[f"{client}/set_l"].tolist()
+    if set_l != sorted(set(set_l)) or found[f"{client}/output_Tl"].shape[1] != len(set_l):
+        raise Refused("its output is not one column a label")
+    return records_of(OwnOutput, unflatten({}, found))[0]
 
 
 def _count(tested_R: Tensor) -> int:
     return int(tested_R.sum()) if tested_R.dtype == torch.bool else len(tested_R)
 
 
-class ScoreDevice(Device):
-    """A device with a model of its own, which scores public samples."""
+class ScoreTasks:
+    """What a client of the score track does on its device: a model of its own, which scores public samples."""
 
-    def __init__(self, identity: Identity, setup: ScoreSetup, folder: Path, policy: Policy | None = None):
-        super().__init__(identity, folder, policy)
+    values = ""
+
+    def __init__(self, setup: ScoreSetup, folder: Path):
         unlabelled = replace(setup.public, y_R=setup.public.y_R.new_full((len(setup.public.x),), -1))
+        self.experiment, self.setup, self.folder = setup.experiment, setup, folder
         self.make = partial(ScoreClients, replace(setup, public=unlabelled))
-        self.public: Public = setup.public
         self.clients: ScoreClients | None = None
-        self.examples = int(setup.federation.examples(torch.tensor([0]))[0])
+        self.standing: ClientStanding | None = None  # whose model is in memory
+        self.tasks: dict[str, DoTask] = {"work": self._build, "learn": self._learn, "measure": self._measure}
 
-    def questions(self) -> dict[str, Answering]:
-        return {"work": self._build, "learn": self._learn, "measure": self._measure}
+    def introduction(self) -> State:
+        examples = int(self.setup.federation.examples(torch.tensor([0]))[0])
+        return {"examples": examples, "labels": self.setup.public.label_set(0, 0).tolist()}
 
-    def introduction(self) -> dict[str, Any]:
-        return {"examples": self.examples, "labels": self.public.label_set(0, 0).tolist()}
+    def holds(self, standing: ClientStanding) -> int:
+        return NEVER
+
+    def leaving_rows(self, standing: ClientStanding) -> Tensors | None:
+        return None
 
     def _place(self, run: str, t: int) -> Path:
         return self.folder / "rows" / run / f"{t:07d}"
 
-    def settle(self, standing: Standing) -> bool:
-        """Go to the model of the last scores that were used."""
+    def settle(self, standing: ClientStanding) -> bool:
         if standing == self.standing and self.clients is not None:
             return True
         self.clients, self.standing = self.make([standing.client]), standing
@@ -186,31 +230,25 @@ class ScoreDevice(Device):
                 shutil.rmtree(place)
         return True
 
-    def _at_work(self) -> ScoreClients:
+    def _build(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None
-        return self.clients
+        request = BuildRequest(client_C=torch.tensor([standing.client]), **unpack(parts[COMMON]))
+        answer = self.clients.build(request, torch.ones(1, dtype=torch.float64))
+        return {}, answer.to_tree() if answer.replies else None
 
-    def _build(self, head: State, standing: Standing, parts: Parts) -> Parts:
-        tree = unpack(parts[COMMON]) | {"client": torch.tensor([standing.client])}
-        answer = self._at_work().build(wire.build_request_of(tree), torch.ones(1, dtype=torch.float64))
-        if not answer.replies:
-            return self.said(standing)
-        return self.said(standing) | {REPLY: pack(wire.build_answer_tree(answer))}
-
-    def _learn(self, head: State, standing: Standing, parts: Parts) -> Parts:
-        request = wire.learn_request_of(unpack(parts[COMMON]) | unpack(parts[OWN]))
-        replies = self._at_work().learn(request)
+    def _learn(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
+        assert self.clients is not None
+        request = LearnRequest.of(unpack(parts[COMMON]) | unpack(parts[OWN]))
+        replies = self.clients.learn(request)
         if not replies:
-            return self.said(standing)
+            return {}, None
         place = self._place(standing.run, request.t)
         shutil.rmtree(place, ignore_errors=True)
-        files = self._at_work().save(place, "rows", [])
-        write_whole(place / "files.json", json.dumps(files))
+        write_whole(place / "files.json", json.dumps(self.clients.save(place, "rows", [])))
         self.standing = replace(standing, used=request.t)
-        return self.said(standing) | {REPLY: pack(wire.learn_replies_tree(replies))}
+        return {}, tree_of(replies)
 
-    def _measure(self, head: State, standing: Standing, parts: Parts) -> Parts:
-        found = self._at_work().measure(torch.tensor([standing.client]), unpack(parts[COMMON])["tested"])
-        if not found:
-            return self.said(standing)
-        return self.said(standing) | {REPLY: pack(wire.own_outputs_tree(found))}
+    def _measure(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
+        assert self.clients is not None
+        found = self.clients.measure(torch.tensor([standing.client]), unpack(parts[COMMON])["tested"])
+        return {}, tree_of(found) if found else None

@@ -1,8 +1,7 @@
-"""What crosses between the server and the clients of the score track, and what its runtimes promise.
+"""What crosses between the server and the clients of the score track, as trees for bytes; the promise of its runtimes.
 
-A round asks twice. `build`: train, and score the public samples. `learn`, after the global update: take in the global
-scores of your labels, and keep your model. Models stay with the clients in between. All records are tensors and plain
-values, so that they can travel as bytes (wire.py).
+A round asks twice. `build`: train, and score the public samples. `learn`, after the global update: learn the global
+scores of your labels, and keep your model. Models stay with the clients in between.
 
 Shape letters: C clients asked, I any clients, R public samples, T those of them that are tested on, l labels of one
 client.
@@ -10,105 +9,125 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from functools import reduce
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from turnout.types import Extra, Tensors, Turnout
-from turnout.world.events import Event
+from turnout.data import Federation
+from turnout.data.labels import Public
+from turnout.engine.trainers import Place
+from turnout.experiment import Experiment
+from turnout.running.tracks.track import ClientKeeper
+from turnout.scores.settings import ModelPlan, Scores
+from turnout.types import State, Tensors, Turnout
+from turnout.world.events import Calendar
 
-Averages = dict[str, Tensors]  # which part of which model (averaging.py) -> parameter or buffer -> value
+Averages = dict[str, Tensors]  # which part of which model (architectures.py) -> parameter or buffer -> value
 
 
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """The first question: train your model, and score the public samples."""
+    """The first question: train your model, and score the public samples.
+
+    t         the round
+    lr        the learning rate
+    client_C  who is asked
+    averages  what models begin from with start = "averaged"
+    """
 
     t: int
     lr: float
     client_C: Tensor
-    averages: Averages = field(default_factory=dict)  # what models begin from with start = "averaged"
-
-    def among(self, client_I: Tensor) -> BuildRequest:
-        """The same for some of those asked."""
-        return replace(self, client_C=client_I)
+    averages: Averages = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreReply:
-    """What a participant sends: scores on the public samples for its own labels, and how many samples it trained on."""
+    """What a participant sends.
+
+    client        its number
+    set_l         its labels, sorted
+    f_Rl          its scores of the public samples for these labels
+    examples      samples it trained on
+    loss          mean training loss
+    epochs        epochs of training
+    finite        whether all its numbers are finite
+    weight_bytes  size of its model, for comparison
+    """
 
     client: int
-    set_l: Tensor  # its labels, sorted
+    set_l: Tensor
     f_Rl: Tensor
     examples: int
     loss: float
     epochs: float
     finite: bool
-    weight_bytes: int  # of its model, for comparison
+    weight_bytes: int
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What the clients' work took: seconds of training and of scoring, and how much was done in them."""
+class TimeSpent:
+    """What the clients' work took.
+
+    training  seconds of training
+    epochs    epochs trained in them
+    scoring   seconds of scoring
+    scored    public samples scored in them, counted once for each client
+    """
 
     training: float = 0.0
     epochs: float = 0.0
     scoring: float = 0.0
-    scored: float = 0.0  # public samples, each counted once a client
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.training + other.training,
-            self.epochs + other.epochs,
-            self.scoring + other.scoring,
-            self.scored + other.scored,
-        )
+    scored: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class BuildAnswer:
-    """Who answered with how much work, and the replies of those who did some; both in the order of client ids."""
+    """The answer to the first question, in the order of client ids.
+
+    turnout  who answered with how much work
+    replies  of the clients that did some
+    spent    what it took
+    """
 
     turnout: Turnout
     replies: Sequence[ScoreReply] = ()
-    spent: Spent = Spent()
+    spent: TimeSpent = TimeSpent()
 
     @staticmethod
-    def nobody(full_work: float) -> BuildAnswer:
+    def join(answers: Iterable[BuildAnswer], client_C: Tensor, full_work: float) -> BuildAnswer:
+        """The answer of several groups of clients; of these asked, the others are absent."""
         zero_C = torch.zeros(0, dtype=torch.float64)
-        return BuildAnswer(Turnout(torch.zeros(0, dtype=torch.int64), zero_C, full_work, zero_C, zero_C))
+        listed = [BuildAnswer(Turnout(torch.zeros(0, dtype=torch.int64), zero_C, full_work, zero_C, zero_C)), *answers]
+        turnout = reduce(Turnout.join, (answer.turnout for answer in listed))
+        replies = sorted((r for answer in listed for r in answer.replies), key=lambda reply: reply.client)
+        spent = TimeSpent(*(sum(getattr(answer.spent, name) for answer in listed) for name in vars(TimeSpent())))
+        return BuildAnswer(turnout.among(client_C), replies, spent)
 
-    def plus(self, other: BuildAnswer) -> BuildAnswer:
-        """With the answer of other clients."""
-        mine, theirs = self.turnout, other.turnout
-        order_C = torch.cat([mine.client_C, theirs.client_C]).argsort()
-        both = Turnout(
-            torch.cat([mine.client_C, theirs.client_C]),
-            torch.cat([mine.work_C, theirs.work_C]),
-            mine.full_work,
-            torch.cat([mine.progress_C, theirs.progress_C.double()]),
-            torch.cat([mine.full_progress_C, theirs.full_progress_C.double()]),
-        ).take(order_C)
-        replies = sorted([*self.replies, *other.replies], key=lambda reply: reply.client)
-        return BuildAnswer(both, replies, self.spent + other.spent)
+    def to_tree(self) -> State:
+        return {
+            "turnout": dict(vars(self.turnout)), "replies": tree_of(self.replies), "spent": dict(vars(self.spent)),
+        }  # fmt: skip
 
-    def among(self, client_C: Tensor) -> BuildAnswer:
-        """The same, with those who were not there as absent."""
-        return replace(self, turnout=self.turnout.among(client_C))
+    @staticmethod
+    def of(tree: State) -> BuildAnswer:
+        return BuildAnswer(
+            Turnout(**tree["turnout"]), records_of(ScoreReply, tree["replies"]), TimeSpent(**tree["spent"])
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class LearnRequest:
-    """The second question, to those whose scores were used: learn from the global scores, and keep your model.
+    """The second question, to clients whose scores were used: learn from the global scores, and keep your model.
 
-    mean      by client: the global scores of its labels per unit of evidence [R, l]; NaN where nobody has scored
+    t         the round
+    mean      by client: the global scores of its labels per unit of evidence [R, l]; NaN where there is none
     open_R    which public samples may be learnt from
-    tested_R  which of them a model that has learnt is asked about
+    tested_R  which of them the trained model is asked about
     """
 
     t: int
@@ -120,18 +139,25 @@ class LearnRequest:
     def client_C(self) -> Tensor:
         return torch.tensor(list(self.mean), dtype=torch.int64)
 
-    def among(self, client_I: Tensor) -> LearnRequest:
+    def among(self, clients: Iterable[int]) -> LearnRequest:
         """The same for some of those asked."""
-        own = set(client_I.tolist())
-        return replace(self, mean={client: mean_Rl for client, mean_Rl in self.mean.items() if client in own})
+        return replace(self, mean={client: self.mean[client] for client in clients if client in self.mean})
+
+    def to_tree(self) -> State:
+        return vars(self) | {"mean": {str(client): mean_Rl for client, mean_Rl in self.mean.items()}}
+
+    @staticmethod
+    def of(tree: State) -> LearnRequest:
+        return LearnRequest(**tree | {"mean": {int(client): mean_Rl for client, mean_Rl in tree["mean"].items()}})
 
 
 @dataclass(frozen=True, eq=False)
 class LearnReply:
     """What a participant sends after it has learnt.
 
-    output_Tl  what its model says of the samples tested on, where there was something to learn
-    weights    its weights, by what they are averaged with, where start = "averaged"
+    client     its number
+    output_Tl  its model's output on the samples tested on, if there was something to learn
+    weights    its weights, by what they are averaged with, if start = "averaged"
     """
 
     client: int
@@ -141,85 +167,72 @@ class LearnReply:
 
 @dataclass(frozen=True, eq=False)
 class OwnOutput:
-    """What a client's latest model says of some public samples; `set_l`: the labels it was trained for."""
+    """The output of a client's latest model on some public samples.
+
+    client     its number
+    set_l      the labels the model was trained for
+    output_Tl  its output
+    """
 
     client: int
     set_l: Tensor
     output_Tl: Tensor
 
 
-class ScoreSimulation(Protocol):
-    """What only simulated clients can be asked."""
-
-    def own_module(self, client: int) -> nn.Module | None:
-        """A client's latest model; None where it has none yet."""
-        ...
+Record = TypeVar("Record", ScoreReply, LearnReply, OwnOutput)
 
 
-class ScoreRuntime(Protocol):
-    """Maps the work of the score track over clients, and says who turned up."""
+def tree_of(records: Sequence[Record]) -> State:
+    """Records of clients as a tree."""
+    return {str(own.client): {name: value for name, value in vars(own).items() if value is not None} for own in records}
 
-    @property
-    def simulation(self) -> ScoreSimulation | None:
-        """None where clients are real."""
-        ...
 
-    def names(self) -> tuple[str, ...] | None:
-        """What the clients are called, by number, where that is known."""
-        ...
+def records_of(kind: type[Record], tree: State) -> list[Record]:
+    """The records of such a tree, in the order of client ids."""
+    return sorted((kind(**own) for own in tree.values()), key=lambda record: record.client)
 
-    def noted(self) -> Extra:
-        """What else the last round's record should say."""
-        ...
 
-    def examples(self, client_C: Tensor) -> Tensor:
-        """How many training samples each client usually has, known from its enrolment."""
-        ...
+@dataclass(frozen=True, eq=False)
+class ScoreSetup:
+    """What a runtime is made from.
+
+    experiment  as prepared
+    algorithm   its algorithm
+    federation  the clients' data
+    public      the public samples
+    plan        which client uses which model when
+    calendar    who joins and leaves when
+    place       the device that computes
+    """
+
+    experiment: Experiment
+    algorithm: Scores
+    federation: Federation
+    public: Public
+    plan: ModelPlan
+    calendar: Calendar
+    place: Place
+
+
+class ScoreRuntime(ClientKeeper, Protocol):
+    """Maps the work of the score track over clients, and reports who turned up."""
 
     def label_sets(self, client_C: Tensor, t: int) -> Sequence[Tensor]:
-        """The labels each client has in a round, sorted: it says so when it enrols, and when they change."""
-        ...
-
-    def events(self, t: int) -> Sequence[Event]:
-        """Who leaves and joins at the beginning of a round: as the world has it, or as nodes have said."""
+        """The labels each client has in a round, sorted, as it reported when it enrolled or when they changed."""
         ...
 
     def build(self, request: BuildRequest) -> BuildAnswer:
-        """Who answered with how much work, one row for everybody asked, and the replies."""
+        """Who answered with how much work, one row for each client asked, and the replies."""
         ...
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
-        """The models of these clients' last replies are theirs now, after learning; what others built is dropped."""
-        ...
-
-    def forget(self, client_I: Tensor) -> None:
-        """Nothing is kept of these clients any more: one that comes back is new."""
+        """Make the models of these clients' last replies their own, after learning; other models are dropped."""
         ...
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> Sequence[OwnOutput]:
-        """What the latest models of clients say of some public samples; a client without a model says nothing."""
+        """The output of clients' latest models on some public samples; none for a client without a model."""
         ...
 
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write what changed since `files` were written; the files that hold everything now."""
-        ...
-
-    def load(self, run: str, folder: Path, files: list[str]) -> None:
-        """A run begins (no files) or goes on: go back to what these files say. `run` tells this run from others."""
-        ...
-
-    def durable(self, t: int) -> None:
-        """The checkpoint of round t is on the disk: the run will never go back behind it."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended, however it ended: let go of processes and connections."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
-        ...
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        """Bytes it will need by what for, with so many clients in a round and in all rounds together."""
+    def own_module(self, client: int) -> nn.Module | None:
+        """A client's latest model; None if it has none yet. Real devices keep theirs."""
         ...

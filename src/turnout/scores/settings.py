@@ -1,10 +1,12 @@
-"""What a person may choose on the score track. papers/docs/labels.md says why the defaults are as they are."""
+"""Settings of the score track. papers/docs/labels.md explains the defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from torch import nn
 
 from turnout.errors import UserError, nearest
 from turnout.models import Model
@@ -13,6 +15,7 @@ from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
 from turnout.tasks import TaskSpec
+from turnout.world.client_names import ClientNames
 
 CHOICES = {
     "rows": ("all", "labelled"),
@@ -27,7 +30,12 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Uses:
-    """From a round on, a client (by number or name) uses a model of its own choice."""
+    """A client uses a model of its own choice.
+
+    client  its number or name
+    model   the model
+    since   from which round on
+    """
 
     client: int | str
     model: Model
@@ -40,10 +48,11 @@ class Uses:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """A client stops training when its loss has not fallen for `patience` epochs, and keeps its best weights.
+    """A client stops training when its loss has not fallen for some epochs, and keeps its best weights.
 
-    The loss is measured on a `share` of its samples that it does not train on; on the training samples themselves
-    where that would be none.
+    patience  epochs without a lower loss
+    share     share of its samples that it does not train on and measures the loss on; if that would be none, the
+              training loss decides
     """
 
     patience: int = 2
@@ -57,9 +66,11 @@ class EarlyStopping:
 @dataclass(frozen=True)
 class Distil:
     """After the global update each participant trains on the open public samples, with the global scores of its own
-    labels as targets (FedMD's digest). What is held out of the public set stays unseen.
+    labels as targets (FedMD's digest). Held-out public samples stay unseen.
 
-    lr  None: that of local training
+    epochs      epochs of it
+    batch_size  its batch size
+    lr          its learning rate; None: that of local training
     """
 
     epochs: int = 5
@@ -71,14 +82,11 @@ class Distil:
             raise UserError(f"distillation needs epochs and batch_size of at least 1 and lr above 0, not {self}")
 
 
-def _local() -> Local:
-    return Local(Adam(lr=1e-3, beta1=0.9, beta2=0.999), epochs=5, batch_size=32)
-
-
 @dataclass(frozen=True)
 class Scores:
     """Clients train models of their own on labels of their own and exchange only their scores on public samples.
 
+    local      local training
     models     who uses which model from which round on: a list of `Uses`, or {client: model} and
                {client: {round: model}}; others use the experiment's
     early      early stopping of local training; None: all epochs
@@ -88,18 +96,21 @@ class Scores:
     beta       β, by accuracy on the public samples "label" by label or once per "user"; or "equal"
     scores     "softmax" or "logits"
     growth     the local update adds α f to the global scores: "plain"; "shrunk", divided by 1 + α; "mean", scores are
-               read per unit of α, so that a label whose holders were away is not behind
-    decay      what the old global scores are multiplied by before that
+               read per unit of α, so that a label whose holders were absent is not behind
+    decay      factor of the old global scores before that
     start      a model begins "fresh" every round, "carried" over (while its architecture stays), or "averaged" over
                clients of the same architecture, which sends weights too
-    held_out   the share of the public samples whose labels only the accuracies see: β and distillation use the others
-    distil     teach the global scores to the clients' models
-    permuted   a control: the algorithm is shown the public labels in another order, the accuracies see the true ones
-    nonfinite  scores that are not finite: "stop" the simulation with a sentence, or count the client "absent", as a
+    held_out   share of the public samples whose labels only the accuracies use: β and distillation use the others
+    distil     distil the global scores into the clients' models
+    permuted   a control: the algorithm sees the public labels in another order, the accuracies the true ones
+    selection  which clients are asked in a round
+    nonfinite  scores that are not finite: "stop" the simulation with an error, or count the client "absent", as a
                deployment always does
     """
 
-    local: Local = field(default_factory=_local)
+    track_module: ClassVar[str] = "turnout.scores.track"
+
+    local: Local = field(default_factory=lambda: Local(Adam(1e-3, beta1=0.9, beta2=0.999), epochs=5, batch_size=32))
     models: tuple[Uses, ...] = ()
     early: EarlyStopping | None = field(default_factory=EarlyStopping)
     rows: str = "all"
@@ -116,7 +127,14 @@ class Scores:
     nonfinite: str = "stop"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "models", _listed(self.models))
+        models: Any = self.models
+        if isinstance(models, Mapping):
+            models = [
+                Uses(client, own, since)
+                for client, model in models.items()
+                for since, own in (model if isinstance(model, Mapping) else {0: model}).items()
+            ]
+        object.__setattr__(self, "models", tuple(models))
         for name, known in CHOICES.items():
             value = getattr(self, name)
             if value not in known:
@@ -134,12 +152,12 @@ class Scores:
 
     @property
     def moments(self) -> str:
-        """What becomes of the optimizer's state between rounds: with a carried model it is carried too."""
+        """Where the optimizer's state is kept between rounds: with a carried model it is carried too."""
         asked = self.local.optimizer.moments
         return ("local" if self.start == "carried" else "fresh") if asked == "auto" else asked
 
     def measures_personal(self, asked: Evaluate) -> bool:
-        """Whether clients' models are measured: as asked, else where they are taught what others know."""
+        """Whether clients' models are measured: as asked, by default if scores are distilled into them."""
         return self.distil is not None if asked.personal is None else asked.personal
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
@@ -148,26 +166,61 @@ class Scores:
         return names + (["shown_accuracy"] if self.permuted else [])
 
 
-def _listed(models: Any) -> tuple[Uses, ...]:
-    """Models as a person may write them, as a list."""
-    if not isinstance(models, Mapping):
-        return tuple(models)
-    found = []
-    for client, model in models.items():
-        by_round = model if isinstance(model, Mapping) else {0: model}
-        found += [Uses(client, own, since) for since, own in by_round.items()]
-    return tuple(found)
-
-
 def paper_literal(local: Local | None = None, models: tuple[Uses, ...] = ()) -> Scores:
     """Paper 002 as printed: a client scores only the public samples whose label it has, scores are summed, and the
     accuracies are on the whole public set.
 
     The public labels leak. On a sample of a label that two clients share, both add to that label's score, and only one
-    of them to each of its other labels: the sum is larger for the true label before anybody has looked at the sample.
+    of them to each of its other labels: the sum is larger for the true label whatever the sample is.
     """
     plain = Scores() if local is None else Scores(local=local)
     return replace(plain, models=models, rows="labelled", combine="sum", held_out=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPlan:
+    """Which client uses which of an experiment's models from which round on.
+
+    models   by number; 0 is the experiment's own
+    changes  by client: rounds and the number of the model it uses from then on, in the order of rounds
+    """
+
+    models: Sequence[Model]
+    changes: dict[int, list[tuple[int, int]]]
+
+    @staticmethod
+    def of(default: Model, uses: Sequence[Uses], known: ClientNames) -> ModelPlan:
+        models, changes = [default], dict[int, list[tuple[int, int]]]()
+        for entry in uses:
+            new = entry.model
+            same = (
+                i for i, model in enumerate(models)
+                if model is new or (type(model) is type(new) and not isinstance(new, nn.Module) and model == new)
+            )  # fmt: skip
+            number = next(same, len(models))
+            models += [new] if number == len(models) else []
+            changes.setdefault(_client_number(entry.client, known), []).append((entry.since, number))
+        for client, own in changes.items():
+            own.sort(key=lambda change: change[0])
+            if len({since for since, _ in own}) < len(own):
+                raise UserError(f"algorithm.models: client {client} has two models from the same round on: keep one")
+        return ModelPlan(models, changes)
+
+    def number(self, client: int, t: int) -> int:
+        """The number of the model that a client uses in a round."""
+        return next((later for since, later in reversed(self.changes.get(client, ())) if since <= t), 0)
+
+
+def _client_number(client: int | str, known: ClientNames) -> int:
+    """A client's number; digits that are not a name are a number too."""
+    digits = isinstance(client, str) and client.isdecimal() and client not in (known.names or ())
+    found = known.number(int(client) if digits else client)
+    if found is not None:
+        return found
+    if isinstance(client, str) and not digits:
+        raise UserError(f"algorithm.models names client {client!r}: {nearest(client, known.names or ())}")
+    last = (known.clients or 0) - 1
+    raise UserError(f"algorithm.models names client {client}, and there is none: they are 0 to {last}")
 
 
 KINDS = {"scores": Scores, "paper-literal": paper_literal}

@@ -1,31 +1,47 @@
-"""What clients of one architecture do with their samples: train a model each, all at once on the engine's trainer, and
-score the public samples with it.
+"""What clients of one architecture do, all at once on the engine's trainer: train their models on their own samples,
+with early stopping or without; score the public samples; learn the global scores (distillation).
 
-Shape letters: C clients, P parameters, R public samples, l labels of a client.
+Shape letters: C clients, c some of them, P parameters, R public samples, B samples of a client or of a lesson, l labels
+of a client.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from turnout.clients.metrics import measure_own
 from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained
+from turnout.engine.job import Job
 from turnout.engine.train import Trainer
 from turnout.parts.local import Local, steps_per_epoch
-from turnout.scores.architectures import Architecture
-from turnout.scores.client_models import ClientModels
-from turnout.types import Samples
+from turnout.rng import key, rng
+from turnout.scores.architectures import Architecture, ClientModels
+from turnout.scores.score_table import targets
+from turnout.scores.settings import EarlyStopping, Scores
+from turnout.tasks import Classification
+from turnout.types import Samples, Tensors
 
 ROWS = 256  # public samples scored together
+COPIES = 256 << 20  # bytes of public samples copied at once
 
 
 @dataclass(frozen=True)
-class Work:
-    """Private work of clients of one architecture; `check`: what early stopping looks at (a client may have none)."""
+class LocalWork:
+    """Local training of clients of one architecture.
+
+    client_C  the clients
+    steps_C   steps of each
+    samples   their samples
+    check     samples that early stopping measures the loss on (a client may have none)
+    lr        the learning rate
+    t         the round
+    seed      of the order of samples
+    """
 
     client_C: Tensor
     steps_C: Tensor
@@ -35,7 +51,7 @@ class Work:
     t: int
     seed: int
 
-    def take(self, place_c: Tensor) -> Work:
+    def take(self, place_c: Tensor) -> LocalWork:
         """The work of some of them."""
         check = None if self.check is None else self.check.take(place_c)
         own = replace(self, client_C=self.client_C[place_c], steps_C=self.steps_C[place_c], check=check)
@@ -44,7 +60,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Built:
-    """The outcome: models, mean training loss, epochs made, and whether all losses were numbers."""
+    """The outcome of local training.
+
+    models    the trained models
+    loss_C    mean training loss
+    epochs_C  epochs made
+    finite_C  whether all losses were finite
+    """
 
     models: ClientModels
     loss_C: Tensor
@@ -56,14 +78,17 @@ class Built:
         return Built(self.models.take(place_c), self.loss_C[place_c], self.epochs_C[place_c], self.finite_C[place_c])
 
 
-def build(architecture: Architecture, local: Local, work: Work, start: ClientModels) -> Built:
-    """Train every client's model on its own samples, all epochs in one go."""
+def build(architecture: Architecture, algorithm: Scores, work: LocalWork, start: ClientModels) -> Built:
+    """Train each client's model on its own samples."""
+    local, count_C = algorithm.local, work.samples.count_C
+    per_epoch_C = steps_per_epoch(count_C, local.batch_of(count_C, work.t), architecture.batch_statistics).clamp(min=1)
+    if algorithm.early is not None:
+        return build_until(architecture, local, work, start, algorithm.early, per_epoch_C)
     order = most_first(work.steps_C)
-    trained = train(architecture.trainer, local, work, start, order, work.steps_C, work.seed)
+    models, loss_C = train(architecture.trainer, local, work, start, order, work.steps_C, work.seed)
     back = torch.argsort(order)
-    loss_C = trained.loss_C[back].double().cpu()
-    epochs_C = work.steps_C / steps_an_epoch(architecture, local, work)
-    return Built(models_of(trained).take(back), loss_C, epochs_C, torch.isfinite(loss_C))
+    loss_C = loss_C[back]
+    return Built(models.take(back), loss_C, work.steps_C / per_epoch_C, torch.isfinite(loss_C))
 
 
 def most_first(steps_C: Tensor) -> Tensor:
@@ -71,38 +96,22 @@ def most_first(steps_C: Tensor) -> Tensor:
     return torch.sort(steps_C, descending=True, stable=True).indices
 
 
-def steps_an_epoch(architecture: Architecture, local: Local, work: Work) -> Tensor:
-    size = local.batch_of(work.samples.count_C, work.t)
-    return steps_per_epoch(work.samples.count_C, size, architecture.batch_statistics).clamp(min=1)
-
-
 def train(
-    trainer: Trainer, local: Local, work: Work, start: ClientModels, order: Tensor, steps_C: Tensor, seed: int
-) -> Trained:
-    """Train some of the clients, in this order (most steps first)."""
+    trainer: Trainer, local: Local, work: LocalWork, start: ClientModels, order: Tensor, steps_C: Tensor, seed: int
+) -> tuple[ClientModels, Tensor]:
+    """Train some of the clients, in this order (most steps first): their models, and the mean training loss of each.
+
+    All columns are personal, so the trainer returns weights, not updates.
+    """
     own, samples = start.take(order), work.samples.take(order)
-    job = Job(
-        client_C=work.client_C[order],
-        steps_C=steps_C[order],
-        samples=samples,
-        start_P=own.flat_CP,
-        states=own.states,
-        own_states=frozenset(own.states),
-        lr=work.lr,
-        batch_size=local.batch_of(work.samples.count_C, work.t),
-        drop_single=trainer.network.has_batch_statistics(),
-        seed=seed,
-        t=work.t,
-        optimizer=local.optimizer,
-        slots=own.slots,
-        count_C=own.count_C.cpu(),
-    )
-    return trainer.train(job)
-
-
-def models_of(trained: Trained) -> ClientModels:
-    """The trained weights: all columns are personal, so they are what training left, not updates."""
-    return ClientModels(trained.flat_CP, trained.states, trained.slots, trained.count_C)
+    trained = trainer.train(Job(
+        client_C=work.client_C[order], steps_C=steps_C[order], samples=samples, start_P=own.flat_CP, states=own.states,
+        own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_of(work.samples.count_C, work.t),
+        drop_single=trainer.network.has_batch_statistics(), seed=seed, t=work.t, optimizer=local.optimizer,
+        slots=own.slots, count_C=own.count_C.cpu(),
+    ))  # fmt: skip
+    models = ClientModels(trained.flat_CP, trained.states, trained.slots, trained.count_C)
+    return models, trained.loss_C.double().cpu()
 
 
 @torch.no_grad()
@@ -125,3 +134,98 @@ def predict(architecture: Architecture, models: ClientModels, x: Tensor) -> Tens
     pieces = itertools.product(range(0, clients, chunk), range(0, rows, ROWS))
     architecture.trainer.workers.map(part, list(pieces))
     return found
+
+
+# -- early stopping
+
+
+def split_off(samples: Samples, client_C: Tensor, share: float, seed: int, t: int) -> tuple[Samples, Samples]:
+    """A random share of each client's samples, rounded down, set aside for early stopping: (the rest, those)."""
+    rest, taken = [], []
+    for client, row_B in zip(client_C.tolist(), samples.row_R.split(samples.count_C.tolist()), strict=True):
+        order = torch.randperm(len(row_B), generator=rng(seed, "early stopping", t, client)).to(row_B.device)
+        count = int(share * len(row_B))
+        rest.append(row_B[order[count:].sort().values])
+        taken.append(row_B[order[:count]])
+    first, second = (
+        Samples(samples.x, samples.y, torch.cat(rows), torch.tensor([len(own) for own in rows]))
+        for rows in (rest, taken)
+    )
+    return first, second
+
+
+def build_until(
+    architecture: Architecture, local: Local, work: LocalWork, start: ClientModels, early: EarlyStopping,
+    per_epoch_C: Tensor,
+) -> Built:  # fmt: skip
+    """Train epoch by epoch, until a client's loss has not fallen for `patience` epochs; its best weights are kept."""
+    now, best, zero_C = start.clone(), start.clone(), torch.zeros(len(start.flat_CP))
+    lowest_C = torch.full_like(zero_C, torch.inf, dtype=torch.float64)
+    waited_C, epochs_C, total_C = zero_C.long(), zero_C.clone(), zero_C.clone()  # the loss is summed over steps
+    finite_C = torch.ones_like(zero_C, dtype=torch.bool)
+    for epoch in itertools.count():
+        left_C = (work.steps_C - epoch * per_epoch_C).clamp(min=0).minimum(per_epoch_C)
+        here = ((left_C > 0) & (waited_C < early.patience)).nonzero().squeeze(1)
+        if not len(here):
+            break
+        place_c = here[most_first(left_C[here])]
+        seed = work.seed if epoch == 0 else key(work.seed, "epoch", epoch)
+        models, loss_c = train(architecture.trainer, local, work, now, place_c, left_C, seed)
+        now.put(place_c, models)
+        epochs_C[place_c] += left_C[place_c] / per_epoch_C[place_c]
+        total_C[place_c] += loss_c.float() * left_C[place_c]
+        finite_C[place_c] &= torch.isfinite(loss_c)
+        deciding_c = _deciding_loss(architecture, work, now, place_c, loss_c)
+        better_c = deciding_c < lowest_C[place_c]
+        best.put(place_c[better_c], now.take(place_c[better_c]))
+        lowest_C[place_c] = torch.minimum(lowest_C[place_c], deciding_c)
+        waited_C[place_c] = torch.where(better_c, 0, waited_C[place_c] + 1)
+    made_C = (epochs_C * per_epoch_C).clamp(min=1)
+    return Built(best, (total_C / made_C).double(), epochs_C.double(), finite_C)
+
+
+def _deciding_loss(
+    architecture: Architecture, work: LocalWork, now: ClientModels, place_c: Tensor, training_c: Tensor
+) -> Tensor:
+    """The loss on the samples set aside, or in training for clients without any."""
+    if work.check is None or not len(work.check.row_R):
+        return training_c
+    own = replace(now.take(place_c), slots={})
+
+    def models(at: Tensor) -> tuple[Tensor, Tensors]:
+        some = own.take(at)
+        return some.flat_CP, some.states
+
+    found = measure_own(architecture.trainer.workers, Classification(), models, work.check.take(place_c))["loss"]
+    return torch.where(found.isnan(), training_c, found)
+
+
+# -- distillation
+
+
+def distil(
+    architecture: Architecture, algorithm: Scores, work: LocalWork, models: ClientModels, means: Sequence[Tensor],
+    open_R: Tensor, x: Tensor,
+) -> ClientModels:  # fmt: skip
+    """Train each client's model on the open samples for which all of its labels have a score, with these scores as
+    targets; the optimizer is new, and its state is not carried to the next round. A few clients at a time: each needs
+    the public samples with targets of its own."""
+    how, dtype = algorithm.distil, models.flat_CP.dtype
+    assert how is not None
+    rows = [(open_R & ~mean_Rl.isnan().any(1)).nonzero().squeeze(1) for mean_Rl in means]
+    local = replace(algorithm.local, batch_size=how.batch_size, growing_batch=False)
+    result, lr = models.clone(), work.lr if how.lr is None else how.lr
+    size = max(1, max(map(len, rows)) * x[:1].numel() * 4)
+    for place_c in torch.arange(len(rows)).split(max(1, COPIES // size)):
+        places, before = place_c.tolist(), models.take(place_c)
+        blank = replace(before, slots={}, count_C=torch.zeros_like(before.count_C))
+        pool = torch.cat([x[rows[i].to(x.device)] for i in places])
+        y = torch.cat([targets(means[i][rows[i]], algorithm.scores) for i in places]).to(x.device, dtype)
+        count_c = torch.tensor([len(rows[i]) for i in places])
+        pool = pool.to(dtype) if pool.is_floating_point() else pool
+        steps_c = how.epochs * steps_per_epoch(count_c, how.batch_size, architecture.batch_statistics)
+        samples, order = Samples(pool, y, torch.arange(len(pool)), count_c), most_first(steps_c)
+        own = LocalWork(work.client_C[place_c], steps_c, samples, None, lr, work.t, key(work.seed, "distil"))
+        taught, _ = train(architecture.distiller, local, own, blank, order, steps_c, own.seed)
+        result.put(place_c, replace(taught.take(torch.argsort(order)), slots=before.slots, count_C=before.count_C))
+    return result

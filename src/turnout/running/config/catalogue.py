@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if dataclasses.is_dataclass(value):
-        known = {maker: name for table in KINDS.values() for name, maker in reversed(table.items())}
+        known = {maker: name for table in KINDS.values() for name, maker in reversed(list(table.items()))}
         return known.get(type(value), type(value).__name__)
     return scalar(to_table(value))
 

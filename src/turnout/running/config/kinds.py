@@ -68,7 +68,7 @@ class Role:
 
 
 SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.scores.settings:paper_literal"}
-FLOWER = {"flower": "turnout.deploy.flower.settings:Flower"}
+FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),

@@ -6,7 +6,9 @@ All of a user's mistakes are found here, before the first round.
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -34,12 +36,10 @@ from turnout.running.tracks.building import (
 )
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.preflight import preflight
-from turnout.running.tracks.track import Track, fingerprint
+from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.setup import Model, Setup
 from turnout.runtimes.table import open_runtime
-from turnout.scores.prepare import prepare_scores
-from turnout.scores.settings import Scores
 from turnout.server.in_flight import ServerTime
 from turnout.server.state import Server
 from turnout.tasks import check_model
@@ -62,15 +62,21 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
         refuse_simulation_only(experiment)
         enrolment, federation = enrol(experiment, data_dir)
     _check_attack(experiment)
-    if isinstance(experiment.algorithm, Scores):
-        return prepare_scores(experiment, enrolment, federation)
-    return prepare_weights(experiment, enrolment, federation)
+    if isinstance(experiment.algorithm, Algorithm):
+        return prepare_weights(experiment, enrolment, federation)
+    return track_of(experiment).prepare(experiment, enrolment, federation)
+
+
+def track_of(experiment: Experiment) -> TrackModule:
+    """The module of the track of an algorithm that is not the core's."""
+    name = getattr(experiment.algorithm, "track_module", None)
+    if name is None:
+        raise UserError(f"algorithm is {experiment.algorithm!r}: give a turnout.Algorithm or turnout.Scores")
+    return cast(TrackModule, import_module(name))
 
 
 def _check_attack(experiment: Experiment) -> None:
     attacks, kind = experiment.world.attack, experiment.runtime.kind
-    if attacks and isinstance(experiment.algorithm, Scores):
-        raise UserError("world.attack changes updates, but clients that exchange scores send none: leave it out")
     for name in (type(attack).__name__ for attack in attacks if attack.colludes and kind != "in-process"):
         raise UserError(
             f"world.attack = {name} needs all updates of a round in one place, and runtime {kind!r} has several: use "

@@ -14,18 +14,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from turnout.data.description import Description
-from turnout.experiment import Experiment, Stop, World
+from turnout.experiment import Algorithm, Experiment, Stop, World
 from turnout.layout import lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.selection import Everyone
 from turnout.running.tracks.first_values import FirstValues, StandIn
-from turnout.running.tracks.prepare import prepare, template_of
+from turnout.running.tracks.prepare import prepare, template_of, track_of
 from turnout.running.tracks.track import Track
-from turnout.scores.model_plan import ModelPlan
-from turnout.scores.prepare import first_values
-from turnout.scores.settings import Scores
 from turnout.tasks import PerSample
-from turnout.world.client_names import ClientNames
 
 
 def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
@@ -35,7 +31,7 @@ def rebuild(experiment: Experiment, data: Description, first: FirstValues | None
     """
     changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
     changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
-    if not isinstance(experiment.algorithm, Scores):
+    if isinstance(experiment.algorithm, Algorithm):
         changes |= {"task": AnyOutput(), "algorithm.closing": WaitForAll()}
     if first is not None and first.complete:
         changes |= {"model": StandIn(first), "start": None}
@@ -49,12 +45,10 @@ def rebuild(experiment: Experiment, data: Description, first: FirstValues | None
 
 def built_now(experiment: Experiment, data: Description) -> FirstValues:
     """The initial values of the model that an experiment builds today."""
-    algorithm, seed = experiment.algorithm, experiment.seed
-    if isinstance(algorithm, Scores):
-        plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(data.names, data.clients))
-        return first_values(plan, data.input_shape, data.classes, data.sample(2), seed)
+    if not isinstance(experiment.algorithm, Algorithm):
+        return track_of(experiment).built_now(experiment, data)
     template = template_of(experiment, data.input_shape, data.classes, data.sample(2))
-    return FirstValues.of(template, lay_out(template, getattr(algorithm, "personal", None)))
+    return FirstValues.of(template, lay_out(template, experiment.algorithm.personal))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """What the loop of running/loop.py drives: a track, with a state that is passed from round to round.
 
-The weight track (weights.py) federates parameters, the score track (scores/) scores on a public set. Both have these
-functions, and so the same records, checkpoints, stop rules and command line.
+The weight track (weights.py) federates parameters; a satellite may federate something else. All tracks offer these
+functions, and so have the same records, checkpoints, stop rules and command line.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,14 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from turnout.data.description import Description
+from turnout.data.federation import Federation
 from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.first_values import FirstValues
-from turnout.types import State, Tensors
+from turnout.runtimes.remote import ClientTasks
+from turnout.types import Extra, State, Tensors
 from turnout.world.enrolment import Enrolment
+from turnout.world.events import Event
 from turnout.world.members import Members
 
 ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can return it"
@@ -118,10 +122,38 @@ class Track(Protocol):
         ...
 
 
+class TrackModule(Protocol):
+    """The module of a track that an algorithm names (`AlgorithmSpec.track_module`)."""
+
+    def prepare(self, given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Track:
+        """The track, ready for its first round."""
+        ...
+
+    def built_now(self, experiment: Experiment, data: Description) -> FirstValues:
+        """The first values of the models that an experiment builds now."""
+        ...
+
+    def client_tasks(
+        self, given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path
+    ) -> ClientTasks:
+        """What one client does on a real device, which keeps its rows in a folder."""
+        ...
+
+
 class ClientKeeper(Protocol):
-    """The part of a runtime, of either track, that stores clients' state."""
+    """A runtime of any track, as far as it knows and keeps clients (exchange.py documents the methods)."""
 
     def names(self) -> tuple[str, ...] | None: ...
+
+    def examples(self, client_C: Tensor) -> Tensor: ...
+
+    def events(self, t: int) -> Sequence[Event]: ...
+
+    def noted(self) -> Extra: ...
+
+    def forget(self, client_I: Tensor) -> None: ...
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]: ...
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]: ...
 

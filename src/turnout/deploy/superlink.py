@@ -1,23 +1,22 @@
-"""Flower's SuperLink with shorter ways for what happens often: `python -m turnout.deploy.flower.superlink OPTIONS`.
+"""Flower's SuperLink with a shorter path for frequent requests: `python -m turnout.deploy.superlink OPTIONS`.
 
-Flower's HTTP server has nine layers around every request, each of which runs what is below it as a task of its own with
+Flower's HTTP server has nine layers around every request, each of which runs the one below it as a task of its own with
 a channel for the answer, so that answers may be streams; below them is a search for the route, and several threads for
-what it depends on. With many devices, that is nine tenths of a SuperLink's work. Here,
+dependencies. With many devices, that is nine tenths of a SuperLink's work. Here,
 
-    what nodes ask again and again (`NodesWay`)   Flower's own checks and handlers are called at once, in one thread
-    what the server asks (`straight`)             a layer calls the one below, and passes its short answer on
+    frequent requests of nodes (`NodeRequests`)   call Flower's own checks and handlers at once, in one thread
+    requests of the server (`straight`)           a layer calls the one below and passes its short answer on
 
-Who may speak to the SuperLink is decided by Flower's own functions as before; everything else goes Flower's way.
+Flower's own functions still decide who may speak to the SuperLink; all other requests take Flower's path.
 
-Its database is waited for longer than Flower does, as a disk or a whole machine may stall; where that is not enough a
-node is told to come again, which nodes do, and not that something is wrong, after which they end.
+It waits longer for its database than Flower does, as a disk or a whole machine may stall. If that is not enough, a node
+gets the status "try again", which nodes do, instead of an error, after which they end.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from flwr.supercore import sql_mixin
@@ -42,13 +41,13 @@ SERVERS = frozenset(f"/v1/runtime/{what}" for what in (*OFTEN, "get-nodes"))
 NODES: dict[str, Callable[..., Any]] = {
     f"/v1/fleet/{what}": getattr(fleet, f"fleet_{what.replace('-', '_')}") for what in (*OFTEN, "send-node-heartbeat")
 }
-BUSY = ("busy_timeout", "60000")  # milliseconds that the database is waited for
-COME_AGAIN = 503
+BUSY = ("busy_timeout", "60000")  # milliseconds to wait for the database
+TRY_AGAIN = 503
 _by_tasks = BaseHTTPMiddleware.__call__
 
 
-class NodesWay:
-    """The outermost layer: it answers what nodes ask often, and leaves the rest to those below."""
+class NodeRequests:
+    """The outermost layer: answers frequent requests of nodes, and leaves the rest to the layers below."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -67,23 +66,23 @@ async def _answered(request: Request) -> Response:
     ProtobufTranslationMiddleware._check_request_media_type(request)
     kind, body = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]], await request.body()
     request.state.protobuf_request = ProtobufTranslationMiddleware._parse_request(body, kind)
+
+    def handle() -> Response:
+        authenticate_node(request)
+        handler = NODES[request.scope["path"]]
+        found = handler(request=request.state.protobuf_request, state=get_linkstate(request))
+        return Response(found.SerializeToString(), media_type=PROTOBUF_MEDIA_TYPE)
+
     try:
-        return await run_in_threadpool(partial(_handled, request))
+        return await run_in_threadpool(handle)
     except OperationalError as error:
         if "database is locked" not in str(error.orig):
             raise
-        return Response(status_code=COME_AGAIN)
-
-
-def _handled(request: Request) -> Response:
-    authenticate_node(request)
-    handler = NODES[request.scope["path"]]
-    found = handler(request=request.state.protobuf_request, state=get_linkstate(request))
-    return Response(found.SerializeToString(), media_type=PROTOBUF_MEDIA_TYPE)
+        return Response(status_code=TRY_AGAIN)
 
 
 async def straight(layer: BaseHTTPMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
-    """One of Flower's layers around a request whose answer is short; the others go Starlette's way."""
+    """Run one of Flower's layers around a request whose answer is short; others take Starlette's path."""
     if scope["type"] != "http" or scope["path"] not in SERVERS:
         await _by_tasks(layer, scope, receive, send)
         return
@@ -106,9 +105,9 @@ async def straight(layer: BaseHTTPMiddleware, scope: Scope, receive: Receive, se
 
 
 def shorten() -> None:
-    """Have the SuperLinks of this process take the shorter ways."""
+    """Make the SuperLinks of this process take the shorter path."""
     theirs = extensions.get_middleware
-    extensions.get_middleware = lambda: (*theirs(), Middleware(NodesWay))
+    extensions.get_middleware = lambda: (*theirs(), Middleware(NodeRequests))
     # with `setattr`, as a type checker takes assignments for mistakes
     setattr(sql_mixin, "SQLITE_PRAGMAS", (*sql_mixin.SQLITE_PRAGMAS, BUSY))  # noqa: B010 (the later one counts)
     setattr(BaseHTTPMiddleware, "__call__", straight)  # noqa: B010

@@ -2,7 +2,7 @@
 
 A stock SuperNode starts a process for every message and looks for messages every three seconds. This one uses the same
 connection to the SuperLink, from inside Flower's package (so its version is pinned), and answers at once. It ends when
-the device has left, or when the connection is lost for good; `turnout device run` starts it again then.
+the device has left, or when the connection is lost for good; `turnout device run` then restarts it.
 """
 
 from __future__ import annotations
@@ -25,49 +25,56 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from turnout.deploy.flower.answering import LEFT, Device
-from turnout.deploy.flower.apps import answered
+from turnout.deploy.answering import LEFT, ClientDevice
+from turnout.deploy.grid import answered
+from turnout.deploy.keys import private_key
 
-CALM = 10  # times as long between two looks for a message, when there was none for a while
+CALM = 10  # times as long between two looks for a message, if there was none for a while
 BUSY = 30.0  # seconds after a message that count as a busy time
 BACK_OFF = 0.25  # of a look: until a part of a message that was not there yet is asked for again
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a device reaches the SuperLink: seconds between two looks for a message, and speeds it keeps to (0: none)."""
+class Speed:
+    """How fast a device talks to the SuperLink.
+
+    look       seconds between two looks for a message
+    down_mbps  speed limit of incoming messages (0: none)
+    up_mbps    the same of outgoing ones
+    """
 
     look: float = 0.2
     down_mbps: float = 0.0
     up_mbps: float = 0.0
 
 
-def stay(device: Device, superlink: str, root: Path | None, key: Path | None, way: Way) -> None:
+def stay(device: ClientDevice, superlink: str, root: Path | None, key: Path | None, speed: Speed) -> None:
     """Answer the server's questions until the device has left."""
-    keys = None if key is None else _key_pair(key)
+    private = None if key is None else private_key(key)
+    keys = None if private is None else (private, private.public_key())
     certificate = None if root is None else root.read_bytes()
     with http_request_response(superlink, root is None, certificate, keys) as connection:
         node, receive, send, _, _, pull, push, confirm = connection
         print(f"{device.identity.name} is connected as node {node}", flush=True)
         last = time.monotonic()
         while not (device.folder / LEFT).exists():
-            message = _received(device, receive, pull, confirm, way)
+            message = _received(device, receive, pull, confirm, speed)
             if message is not None:
-                _reply(device, _answer(device, message), send, push, way)
+                _reply(device, _answer(device, message), send, push, speed)
                 last = time.monotonic()
             else:
                 busy = time.monotonic() - last < BUSY
-                time.sleep(way.look if busy else min(CALM * way.look, max(1.0, way.look)))
+                time.sleep(speed.look if busy else min(CALM * speed.look, max(1.0, speed.look)))
 
 
 def _received(
-    device: Device, receive: Callable[[], Any], pull: Callable[[int, str], bytes], confirm: Callable[[int, str], None],
-    way: Way,
+    device: ClientDevice, receive: Callable[[], Any], pull: Callable[[int, str], bytes],
+    confirm: Callable[[int, str], None], speed: Speed,
 ) -> Message | None:  # fmt: skip
-    """The next message with all its parts; None where there is none.
+    """The next message with all its parts; None if there is none.
 
     A message is announced before its parts are there: each is asked for again after a while, then after twice as long.
-    Where many devices ask too often, the SuperLink has no time to take the parts.
+    If many devices ask too often, the SuperLink has no time to receive the parts.
     """
     try:
         found, began = receive(), time.monotonic()
@@ -75,10 +82,10 @@ def _received(
             return None
         head, tree = found
         run, ids = head.metadata.run_id, [part.object_id for part in iterate_object_tree(tree)]
-        again = BACK_OFF * way.look
+        again = BACK_OFF * speed.look
         contents = pull_objects(ids, lambda part: pull(run, part), initial_backoff=again, backoff_cap=max(1.0, again))
         confirm(run, head.metadata.message_id)
-        _keep_to(way.down_mbps, sum(map(len, contents.values())), began)
+        _wait_for(speed.down_mbps, sum(map(len, contents.values())), began)
         device.arrived(time.monotonic() - began)
     except RunNotRunningException:
         return None
@@ -88,8 +95,8 @@ def _received(
     return message
 
 
-def _answer(device: Device, message: Message) -> Message:
-    """The device's answer; a mistake in it is one message's, not the node's."""
+def _answer(device: ClientDevice, message: Message) -> Message:
+    """The device's answer; an error in it costs one message, not the node."""
     try:
         return answered(device, message)
     except Exception as error:
@@ -98,7 +105,9 @@ def _answer(device: Device, message: Message) -> Message:
         return Message(Error(code=code, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
-def _reply(device: Device, reply: Message, send: Callable[..., Any], push: Callable[..., None], way: Way) -> None:
+def _reply(
+    device: ClientDevice, reply: Message, send: Callable[..., Any], push: Callable[..., None], speed: Speed
+) -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     began, sizes = time.monotonic(), list[int]()
     try:
@@ -108,7 +117,7 @@ def _reply(device: Device, reply: Message, send: Callable[..., Any], push: Calla
 
             def pushed(part: str, data: bytes) -> None:
                 sizes.append(len(data))
-                _keep_to(way.up_mbps, sum(sizes), began)
+                _wait_for(speed.up_mbps, sum(sizes), began)
                 push(run, session, part, data)
 
             push_objects(parts, pushed, object_ids_to_push=wanted)
@@ -117,14 +126,7 @@ def _reply(device: Device, reply: Message, send: Callable[..., Any], push: Calla
     device.sent(time.monotonic() - began)
 
 
-def _keep_to(mbps: float, size: int, began: float) -> None:
-    """Wait until so many bytes would be through a link of this speed (0: as fast as it is)."""
+def _wait_for(mbps: float, size: int, began: float) -> None:
+    """Wait as long as so many bytes take on a link of this speed (0: no limit)."""
     if mbps:
         time.sleep(max(0.0, began + 8e-6 * size / mbps - time.monotonic()))
-
-
-def _key_pair(path: Path) -> Any:
-    from turnout.deploy.flower.keys import private_key
-
-    key = private_key(path)
-    return key, key.public_key()

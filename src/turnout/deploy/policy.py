@@ -1,7 +1,6 @@
 """Whether a device accepts work now: battery, charging, metered network, quiet hours, or the user's own function.
 
-What the platform tells is read; where it tells nothing, what was configured counts. A check that cannot be made does
-not stand in the way.
+What the platform reports is read; otherwise the configured value counts. A check that cannot be made passes.
 """
 
 from __future__ import annotations
@@ -18,10 +17,16 @@ OwnRule = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """How the device is now; None: not known."""
+class DeviceConditions:
+    """The state of a device; None: not known.
 
-    battery: float | None = None  # part of it that is left
+    battery   part of its battery that is left
+    charging  whether it is charging
+    metered   whether its network is metered
+    hour      of the day, such as 13.5
+    """
+
+    battery: float | None = None
     charging: bool | None = None
     metered: bool | None = None
     hour: float = 12.0
@@ -33,10 +38,10 @@ class Policy:
 
     least_battery   not with less of its battery than this part, unless it is charging
     only_charging   only while it is charging
-    unmetered       not on a metered network (the platform's word, or `metered` below)
-    metered         what to take for the network where the platform does not tell
+    unmetered       not on a metered network (as the platform reports, or `metered` below)
+    metered         whether the network is metered, if the platform does not report it
     quiet           hours in which it does not work: "22-7", "12-13"; several with commas
-    own             a function of one's own without arguments, True to work: "package.module:name" in files
+    own             the user's own function without arguments, True to work: "package.module:name" in files
     """
 
     least_battery: float = 0.0
@@ -49,12 +54,12 @@ class Policy:
     def __post_init__(self) -> None:
         quiet_hours(self.quiet)
 
-    def refusal(self, now: Conditions | None = None) -> str | None:
+    def refusal(self, now: DeviceConditions | None = None) -> str | None:
         """Why the device declines; None: it accepts.
 
-        >>> Policy(least_battery=0.3).refusal(Conditions(battery=0.2, charging=False))
+        >>> Policy(least_battery=0.3).refusal(DeviceConditions(battery=0.2, charging=False))
         'battery at 20 %'
-        >>> Policy(quiet="22-7").refusal(Conditions(hour=23.5)), Policy().refusal(Conditions())
+        >>> Policy(quiet="22-7").refusal(DeviceConditions(hour=23.5)), Policy().refusal(DeviceConditions())
         ('quiet hours', None)
         """
         now = now or conditions()
@@ -64,8 +69,9 @@ class Policy:
             return "not charging"
         if self.unmetered and (self.metered if now.metered is None else now.metered):
             return "metered network"
-        if any(_within(now.hour, first, last) for first, last in quiet_hours(self.quiet)):
-            return "quiet hours"
+        for first, last in quiet_hours(self.quiet):
+            if first <= now.hour < last if first <= last else now.hour >= first or now.hour < last:
+                return "quiet hours"
         return None if self.own is None or self.own() else "the user's own rule"
 
 
@@ -81,12 +87,8 @@ def quiet_hours(text: str) -> list[tuple[float, float]]:
         raise UserError(f'quiet = {text!r}: hours are written as "22-7", several as "22-7, 12-13"') from error
 
 
-def _within(hour: float, first: float, last: float) -> bool:
-    return first <= hour < last if first <= last else hour >= first or hour < last
-
-
-def conditions() -> Conditions:
-    """What this machine tells of itself (Linux: /sys/class/power_supply; NetworkManager is not asked)."""
+def conditions() -> DeviceConditions:
+    """The state of this machine (Linux: /sys/class/power_supply; NetworkManager is not asked)."""
     now = datetime.datetime.now()
     battery, charging = None, None
     for supply in sorted(POWER.glob("*")) if POWER.is_dir() else ():
@@ -95,7 +97,7 @@ def conditions() -> Conditions:
             battery, charging = int(capacity) / 100, status in ("Charging", "Full", "Not charging")
         elif kind == "Mains" and online in ("0", "1"):
             charging = online == "1" or bool(charging)
-    return Conditions(battery, charging, None, now.hour + now.minute / 60)
+    return DeviceConditions(battery, charging, None, now.hour + now.minute / 60)
 
 
 def _read(path: Path) -> str:

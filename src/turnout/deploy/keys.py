@@ -1,8 +1,8 @@
-"""How a device proves that it is the client it was: it signs what the server asks with its private key.
+"""How a device proves that it is the client it was: it signs the server's challenge with its private key.
 
-The keys are those of Flower's node authentication (NIST elliptic curves, in PEM or OpenSSH form). The SuperLink lets
-registered keys in. Here each client's name is bound to the key that is registered for it (NAME.pub), or where no keys
-are registered to the key it first came with, whatever node it comes as; and one key has one name.
+The keys are those of Flower's node authentication (NIST elliptic curves, in PEM or OpenSSH form). The SuperLink admits
+registered keys. Here each client's name is bound to the key that is registered for it (NAME.pub), or if no keys are
+registered to the key it first used, whichever node it connects as; and one key has one name.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 
 def signed_text(run: str, challenge: str, name: str, data: str) -> bytes:
-    """What a device signs: the server's challenge, its client's name, and what it says of its data."""
+    """What a device signs: the server's challenge, its client's name, and the description of its data."""
     return f"turnout {run} {challenge} {digest(data)} {name}".encode()
 
 
 def sign(private_key_file: Path, text: bytes) -> tuple[str, str]:
     """The public key of a private one as text, and the signature of a text."""
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = private_key(private_key_file)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return public.decode(), base64.b64encode(key.sign(text, ec.ECDSA(hashes.SHA256()))).decode()
+    return key_text(key.public_key()), base64.b64encode(key.sign(text, ec.ECDSA(hashes.SHA256()))).decode()
 
 
 def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -50,11 +49,13 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
             continue
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key
-    raise UserError(f"{path} is no private key of an elliptic curve: ssh-keygen -t ecdsa -b 384 -N '' -f KEY makes one")
+    raise UserError(
+        f"{path} is not a private key of an elliptic curve: ssh-keygen -t ecdsa -b 384 -N '' -f KEY makes one"
+    )
 
 
 def public_key(text: bytes) -> ec.EllipticCurvePublicKey | None:
-    """A public key from its text, in OpenSSH or PEM form; None where it is no key of an elliptic curve."""
+    """A public key from its text, in OpenSSH or PEM form; None if it is not a key of an elliptic curve."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -69,8 +70,8 @@ def public_key(text: bytes) -> ec.EllipticCurvePublicKey | None:
     return None
 
 
-def one_text(key: ec.EllipticCurvePublicKey | None) -> str:
-    """The one text of a key: in OpenSSH form without a remark; none for no key."""
+def key_text(key: ec.EllipticCurvePublicKey | None) -> str:
+    """The canonical text of a key: in OpenSSH form without a comment; empty without a key."""
     from cryptography.hazmat.primitives import serialization
 
     if key is None:
@@ -78,14 +79,14 @@ def one_text(key: ec.EllipticCurvePublicKey | None) -> str:
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
-def verified(key_text: str, signature: str, text: bytes) -> bool:
+def verified(public: str, signature: str, text: bytes) -> bool:
     """Whether the private key of this public one has signed the text."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = public_key(key_text.encode())
-    if key is None or one_text(key) != key_text:  # another spelling of a key would pass for another key
+    key = public_key(public.encode())
+    if key is None or key_text(key) != public:  # another spelling of a key would count as another key
         return False
     try:
         key.verify(base64.b64decode(signature), text, ec.ECDSA(hashes.SHA256()))
@@ -96,32 +97,29 @@ def verified(key_text: str, signature: str, text: bytes) -> bool:
 
 @dataclass(frozen=True)
 class RegisteredKeys:
-    """Public keys by client name: the files NAME.pub of a folder. Where there are none, devices need no key."""
+    """Public keys by client name: the files NAME.pub of a `folder`. If there are none, devices need no key."""
 
     folder: Path | None = None
 
     def by_name(self) -> dict[str, str]:
         paths = sorted(self.folder.glob("*.pub")) if self.folder is not None else []
-        return {path.stem.removesuffix(".key"): one_text(public_key(path.read_bytes())) for path in paths}
+        return {path.stem.removesuffix(".key"): key_text(public_key(path.read_bytes())) for path in paths}
 
     def wrong(self, name: str, key: str, signature: str, text: bytes) -> str | None:
-        """Why a device is not the client that it says it is; None where it is, or where nothing is registered."""
+        """Why a device is not the client that it claims to be; None if it is, or if nothing is registered."""
         registered = self.by_name()
-        if not registered and not key:
-            return None
+        fix = f"put its public key into the server's folder {self.folder and self.folder.name} as {name}.pub"
         if not key:
-            return f"it has no key, and keys are registered here: give its file a key, and {self._register(name)}"
+            return (
+                f"it has no key, and keys are registered here: give its file a key, and {fix}" if registered else None
+            )
         if not verified(key, signature, text):
             return "its signature is not that of its key"
         names = [n for n, known in registered.items() if known == key]
         if not registered or names == [name]:
             return None
         if not names:
-            return f"its key is not registered: {self._register(name)}"
+            return f"its key is not registered: {fix}"
         if len(names) > 1:
             return f"its key is registered for {', '.join(map(repr, names))}: make a key for each client"
         return f"its key is registered for {names[0]!r}, and it calls itself {name!r}"
-
-    def _register(self, name: str) -> str:
-        assert self.folder is not None
-        return f"put its public key into the server's folder {self.folder.name} as {name}.pub"
