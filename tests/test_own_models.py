@@ -330,7 +330,7 @@ def test_late_replies_and_statistics_survive_a_resume(closing: str, optimizer: o
     given = timed(CLOSINGS[closing], **{"algorithm.local.optimizer": optimizer})
     half = to.run(given.but(rounds=3), tmp_path / "run", quiet=True)
     kept = load_file(half.folder / "checkpoint.safetensors")
-    assert {"clock/in_flight/update", "states/norm1.running_mean"} <= kept.keys()
+    assert {"time/in_flight/update", "states/norm1.running_mean"} <= kept.keys()
     resumed = to.run(given, tmp_path / "run", resume=True, quiet=True)
     whole = to.run(given, tmp_path / "whole", quiet=True)
     assert same(tmp_path / "run" / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []

@@ -214,5 +214,5 @@ def test_scores_that_are_no_numbers_stop_the_run_or_count_as_absent():
         play(prepare(world))
     track = prepare(world.but(**{"algorithm.nonfinite": "absent"}))
     state, (record,) = play(track)
-    assert record.skipped == "no scores of those who answered are numbers"
+    assert record.skipped == "no scores are finite"
     assert float(state.table.evidence_RL.max()) == 0

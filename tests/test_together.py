@@ -269,7 +269,7 @@ def test_7_4_a_round_without_anybody_keeps_every_state(fractions, algorithm):
 def test_7_4_without_any_member_the_round_is_skipped():
     experiment = world([8, 8]).but(rounds=4, **{"world.events": (to.Leave(0, 1), to.Leave(1, 2))})
     _, records = play(ready(experiment), 4)
-    assert [r.skipped for r in records] == [None, None, "nobody was asked", "nobody was asked"]
+    assert [r.skipped for r in records] == [None, None, "no client was asked", "no client was asked"]
     assert [r.members for r in records] == [2, 1, 0, 0]
 
 

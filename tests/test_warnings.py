@@ -136,7 +136,7 @@ def test_what_a_part_warns_of_and_a_run_that_stands_still_are_said(tmp_path: Pat
     stiff = {"algorithm.terms": (to.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
     run = to.run(experiment(data(), **stiff), tmp_path / "out")
     assert [words for words in run.warnings() if words.startswith("η λ max U has become") and "(round 0)" in words]
-    still = "every round from 1 to 5 was skipped (no update of those who count is a number): the model is an old one"
+    still = "every round from 1 to 5 was skipped (no update that counts is finite): the model is an old one"
     assert still in run.warnings()
     assert still in capsys.readouterr().err
     assert main(["show", str(tmp_path / "out")]) == 0
