@@ -1,7 +1,7 @@
-"""Whom the server asks: the cohort of a round, drawn from the members.
+"""Selections: the cohort of a round, drawn from the members.
 
 Drawing 100 of 1,000,000 touches about 100 numbers, never the population. The draw of round t is addressed by
-(seed, "cohort", t), so any round's cohort can be had without the rounds before it.
+(seed, "cohort", t), so any round's cohort can be drawn without the rounds before it.
 
 Shape letters: C clients of the cohort, D draws, I positions.
 """
@@ -24,30 +24,30 @@ from turnout.world.enrolment import Enrolment
 from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
 
-NOTHING: State = {}  # what a selection that remembers nothing is given
+NOTHING: State = {}  # the state of a selection without memory
 
 
 class Selection(Protocol):
-    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing.
+    """The clients to ask in round t. `Memoryless` has the defaults of a selection without state.
 
-    One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
+    A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (`TiedToClients`).
     """
 
     def begin(self) -> State:
-        """What it remembers before the first round."""
+        """The state before the first round."""
         ...
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-        """Sorted ids of those the objective is over (members, and those who have left but stay in it)."""
+        """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
         ...
 
     def observe(self, state: State, arrived: Arrived) -> State:
-        """What it remembers after a round: `arrived` has who replied, with which loss, and who was away."""
+        """The state after a round: `arrived` has the replies, their losses and the absences."""
         ...
 
 
 class Memoryless:
-    """The defaults: a selection that remembers nothing."""
+    """The defaults of a selection without state."""
 
     def begin(self) -> State:
         return {}
@@ -57,13 +57,13 @@ class Memoryless:
 
 
 def chosen(selection: Selection, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-    """The cohort; a selection is held to what it promises."""
+    """The cohort; a selection that breaks its promise raises UserError."""
     client_C = selection.choose(members, t, seed, state)
     rising = bool((client_C[1:] > client_C[:-1]).all())
     if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
         raise UserError(
-            f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
-            "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+            f"{type(selection).__name__}.choose returned {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+            "of different members' numbers, rising (check yours with turnout.testing.check_selection)"
         )
     return client_C
 
@@ -78,7 +78,7 @@ class Everyone(Memoryless):
 
 @dataclass(frozen=True)
 class Fraction(Memoryless):
-    """Ask max(1, round(share * N)) of the N members.
+    """Ask max(1, round(`share` * N)) of the N members.
 
     >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
     torch.Size([2])
@@ -97,9 +97,9 @@ class Fraction(Memoryless):
 
 @dataclass(frozen=True)
 class Count(Memoryless):
-    """Ask this many members; all of them once so many have left that fewer remain.
+    """Ask `clients` members, or all of them once fewer remain.
 
-    More than there ever were is a mistake, more than are left is not: leaving must not stop a run.
+    More than the population is an error; more than the remaining members is not, because leaving must not stop a run.
     """
 
     clients: int = 10
@@ -121,16 +121,18 @@ class Count(Memoryless):
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
             raise UserError(
-                f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
+                f"selection Count(clients={self.clients}) asks for more than the {clients} clients there are; "
                 f"use {clients} or fewer, or Everyone()"
             )
 
 
 @dataclass(frozen=True)
 class AsLogged(Memoryless):
-    """Ask those whom a fleet's log asked: members with a row in round t.
+    """Ask the clients that a fleet's log asked: members with a row in round t.
 
-    `reading` is how the log is read; where it says that no row means absent, all clients that the log knows by then.
+    path     the log
+    reading  how the log is read; where no row means absent, all clients that appear in the log by then are asked
+    names    the names of the clients
     """
 
     path: str
@@ -142,7 +144,7 @@ class AsLogged(Memoryless):
         return FleetLog(self.path, reading=self.reading, names=self.names)
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> AsLogged:
-        """The same for these clients and so many rounds, checked."""
+        """The same for these clients and this many rounds, checked."""
         selection = replace(self, names=enrolment.names)
         selection.__dict__["log"] = self.log.tied_to_clients(enrolment, rounds)
         return selection
