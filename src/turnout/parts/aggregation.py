@@ -71,7 +71,6 @@ class Aggregation(Protocol):
     @property
     def linear(self) -> bool:
         """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
-        ...
 
     def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
         """One update [P] of the replies with these weights: `WeightedSum` returns Σ weight update for any sum of the
@@ -79,7 +78,6 @@ class Aggregation(Protocol):
 
         Updates are scaled by work where `linear` is false. A `Combined` names the replies that were used.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -30,31 +30,24 @@ class Mixing(Protocol):
     @property
     def personal(self) -> bool:
         """Whether clients have models of their own."""
-        ...
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
-        ...
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
-        ...
 
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         """The weights each of these clients starts from [C, P]; None: all from the shared parameters."""
-        ...
 
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         """The model each client predicts with [C, P]."""
-        ...
 
     def observe(self, state: State, arrived: Arrived) -> State:
         """Keep what is needed of the replies."""
-        ...
 
     def forget(self, state: State, client_I: Tensor) -> State:
         """These clients have left for good."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -26,32 +26,26 @@ class Optimizer(Protocol):
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the state matrices it needs besides the parameters."""
-        ...
 
     @property
     def moments(self) -> str:
         """What happens to the slots after a round: "fresh" (zero in the next one), "local" (kept by the client) or
         "federated" (averaged with the weights; personal columns are kept by the client); "auto" is resolved before
         round 0."""
-        ...
 
     @property
     def carries_count(self) -> bool:
         """Whether the number of steps is carried from round to round, like the moments."""
-        ...
 
     @property
     def linear(self) -> bool:
         """Whether the steps are sums of the gradients, so that their mean follows from a client's path."""
-        ...
 
     def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
         """One step in place; `count_c` is the number of steps made, this one included."""
-        ...
 
     def progress(self, steps_C: Tensor) -> Tensor:
         """Length of that many steps, in gradients: FedNova's normaliser a_k (plain SGD: the number of steps)."""
-        ...
 
 
 @dataclass(frozen=True)

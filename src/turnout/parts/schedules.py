@@ -15,7 +15,6 @@ class Schedule(Protocol):
 
     def rate(self, lr: float, clock: int) -> float:
         """The rate at this clock, given the optimizer's."""
-        ...
 
 
 @dataclass(frozen=True)

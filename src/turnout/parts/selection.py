@@ -35,15 +35,12 @@ class Selection(Protocol):
 
     def begin(self) -> State:
         """The state before the first round."""
-        ...
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
-        ...
 
     def observe(self, state: State, arrived: Arrived) -> State:
         """The state after a round: `arrived` has the replies, their losses and the absences."""
-        ...
 
 
 class Memoryless:

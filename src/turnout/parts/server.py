@@ -23,12 +23,10 @@ class ServerStep(Protocol):
 
     def begin(self, width: int) -> State:
         """The state before the first round."""
-        ...
 
     def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
         """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and their weights,
         for a method that needs more than their sum. The state that is passed in is not modified."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -101,15 +101,12 @@ class Codec(Protocol):
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
         """Encode rows; `x_CP` becomes what is left out of the messages: x less the result of `read`."""
-        ...
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Decode messages to rows; an impossible message raises UserError."""
-        ...
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
         """Most bytes of a message."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,36 +50,28 @@ class Substitution(Protocol):
     @property
     def lends(self) -> bool:
         """Whether missing shares are given to other clients (scheme A then drops its N/K)."""
-        ...
 
     @property
     def adds_rows(self) -> bool:
         """Whether updates of earlier rounds take part."""
-        ...
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
-        ...
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
-        ...
 
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         """What clients send with their encoded update, for `observe`: a row each in every tensor."""
-        ...
 
     def observe(self, state: State, arrived: Arrived) -> State:
         """Learn from the replies (similarities, last updates)."""
-        ...
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
         """Give the shares of clients that do not count to those that do (there is at least one)."""
-        ...
 
     def forget(self, state: State, client_L: Tensor) -> State:
         """These clients have left for good."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -58,27 +58,21 @@ class Term(Protocol):
     @property
     def name(self) -> str:
         """Unique in an algorithm, without '/': the key of the term's state in stores and checkpoints."""
-        ...
 
     def server_state(self, start_P: Tensor) -> Tensors:
         """State on the server before the first round, given the initial weights."""
-        ...
 
     def client_state(self, start_P: Tensor) -> Tensors:
         """State of one client before its first round."""
-        ...
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         """The gradient to use instead; may change `grad_cP` and `client_state` in place."""
-        ...
 
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """When local training ends: the upload, and the next client state."""
-        ...
 
     def server_update(self, server_state: Tensors, upload: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
         """On the server: its next state, and columns for the round's record."""
-        ...
 
 
 class FusedStep:
