@@ -11,7 +11,7 @@ from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from turnout.experiment import Experiment
-    from turnout.testing.parity import Comparison, Difference, Elsewhere
+    from turnout.testing.parity import RuntimeComparison, Difference, Elsewhere
 
 Names = Annotated[
     list[str] | None,
@@ -39,7 +39,7 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     from turnout.cli.screen import console, say
     from turnout.recipes import cook, recipes
     from turnout.runtimes.keeping import KEPT
-    from turnout.testing.parity import ONE_PER_PART, Comparison, acceptable, small_recipes
+    from turnout.testing.parity import ONE_PER_PART, RuntimeComparison, acceptable, small_recipes
 
     known = small_recipes({name: cook(name) for name in recipes()})
     runtimes = _runtimes()
@@ -51,7 +51,7 @@ def parity(names: Names = None, on: On = None, everything: Everything = False, m
     at_once = {column: runtime.at_once(chosen) for column, runtime in columns.items() if runtime.at_once}
     with KEPT.held():
         for name, experiment in chosen.items():
-            comparison = Comparison(experiment)
+            comparison = RuntimeComparison(experiment)
             with console(stderr=True).status(name):
                 found = {
                     column: at_once[column][name] if column in at_once else _found(comparison, runtime)
@@ -102,7 +102,7 @@ def _here(columns: dict[str, Elsewhere], named: bool) -> dict[str, Elsewhere]:
     return found
 
 
-def _found(comparison: Comparison, runtime: Elsewhere) -> Difference:
+def _found(comparison: RuntimeComparison, runtime: Elsewhere) -> Difference:
     from turnout.testing.parity import Difference
 
     try:

@@ -67,7 +67,7 @@ class Local:
         return min(self.batch_size * (t + 1), max(most, self.batch_size))
 
     def batch_of(self, examples_C: Tensor, t: int) -> int:
-        """The batch size of round t, for clients with so many samples."""
+        """The batch size of round t, for clients with these numbers of samples."""
         most = int(examples_C.max()) if self.growing_batch and len(examples_C) else 1
         return self.batch_at(t, most)
 
@@ -117,7 +117,7 @@ def turn_out(
 
 
 def full_steps(examples_C: Tensor, local: Local, drop_single: bool, t: int) -> Tensor:
-    """Complete work of clients with so many samples, in mini-batches."""
+    """Complete work of clients with these numbers of samples, in mini-batches."""
     return local.full_steps(steps_per_epoch(examples_C, local.batch_of(examples_C, t), drop_single))
 
 

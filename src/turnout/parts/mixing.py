@@ -44,7 +44,7 @@ class Mixing(Protocol):
         """The model each client predicts with [C, P]."""
 
     def observe(self, state: State, arrived: Arrived) -> State:
-        """Keep what is needed of the replies."""
+        """Learn from the replies."""
 
     def forget(self, state: State, client_I: Tensor) -> State:
         """These clients have left for good."""

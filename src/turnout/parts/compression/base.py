@@ -56,7 +56,7 @@ class Compression(Protocol):
         """The decoded updates [C, P], in the server's precision."""
 
     def held(self, kept: Tensors) -> Tensors:
-        """What clients report about the model they hold, for `catch_up`; their messages contain it too."""
+        """Clients' reports about the model they hold, for `catch_up`; their messages contain them too."""
 
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         """Bytes each client had to download at the start of the round to hold the current shared parameters."""

@@ -133,7 +133,7 @@ class Friends(NoSubstitution):
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
     def observe(self, state: State, arrived: Arrived) -> State:
-        """Compare all pairs that replied, or those that are still candidates."""
+        """Compare all pairs of replies, or only pairs of candidates."""
         dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
         table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
         pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype, judging)
@@ -245,7 +245,7 @@ class Friends(NoSubstitution):
 
 
 def _gone(pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, judging: Judging | None) -> Tensor:
-    """Mask of those that are no longer candidates of the missing clients."""
+    """Mask of friends that are no longer candidates of the missing clients."""
     if judging is None:
         return torch.zeros_like(friend_MR, dtype=torch.bool)
     return pairs.gone(missing_M, friend_MR, judging)

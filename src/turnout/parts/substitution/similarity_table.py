@@ -52,9 +52,9 @@ class Pairs:
     @classmethod
     def empty(cls, weighted: bool) -> Pairs:
         """Before any two clients have met; with a table of weights if meetings are `weighted`."""
-        nobody, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
+        none, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
         counts = torch.empty(0, 0, dtype=torch.int16)
-        return cls(nobody, nobody.clone(), nothing, counts, torch.empty(0), nothing.clone() if weighted else None)
+        return cls(none, none.clone(), nothing, counts, torch.empty(0), nothing.clone() if weighted else None)
 
     def to_state(self) -> State:
         tables = {"mean": self.mean_KK, "count": self.count_KK, "best": self.best_K}
@@ -173,9 +173,9 @@ class Pairs:
         return ~(dropped_RR & dropped_RR.T)
 
     def _judge(self, slot_R: Tensor, judging: Judging) -> None:
-        """Drop from each client's candidates those whose mean is `theta` or more below its best.
+        """Drop each client's candidates whose mean is `theta` or more below its best.
 
-        Only those met `least` times are judged, and the best always stays (its gap is 0).
+        Only candidates met `least` times are judged, and the best always stays (its gap is 0).
         """
         if judging.theta > 1:  # means are in [0, 1]
             return
@@ -230,7 +230,7 @@ class Pairs:
         return torch.where(count_MR.abs() >= least, mean_MR, -torch.inf)
 
     def gone(self, missing_M: Tensor, friend_MR: Tensor, judging: Judging) -> Tensor:
-        """Mask of those that are no longer candidates of the missing, or fall below Θ now."""
+        """Mask of friends that are no longer candidates of the missing, or fall below Θ now."""
         mean_MR = self.mean_KK[missing_M[:, None], friend_MR]
         count_MR = self.count_KK[missing_M[:, None], friend_MR]
         return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, judging)

@@ -1,6 +1,6 @@
 """Stale (the baseline of paper 003): a client's last update stands in for it while it is missing.
 
-Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), P shared parameters, L clients who left.
+Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), P shared parameters, L clients left.
 """
 
 from __future__ import annotations
