@@ -18,7 +18,7 @@ from bytes_runtime import BytesOnly, Process
 from turnout.recipes import cook, recipes
 from turnout.runtimes.keeping import KEPT
 from turnout.testing import parity
-from turnout.testing.parity import ONE_PER_PART, RuntimeComparison, Elsewhere, acceptable, small_recipes
+from turnout.testing.parity import ONE_PER_PART, Elsewhere, RuntimeComparison, acceptable, small_recipes
 
 RUNTIMES = [*parity.RUNTIMES, "bytes only"]
 

@@ -11,7 +11,7 @@ from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from turnout.experiment import Experiment
-    from turnout.testing.parity import RuntimeComparison, Difference, Elsewhere
+    from turnout.testing.parity import Difference, Elsewhere, RuntimeComparison
 
 Names = Annotated[
     list[str] | None,

@@ -1,8 +1,8 @@
 """Whether experiments have the same results wherever their client work runs: `turnout parity`.
 
-A `RuntimeComparison` plays a few rounds of an experiment in one process and on other runtimes (`RUNTIMES`). Turnout, events
-and bytes must be equal; of the server's state, the clients' records and the measurements the largest difference is
-taken, relative to the largest number of its tensor.
+A `RuntimeComparison` plays a few rounds of an experiment in one process and on other runtimes (`RUNTIMES`). Turnout,
+events and bytes must be equal; of the server's state, the clients' records and the measurements the largest difference
+is taken, relative to the largest number of its tensor.
 
 A runtime that only moves work gives the same bits, with the native engine or else one client at a time in double
 precision. Another engine rounds differently: it is compared in double precision, at a tenth of the learning rate (at

@@ -138,7 +138,7 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
-    def server_part(self, arrived: Arrived) -> Tensor | float:
+    def _server_part(self, arrived: Arrived) -> Tensor | float:
         """The server's change besides the sum of the updates, per local step."""
         assert arrived.new_P is not None
         assert arrived.sum_P is not None
@@ -148,10 +148,10 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
 
     def notify(self, server_state: Tensors, arrived: Arrived) -> Tensors:
         """Σ_k p_k D_k / (s_k η) / Σ_k p_k, the mean local step of the clients that replied, whatever their work and
-        weights; with `server_part` and the debt to clients that left."""
+        weights; with `_server_part` and the debt to clients that left."""
         per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
         mean_P = weighted_sum(arrived.update_RP, arrived.part_R / arrived.part_R.sum() / per_step_R)
-        return {"common": mean_P + self.server_part(arrived) + server_state["owed"] / float(arrived.part_R.sum())}
+        return {"common": mean_P + self._server_part(arrived) + server_state["owed"] / float(arrived.part_R.sum())}
 
     def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
         return {"delta": client_state["delta"] + message["common"]}
@@ -175,7 +175,7 @@ class FedGATE(VRLSGD):
 
     name: str = "fedgate"
 
-    def server_part(self, arrived: Arrived) -> Tensor | float:
+    def _server_part(self, arrived: Arrived) -> Tensor | float:
         return 0.0
 
 
