@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.parts.terms.base import LocalTerm, TermTraits
+from turnout.parts.terms.base import LocalTerm, PersonalModel, TermTraits, sends
 from turnout.rng import key, rng
 from turnout.world import participation
 
@@ -138,7 +138,7 @@ def _robust(s: Settings) -> bool:
 
 
 def sends_beside(terms: tuple[Any, ...]) -> bool:
-    return any(term.sends or term.personal for term in terms)
+    return any(sends(term) or isinstance(term, PersonalModel) for term in terms)
 
 
 def _late_and_together(s: Settings) -> bool:
@@ -174,7 +174,7 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (_late_and_together, "uses late replies, "),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
-    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
+    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at the client"),
     (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),

@@ -182,7 +182,7 @@ class Averaging(to.SGD):
 
 
 def test_an_optimizer_that_mixes_clients_is_caught():
-    with pytest.raises(AssertionError, match="depends on its company"):
+    with pytest.raises(AssertionError, match="depends on other clients"):
         testing.check_optimizer(Averaging())
 
 

@@ -18,7 +18,7 @@ from bytes_runtime import BytesOnly, Process
 from turnout.recipes import cook, recipes
 from turnout.runtimes.keeping import KEPT
 from turnout.testing import parity
-from turnout.testing.parity import ONE_PER_PART, Comparison, Elsewhere, acceptable, small_recipes
+from turnout.testing.parity import ONE_PER_PART, Elsewhere, RuntimeComparison, acceptable, small_recipes
 
 RUNTIMES = [*parity.RUNTIMES, "bytes only"]
 
@@ -41,8 +41,8 @@ def cooked() -> dict[str, dict[str, to.Experiment]]:
 
 
 @cache
-def comparisons() -> dict[str, Comparison]:
-    return {name: Comparison(experiment) for name, experiment in small_recipes(cooked()).items()}
+def comparisons() -> dict[str, RuntimeComparison]:
+    return {name: RuntimeComparison(experiment) for name, experiment in small_recipes(cooked()).items()}
 
 
 def check(names: Iterable[str], elsewhere: Elsewhere) -> None:
@@ -78,6 +78,6 @@ def test_flowers_simulation():
 
 def test_a_difference_is_found():
     """Of another seed, and of other numbers: the comparison can fail."""
-    comparison = Comparison(small_recipes(cooked())["participation/C"])
+    comparison = RuntimeComparison(small_recipes(cooked())["participation/C"])
     louder = Elsewhere(lambda here: to.InProcess(device="cpu", threads=1, precision="float64"))
     assert not acceptable(comparison.with_(louder), louder)

@@ -140,7 +140,7 @@ def test_scale_or_statistics_alone_stay_home_and_the_rest_is_averaged():
             assert not torch.allclose(getattr(a, own), getattr(b, own))
             assert torch.equal(getattr(a, common), getattr(b, common))
         assert ("norm1.running_mean" in server.states) == (kind == "yb")
-    with pytest.raises(UserError, match="us keeps nothing at home"):
+    with pytest.raises(UserError, match="us keeps nothing at the client"):
         ready(dataclasses.replace(personal_world(to.personal.us), model=to.models.MLP(4)))
 
 
@@ -473,8 +473,8 @@ def test_noisy_clients_are_known():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": to.models.MLP(6)}, "batch-norm keeps nothing at home.*plain FedAvg"),
-        ({"algorithm.personal": to.personal.Named("head.*")}, "keeps nothing at home"),
+        ({"model": to.models.MLP(6)}, "batch-norm keeps nothing at the client.*plain FedAvg"),
+        ({"algorithm.personal": to.personal.Named("head.*")}, "keeps nothing at the client"),
         ({"evaluate.activations": True}, "newcomers = 'average'"),
         ({"evaluate.activations": True, "model": to.models.MLP(6), "algorithm.personal": None}, "has none"),
         (
@@ -484,7 +484,7 @@ def test_noisy_clients_are_known():
         ({"algorithm.newcomers": "average"}, "share_personal"),
         ({"algorithm.newcomers": "averaged"}, "'initial', 'average' or 'calibrated'"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": to.personal.Named("output.*")}, "BatchNorm"),
-        ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "BatchNorm statistics that stay home"),
+        ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "personal BatchNorm statistics"),
     ],
 )
 def test_mistakes_are_sentences_before_the_first_round(changes, words):

@@ -243,7 +243,7 @@ def test_a_participation_that_does_not_fit_the_work_is_refused_before_the_first_
 )
 def test_a_part_that_is_about_shared_parameters_needs_some(part, value):
     experiment = world([8, 8], personal=to.personal.everything, **{part: value})
-    with pytest.raises(UserError, match=f"leave algorithm.{part} out, or keep less at home"):
+    with pytest.raises(UserError, match=f"leave algorithm.{part} out"):
         ready(experiment)
 
 

@@ -122,7 +122,7 @@ class Given:
 @pytest.mark.parametrize("clients", [(-1, 0), (0, 0, 1), (3, 1), (0, 7)])
 def test_a_selection_of_one_s_own_is_held_to_its_promise(clients: tuple[int, ...]) -> None:
     assert chosen(Fixed((0, 3)), Members(7), 0, 0).tolist() == [0, 3]
-    with pytest.raises(UserError, match=r"Fixed\.choose gave .* in round 2: a cohort is"):
+    with pytest.raises(UserError, match=r"Fixed\.choose returned .* in round 2: a cohort is"):
         chosen(Fixed(clients), Members(7), 2, 0)
 
 

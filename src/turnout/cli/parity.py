@@ -12,7 +12,7 @@ from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from turnout.experiment import Experiment
-    from turnout.testing.parity import Comparison, Difference, Elsewhere
+    from turnout.testing.parity import Difference, Elsewhere, RuntimeComparison
 
 Names = Annotated[
     list[str] | None,
@@ -45,7 +45,7 @@ def parity(
     from turnout.machine.terminal import console
     from turnout.recipes import cook, recipes
     from turnout.runtimes.keeping import KEPT
-    from turnout.testing.parity import ONE_PER_PART, Comparison, acceptable, small_recipes
+    from turnout.testing.parity import ONE_PER_PART, RuntimeComparison, acceptable, small_recipes
 
     known = small_recipes({name: cook(name) for name in recipes()})
     runtimes = _runtimes()
@@ -56,7 +56,7 @@ def parity(
     rows, broken = [["experiment", *columns]], 0
     with KEPT.held():
         for name, experiment in chosen.items():
-            comparison = Comparison(experiment)
+            comparison = RuntimeComparison(experiment)
             with console(stderr=True).status(name):
                 found = {
                     column: at_once[column][name] if column in at_once else _compare(comparison, runtime)
@@ -115,7 +115,7 @@ def _installed(columns: dict[str, Elsewhere], named: bool) -> dict[str, Elsewher
     return found
 
 
-def _compare(comparison: Comparison, runtime: Elsewhere) -> Difference:
+def _compare(comparison: RuntimeComparison, runtime: Elsewhere) -> Difference:
     from turnout.testing.parity import Difference
 
     try:

@@ -1,7 +1,7 @@
-"""Whom the server asks: the cohort of a round, drawn from the members.
+"""Selections: the cohort of a round, drawn from the members.
 
 Drawing 100 of 1,000,000 touches about 100 numbers, never the population. The draw of round t is addressed by
-(seed, "cohort", t), so any round's cohort can be had without the rounds before it.
+(seed, "cohort", t), so any round's cohort can be drawn without the rounds before it.
 
 Shape letters: C clients of the cohort, D draws, I positions.
 """
@@ -23,30 +23,27 @@ from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 from turnout.world.turnout_log import TurnoutLog
 
-NOTHING: State = {}  # what a selection that remembers nothing is given
+NOTHING: State = {}  # the state of a selection without memory
 
 
 class Selection(Protocol):
-    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing.
+    """The clients to ask in round t. `Memoryless` has the defaults of a selection without state.
 
-    One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
+    A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (`TiedToClients`).
     """
 
     def begin(self) -> State:
-        """What it remembers before the first round."""
-        ...
+        """The state before the first round."""
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-        """Sorted ids of those the objective is over (members, and those who have left but stay in it)."""
-        ...
+        """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
 
     def observe(self, state: State, arrived: Applied) -> State:
-        """What it remembers after a round: `arrived` has who replied, with which loss, and who was away."""
-        ...
+        """The state after a round: `arrived` has the replies, their losses and the absences."""
 
 
 class Memoryless:
-    """The defaults: a selection that remembers nothing."""
+    """The defaults of a selection without state."""
 
     def begin(self) -> State:
         return {}
@@ -56,13 +53,13 @@ class Memoryless:
 
 
 def chosen(selection: Selection, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-    """The cohort; a selection is held to what it promises."""
+    """The cohort; a selection that breaks its promise raises UserError."""
     client_C = selection.choose(members, t, seed, state)
     rising = bool((client_C[1:] > client_C[:-1]).all())
     if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
         raise UserError(
-            f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
-            "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+            f"{type(selection).__name__}.choose returned {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+            "of different members' numbers, rising (check yours with turnout.testing.check_selection)"
         )
     return client_C
 
@@ -77,7 +74,7 @@ class Everyone(Memoryless):
 
 @dataclass(frozen=True)
 class Fraction(Memoryless):
-    """Ask max(1, round(share * N)) of the N members.
+    """Ask max(1, round(`share` * N)) of the N members.
 
     >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
     torch.Size([2])
@@ -96,9 +93,9 @@ class Fraction(Memoryless):
 
 @dataclass(frozen=True)
 class Count(Memoryless):
-    """Ask this many members; all of them once so many have left that fewer remain.
+    """Ask `clients` members, or all of them once fewer remain.
 
-    More than there ever were is a mistake, more than are left is not: leaving must not stop a run.
+    More than the population is an error; more than the remaining members is not, because leaving must not stop a run.
     """
 
     clients: int = 10
@@ -120,7 +117,7 @@ class Count(Memoryless):
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
             raise UserError(
-                f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
+                f"selection Count(clients={self.clients}) asks for more than the {clients} clients there are; "
                 f"use {clients} or fewer, or Everyone()"
             )
 

@@ -1,4 +1,4 @@
-"""What the server makes of the weighted sum: applied as it is, or by Adam, Yogi or Adagrad (Reddi et al., 2021).
+"""Server steps: the weighted sum applied as it is, or by Adam, Yogi or Adagrad (Reddi et al., 2021).
 
 Shape letters: P shared parameters.
 """
@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.optimizers import _check
+from turnout.parts.optimizers import check_adam
 from turnout.parts.updates import Aggregate
 from turnout.types import State
 
 
 class ServerStep(Protocol):
-    """What the server does with the summed update."""
+    """How the server applies the aggregated update."""
 
-    def begin(self, width: int) -> State: ...
+    def begin(self, width: int) -> State:
+        """The state before the first round."""
 
     def step(self, update_P: Tensor, state: State, arrived: Aggregate) -> tuple[Tensor, State]:
-        """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and what each
-        weighs, where a method needs more than their sum. The state is not written on."""
-        ...
+        """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and their weights,
+        for a method that needs more than their sum. The state that is passed in is not modified."""
 
 
 @dataclass(frozen=True)
 class ServerSGD:
-    """w <- w + lr · Σ weight_c update_c."""
+    """w <- w + lr · Σ weight_c update_c; `lr` is the server's learning rate."""
 
     lr: float = 1.0
 
@@ -48,9 +48,13 @@ class ServerSGD:
 
 @dataclass(frozen=True)
 class Adaptive(ABC):
-    """What the server's three have in common: Δ is the weighted sum of updates, taken for a gradient.
+    """The common part of the three: Δ is the weighted sum of updates, used as a gradient.
 
-    m <- β1 m + (1 - β1) Δ; v as each says, from τ²; w <- w + η m / (√v + τ). No bias correction, as published.
+    m <- β1 m + (1 - β1) Δ; v by `second`, from τ² on; w <- w + η m / (√v + τ). No bias correction, as published.
+
+    lr            η
+    beta1, beta2  β1, β2
+    tau           τ
     """
 
     lr: float = 0.01
@@ -59,7 +63,7 @@ class Adaptive(ABC):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check("algorithm.server", self.lr, self.beta1, self.beta2, self.tau)
+        check_adam("algorithm.server", self.lr, self.beta1, self.beta2, self.tau)
 
     def begin(self, width: int) -> State:
         return {"first": torch.zeros(width), "second": torch.full((width,), self.tau**2)}
@@ -89,7 +93,7 @@ class ServerAdam(Adaptive):
 
 @dataclass(frozen=True)
 class ServerYogi(Adaptive):
-    """v <- v - (1 - β2) Δ² sign(v - Δ²): v grows as Adam's does, and shrinks slowly (FedYogi)."""
+    """v <- v - (1 - β2) Δ² sign(v - Δ²): v grows like Adam's and shrinks slowly (FedYogi)."""
 
     def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
         return v_P - (1 - self.beta2) * square_P * torch.sign(v_P - square_P)

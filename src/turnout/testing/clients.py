@@ -1,4 +1,4 @@
-"""Checks of what clients train and send with: optimizers, learning-rate schedules, compression.
+"""Checks of the clients' parts: optimizers, learning-rate schedules, compression.
 
 Shape letters: c clients of a chunk, C of a cohort, P parameters.
 """

@@ -1,8 +1,8 @@
 """Whether experiments have the same results wherever their client work runs: `turnout parity`.
 
-A `Comparison` plays a few rounds of an experiment in one process and on other runtimes (`RUNTIMES`). Turnout, events
-and bytes must be equal; of the server's state, the clients' records and the measurements the largest difference is
-taken, relative to the largest number of its tensor.
+A `RuntimeComparison` plays a few rounds of an experiment in one process and on other runtimes (`RUNTIMES`). Turnout,
+events and bytes must be equal; of the server's state, the clients' records and the measurements the largest difference
+is taken, relative to the largest number of its tensor.
 
 A runtime that only moves work gives the same bits, with the native engine or else one client at a time in double
 precision. Another engine rounds differently: it is compared in double precision, at a tenth of the learning rate (at
@@ -85,7 +85,7 @@ class Difference:
         return f"{self.largest:.0e} ({self.where})" if self.largest else "equal"
 
 
-class Comparison:
+class RuntimeComparison:
     """An experiment in one process, played when it is first compared with another runtime."""
 
     def __init__(self, experiment: Experiment):
@@ -102,7 +102,7 @@ class Comparison:
         return here, played(self.slower, here)
 
     def with_(self, elsewhere: Elsewhere) -> Difference:
-        """What differs there; raises AssertionError if not even the turnout is the same."""
+        """The difference there; raises AssertionError if not even the turnout is the same."""
         here, one = self.here(elsewhere.moves)
         experiment = self.experiment if elsewhere.moves else self.slower
         return difference(one, played(experiment, elsewhere.settings(here)), elsewhere.moves)

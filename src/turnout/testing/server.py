@@ -110,7 +110,7 @@ def check_substitution(substitution: Substitution) -> None:
 
 
 def _borrow(substitution: Substitution) -> list[Tensor]:
-    """What was borrowed in each of the example rounds."""
+    """The loans of each of the example rounds."""
     state, borrowed = checkpointed(substitution.begin(clients=3, width=4), "begin"), []
     rounds = [pair for pair in example_turnouts() if bool(pair[0].present_C.any())]
     for t, (turnout, share_C) in enumerate(rounds):

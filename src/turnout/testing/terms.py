@@ -92,7 +92,7 @@ def _check_hooks(term: Term) -> None:
                 expect(declared, f"{hook}: is only called of a term that derives from {base.__name__}")
             elif callable(vars(kind)[hook]) or isinstance(vars(kind)[hook], property):
                 near = get_close_matches(hook, known, n=1, cutoff=0.8)
-                expect(not near, f"{hook}: no hook has this name; did you mean {', '.join(near)}?")
+                expect(not near, f"{hook}: did you mean {', '.join(near)}? (the name of a helper starts with _)")
 
 
 def _train(

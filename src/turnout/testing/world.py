@@ -1,4 +1,4 @@
-"""Checks of the world's parts: who participates, joins, leaves and attacks; devices; whom the server asks."""
+"""Checks of the world's parts: participation, events, attacks, devices and selection."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def check_attack(attack: Attack, width: int = 6) -> None:
     """Promises of an attack: finite numbers, the same for the same round; honest clients are not changed; without
     collusion it reads its own update only; absent clients stay absent, and no client claims more work than asked."""
     client_R, clean_RP = torch.arange(5), torch.randn(5, width, generator=torch.Generator().manual_seed(0))
-    both, alone = (Attackers(torch.tensor(who), (attack,), seed=0) for who in ([1, 3], [3]))
+    both, alone = (Attackers(torch.tensor(ids), (attack,), seed=0) for ids in ([1, 3], [3]))
     sent_RP = both.sent(clean_RP.clone(), client_R, 2)
     expect(bool(torch.isfinite(sent_RP).all()), "update: finite numbers")
     expect(torch.equal(sent_RP, both.sent(clean_RP.clone(), client_R, 2)), "update: the same for the same round")
@@ -158,4 +158,4 @@ def check_attack(attack: Attack, width: int = 6) -> None:
     expect(bool((claimed.work_C <= turnout.full_work).all()), "work: at most what was asked")
     examples_C = both.claimed_examples(client_R, torch.tensor([3, 4, 0, 6, 9]))
     expect(examples_C.dtype == torch.int64 and bool((examples_C >= 0).all()), "examples: whole numbers, not negative")
-    expect(examples_C[[0, 2, 4]].tolist() == [3, 0, 9], "examples: honest clients report what they have")
+    expect(examples_C[[0, 2, 4]].tolist() == [3, 0, 9], "examples: honest clients report their own")

@@ -42,48 +42,37 @@ class Compression(Protocol):
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         """One client's residuals before its first message."""
-        ...
 
     def begin(self, slots: tuple[Slot, ...]) -> State:
         """The server's state before the first round."""
-        ...
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         """The clients' messages and their residuals for the next one (may write into `update_CP` and `kept`)."""
-        ...
 
     def longest(self, sending: Sending) -> int:
         """Most bytes of a client's message; a device plans with it before it has trained."""
-        ...
 
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         """The decoded updates [C, P], in the server's precision."""
-        ...
 
     def held(self, kept: Tensors) -> Tensors:
-        """What clients report about the model they hold, for `catch_up`; their messages contain it too."""
-        ...
+        """Clients' reports about the model they hold, for `catch_up`; their messages contain them too."""
 
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         """Bytes each client had to download at the start of the round to hold the current shared parameters."""
-        ...
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         """The change as all clients and the server apply it."""
-        ...
 
     def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
         """Encoded changes, in order, for a client that holds the shared parameters of the beginning of round `since`;
         None: it needs the parameters themselves."""
-        ...
 
     def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
         """The shared parameters after such messages, equal to the server's to the bit."""
-        ...
 
     def forget(self, state: State, client_I: Tensor) -> State:
         """Some clients have left: one that comes back starts with a dense download."""
-        ...
 
 
 @dataclass(frozen=True)

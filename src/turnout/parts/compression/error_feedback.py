@@ -1,4 +1,4 @@
-"""What lossy compressions share: error feedback on both sides, and messages as real bytes.
+"""Error feedback on both sides, common to lossy compressions, with messages as real bytes.
 
     client   A_k = R_k + (E / s_k) D_k;   M_k = C(A_k);   R_k <- A_k - M_k
     server   A_G = R_G + η_g Σ a_k M_k;   M_G = C(A_G);   R_G <- A_G - M_G;   w <- w + M_G
@@ -37,7 +37,7 @@ class BroadcastLog:
     bit (which their sum would not give). Where these are as large as the model, or not all are kept, it gets the model:
     so the log never needs more bytes than the model.
 
-    left_P    R_G: what was left out of the messages so far (empty without error feedback)
+    left_P    R_G, the residual (empty without error feedback)
     byte_B    the last messages, one after another, on the device where they were written
     length_M  bytes of each
     round_M   the round at whose end each was sent
@@ -100,23 +100,20 @@ class Codec(Protocol):
     """Rows of numbers as bytes, and back."""
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes what is left out of the messages: x less the result of `read`."""
-        ...
+        """Encode rows; `x_CP` becomes the residual, x less the result of `read`."""
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Decode messages to rows; an impossible message raises UserError."""
-        ...
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
         """Most bytes of a message."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFeedback(ABC):
     """A compression with a codec for each direction.
 
-    feedback        add what a message leaves out to the next one
+    feedback        add the residual of a message to the next one
     directions      "both", or "up": the server sends the model uncompressed
     residual_decay  factor on a client's residual for each round that it was away
     reset_after     a client that was away for this many rounds starts without a residual
@@ -141,7 +138,7 @@ class ErrorFeedback(ABC):
         """The codec of messages "up" or "down"."""
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        """What was left out so far, and the round of the last message: the client holds the model of its beginning."""
+        """The residual, and the round of the last message: the client holds the model of its beginning."""
         left = {"left": torch.zeros(dense_bytes(slots) // 4)} if self.feedback else {}
         return {"round": torch.tensor(NEVER)} | left
 
@@ -205,4 +202,4 @@ class ErrorFeedback(ABC):
         return held_P
 
     def forget(self, state: State, client_I: Tensor) -> State:
-        return state  # what a client holds is in its own rows, which are deleted with it
+        return state  # the round of a client's model is in its own rows, which are deleted with it

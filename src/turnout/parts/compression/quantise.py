@@ -21,8 +21,8 @@ class Quantise(ErrorFeedback):
 
     rounding  "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
               "nearest"
-    feedback  add what was rounded away to the next message; stochastic rounding works without, and then clients keep
-              no state
+    feedback  add the rounding errors to the next message; stochastic rounding works without, and then clients keep no
+              state
     and the other settings of `ErrorFeedback`
     """
 

@@ -20,7 +20,7 @@ from turnout.types import Message, State, Tensors
 
 @dataclass(frozen=True)
 class TopK(ErrorFeedback):
-    """The largest entries of each tensor with their values; what is left out is added to the next message.
+    """The largest entries of each tensor with their values; the residual is added to the next message.
 
     keep       share of the entries that is sent up
     keep_down  share that is sent down; None: `keep`
@@ -46,8 +46,8 @@ class TopK(ErrorFeedback):
 
 @dataclass(frozen=True)
 class SparseTernary(TopK):
-    """ST of EFL (paper 001) both ways: the signs of the largest entries of each tensor, and their mean size; the rest
-    is added to the next message. Settings as for `TopK`; `algorithm.scale_at` decides where unfinished work is scaled.
+    """ST of EFL (paper 001) both ways: the signs of the largest entries of each tensor, and their mean size; the
+    residual is added to the next message. Settings as for `TopK`.
     """
 
     def codec(self, way: str, sending: Sending) -> Codec:
@@ -59,7 +59,7 @@ class LiteralTernary(Dense):
     """Algorithm 1 of paper 001 as printed, which overshoots; only for demonstration.
 
     Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
-    what is left out is added again in every later round. Messages are dense. `keep` and `scope` as for `TopK`.
+    the residual is added again in every later round. Messages are dense. `keep` and `scope` as for `TopK`.
     """
 
     keep: float = 0.01

@@ -27,7 +27,7 @@ def _floats() -> Tensor:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ClientHistory:
     """One row per client ever asked, sorted by id.
 
     client_K            the clients
@@ -41,15 +41,15 @@ class Ledger:
     lowest_K: Tensor = field(default_factory=_floats)
     latest_K: Tensor = field(default_factory=_floats)
 
-    def after(self, client_C: Tensor, present_C: Tensor, loss_C: Tensor) -> Ledger:
+    def after(self, client_C: Tensor, present_C: Tensor, loss_C: Tensor) -> ClientHistory:
         """The ledger after a round; `loss_C` is inf for clients that sent none."""
         ledger, new_I = self, client_C[~torch.isin(client_C, self.client_K)]
         if len(new_I):
             zero_I, inf_I = torch.zeros_like(new_I), torch.full(new_I.shape, torch.inf, dtype=torch.float64)
-            blank = Ledger(new_I, zero_I, zero_I, inf_I, inf_I)
+            blank = ClientHistory(new_I, zero_I, zero_I, inf_I, inf_I)
             joined = {f.name: torch.cat([getattr(self, f.name), getattr(blank, f.name)]) for f in fields(self)}
             order_K = joined["client_K"].argsort()
-            ledger = Ledger(**{name: value[order_K] for name, value in joined.items()})
+            ledger = ClientHistory(**{name: value[order_K] for name, value in joined.items()})
         row_C = torch.searchsorted(ledger.client_K, client_C)
         lowest_C = torch.minimum(ledger.lowest_K[row_C], loss_C)
         latest_C = torch.where(torch.isfinite(loss_C), loss_C, ledger.latest_K[row_C])
@@ -86,7 +86,7 @@ class Roster:
     when_D: Tensor = field(default_factory=_ints)
     clock_T: Tensor = field(default_factory=_ints)
     loss_T: Tensor = field(default_factory=_floats)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: ClientHistory = field(default_factory=ClientHistory)
     former: Members | None = None
 
     def to_state(self) -> State:
@@ -99,7 +99,7 @@ class Roster:
     def from_state(cls, state: State) -> Roster:
         """From a checkpoint."""
         former = Members.from_state(state["former"]) if state["former"] else None
-        return cls(**state | {"ledger": Ledger(**state["ledger"]), "former": former})
+        return cls(**state | {"ledger": ClientHistory(**state["ledger"]), "former": former})
 
     def shifted(self, former: Members) -> Roster:
         """The objective has shifted: a new loss curve begins."""
@@ -113,7 +113,7 @@ class Roster:
             newcomer_J=self.newcomer_J[keep_J],
             since_J=self.since_J[keep_J],
             gone_L=self.gone_L[keep_L],
-            ledger=Ledger(**{f.name: getattr(self.ledger, f.name)[keep_K] for f in fields(Ledger)}),
+            ledger=ClientHistory(**{f.name: getattr(self.ledger, f.name)[keep_K] for f in fields(ClientHistory)}),
         )
 
     def observed(self, clock: int, loss: float) -> Roster:

@@ -1,11 +1,11 @@
-"""Who stands in for those whose work does not count: what becomes of their shares.
+"""What happens to the shares of clients whose work does not count.
 
 base.py               the promise of a substitution; `NoSubstitution` leaves the shares unused, `Spread` spreads them
                       over the others: read this first
-stale.py              the last update a client sent stands in for it
-friends.py            paper 003: the share goes to the client present whose updates have been most alike
-similarity_table.py   how alike any two clients' updates have been, and how often they met
-slots.py              rows for clients as they come
+stale.py              a client's last update stands in for it
+friends.py            the share goes to the present client with the most similar updates
+similarity_table.py   the similarity of any two clients' updates, and how often they met
+slots.py              the last row of every client that has replied, as a state
 random_projection.py  short rows to compare instead of whole updates; projection_kernel.py: the same on a GPU
 """
 

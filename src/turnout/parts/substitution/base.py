@@ -1,8 +1,8 @@
-"""Who stands in for those whose work does not count: a redistribution of shares.
+"""Substitution: a redistribution of the shares of clients whose work does not count.
 
-Shares are over the cohort that was asked, so only somebody who was asked can be missing. A substitution says how much
-of the missing shares each of those who count takes over; the round adds that to their own. `Friends` is in friends.py,
-`Stale` in stale.py.
+Shares are over the cohort, so only a client that was asked can be missing. A substitution decides how much of the
+missing shares each client that counts takes over; the round adds that to its own. `Friends` is in friends.py, `Stale`
+in stale.py.
 
 Shape letters: C clients of the cohort, R replies, S old updates, P shared parameters.
 """
@@ -49,37 +49,29 @@ class Substitution(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Whether missing shares are given away at all (scheme A then drops its N/K)."""
-        ...
+        """Whether missing shares are given to other clients (scheme A then drops its N/K)."""
 
     @property
     def adds_rows(self) -> bool:
         """Whether updates of earlier rounds take part."""
-        ...
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
-        ...
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
-        ...
 
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
-        """What clients send beside their encoded update, for `observe`: a row each in every tensor."""
-        ...
+        """What clients send with their encoded update, for `observe`: a row each in every tensor."""
 
     def observe(self, state: State, arrived: Updates) -> State:
-        """Learn from what arrived (similarities, last updates)."""
-        ...
+        """Learn from the replies (similarities, last updates)."""
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
-        """Give the shares of those who do not count to those who do (there is at least one)."""
-        ...
+        """Give the shares of clients that do not count to those that do (there is at least one)."""
 
     def forget(self, state: State, client_L: Tensor) -> State:
         """These clients have left for good."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ class NoSubstitution:
 
 @dataclass(frozen=True)
 class Spread(NoSubstitution):
-    """Missing shares are spread over those who count, in proportion to their own (paper 003's Dropout)."""
+    """Missing shares are spread over the clients that count, in proportion to their own (paper 003's Dropout)."""
 
     lends: ClassVar[bool] = True
 
@@ -119,7 +111,7 @@ class Spread(NoSubstitution):
 
 
 def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:
-    """What each of those who count borrows when the missing shares are spread in proportion.
+    """What each client that counts borrows when the missing shares are spread in proportion.
 
     >>> spread(torch.tensor([0.1, 0.3, 0.6]), torch.tensor([True, True, False]), torch.tensor([False, False, True]))
     tensor([0.1500, 0.4500, 0.0000])
@@ -129,7 +121,7 @@ def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:
 
 
 def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
-    """What each client borrows when the missing give their shares to friends (by position in the cohort).
+    """What each client borrows when missing clients give their shares to friends (by position in the cohort).
 
     >>> lend_share(torch.tensor([0.1, 0.3, 0.6]), torch.tensor([-1, -1, 0]), torch.tensor([False, False, True]))
     tensor([0.6000, 0.0000, 0.0000])

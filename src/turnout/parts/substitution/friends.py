@@ -1,10 +1,10 @@
-"""Friends (paper 003, FL-FDMS): the share of a missing client goes to the one present whose updates were most like its.
+"""Friends (FL-FDMS, paper 003): a missing client's share goes to the present client with the most similar updates.
 
     r_ij = ½ (<Δ_i, Δ_j> / (|Δ_i| |Δ_j|) + 1)                      when i and j meet in a round (eq. 14)
     R_ij = mean of r_ij over the rounds in which they met         (eq. 15)
-    φ(k) = argmax_i R_ki over those present                       ties to the lowest client
+    φ(k) = argmax_i R_ki over the clients present                 ties to the lowest client
 
-Copying a friend's update is the same as giving it one's share, so nothing but weights changes. Similarity is of the
+Copying a friend's update is the same as giving it the missing share, so only weights change. Similarity is of the
 shared parameters alone. All pairs of a round are one matrix product, in blocks.
 
 Shape letters: C clients of the cohort, R replies, M missing clients, P shared parameters, D columns compared,
@@ -29,7 +29,7 @@ from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
 
 SIMILARITIES = ("cosine", "distance")
-BLOCK, SMALL = 256, 64  # replies multiplied together with others: with all, and with their candidates
+BLOCK, SMALL = 256, 64  # replies per block of a product: with all replies, and with their candidates
 HINT = "sketch"
 _NOTHING = 1e-12  # the length below which an update has no direction
 
@@ -38,21 +38,21 @@ Block = tuple[slice | Tensor, slice | Tensor, Tensor]  # rows, columns, which of
 
 @dataclass(frozen=True)
 class Candidates:
-    """Complexity reduction (§5.3, Theorem 2): a client drops whoever is Θ_t or more less similar than its best.
+    """Complexity reduction (§5.3, Theorem 2): a client drops candidates Θ_t or more less similar than its best.
 
         Θ_t = theta_scale · (√((2 ln(2 K² T B_max) - 2 ln p) / (β t)) + δ_f)
 
-    t counts the rounds in which similarities were computed; K is the population. Pairs that neither takes for
-    candidates are no longer compared. A client's candidates are looked at again when it is next present: until then
-    nothing about it has changed but Θ.
+    t counts the rounds in which similarities were computed; K is the population. Pairs in which neither is a candidate
+    of the other are no longer compared. A client's candidates are judged again when it is next present: until then only
+    Θ changes.
 
-    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it can drop nobody, for long
+    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it drops no client, for long
     min_common   rounds two clients must have met before one is judged
     friends      B_max, the most friends a client has
     failure      p, the probability of a wrong drop
     beta         β: two clients meet in at least β t rounds
     rounds       T
-    spread       δ_f, how far apart the similarities of friends are
+    spread       δ_f, the spread of the similarities of friends
     """
 
     theta_scale: float = 1.0
@@ -85,17 +85,17 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Friends(NoSubstitution):
-    """Lend each missing share to the best friend present; without one, spread it over those present.
+    """Lend each missing share to the best friend present; without one, spread it over the clients present.
 
     similarity      "cosine", or "distance": -|Δ_i - Δ_j|
-    candidates      complexity reduction; none: all pairs are compared for ever
+    candidates      complexity reduction; None: all pairs are always compared
     min_common      rounds two clients must have met before one may stand in for the other
     near_tie        among friends this close to the best, the one that did most work
     weight_by_work  a meeting weighs as much in the mean as the less complete of the two: min(s_i, s_j) / E
-    remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
+    remember        most clients to remember; the one not seen for longest makes room (600 MB for 10,000)
     project_above   products (pairs × parameters) of a round above which a random projection is compared
     project_to      columns of that projection (project_above = inf: none)
-    client_sketch   columns of a projection that clients send of their update before it is compressed (0: none)
+    client_sketch   columns of a projection that clients send of their uncompressed update (0: none)
     """
 
     lends: ClassVar[bool] = True
@@ -133,7 +133,7 @@ class Friends(NoSubstitution):
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
     def observe(self, state: State, arrived: Updates) -> State:
-        """Compare all pairs that replied, or those that are still candidates."""
+        """Compare all pairs of replies, or only pairs of candidates."""
         dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
         table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
         pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype, judging)
@@ -153,13 +153,13 @@ class Friends(NoSubstitution):
         return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
 
     def _judging(self, state: State) -> Judging | None:
-        """How candidates are judged by now; None: all are candidates for ever."""
+        """How candidates are judged in this round; None: all clients stay candidates."""
         if self.candidates is None:
             return None
         return Judging(self.candidates.theta(state["rounds"], state["population"]), self.candidates.min_common)
 
     def _shown(self, arrived: Updates, row_R: Tensor, pairs: int) -> Tensor:
-        """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
+        """The rows to compare: the updates, a projection of them where pairs are many, or the clients' sketches."""
         x_RD = arrived.hints.get(HINT, arrived.update_RP)
         if len(row_R) < len(x_RD):
             x_RD = x_RD[row_R.to(x_RD.device)]
@@ -172,12 +172,12 @@ class Friends(NoSubstitution):
     def _compare(
         self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, blocks: Sequence[Block], work_R: Tensor | None
     ) -> int:
-        """Learn from every pair of rows that has a direction and is of interest; how many there were."""
+        """Learn from every wanted pair of rows that are not zero; returns how many there were."""
         length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
         moves_R, candidates = length_R > _NOTHING, self.candidates is not None
 
         def learn(block: Block) -> int:
-            """A pair is in one block only: several can be written into the tables at once."""
+            """Each pair is in one block only, so several blocks can be written into the tables at once."""
             row_b, row_c, wanted_bc = block
             wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
@@ -222,7 +222,7 @@ class Friends(NoSubstitution):
         return Substitutes(borrowed_C, friend_C, extra=extra)
 
     def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, judging: Judging | None) -> Tensor:
-        """For each missing client, which of those present stands in; -1: nobody it has met."""
+        """For each missing client, which of the present ones stands in; -1: it has met none of them."""
         place_M = pairs.closest(slot_M, slot_R, self.min_common)
         again_M = place_M >= 0
         if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
@@ -231,7 +231,7 @@ class Friends(NoSubstitution):
             score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
             candidate_bR = ~_gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), judging)
             candidate_bR &= score_bR > -torch.inf
-            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is here: the best of all who are
+            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is present: the best of all that are
             score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
             if self.near_tie:
                 near_bR = score_bR >= score_bR.amax(1, keepdim=True) - self.near_tie
@@ -245,17 +245,17 @@ class Friends(NoSubstitution):
 
 
 def _gone(pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, judging: Judging | None) -> Tensor:
-    """Which of these are no candidates of the missing any more."""
+    """Mask of friends that are no longer candidates of the missing clients."""
     if judging is None:
         return torch.zeros_like(friend_MR, dtype=torch.bool)
     return pairs.gone(missing_M, friend_MR, judging)
 
 
 def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
-    """Which replies are multiplied with which, and the pairs wanted of that product: each pair of two once.
+    """Blocks of a product of replies, and the pairs wanted of each; every pair is wanted once.
 
-    Where only some pairs are wanted, replies that share their first candidate are put together: friends of friends
-    then fill small blocks, and whoever nobody of a block asks for is left out of its product.
+    Where only some pairs are wanted, replies that share their first candidate are grouped: friends of friends then fill
+    small blocks, and replies that no row of a block needs are left out of its product.
     """
     if wanted_RR is None or int(wanted_RR.sum()) * 2 > count**2:  # most pairs: rows as they lie
         for first in range(0, count, BLOCK):
@@ -273,7 +273,7 @@ def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
 
 
 def similarity(state: State) -> tuple[Tensor, Tensor]:
-    """The clients that were ever seen, sorted, and how alike their updates were: R, NaN where two never met."""
+    """The clients ever seen, sorted, and the similarity R of their updates, NaN where two never met."""
     pairs = Pairs.from_state(state["pairs"])
     slots = (pairs.client_K >= 0).nonzero().squeeze(1)
     slots = slots[pairs.client_K[slots].argsort()]

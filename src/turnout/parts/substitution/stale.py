@@ -1,6 +1,6 @@
-"""Stale (the baseline of paper 003): the last that a client sent stands in for it while it is missing.
+"""Stale (the baseline of paper 003): a client's last update stands in for it while it is missing.
 
-Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), P shared parameters, L clients who left.
+Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), P shared parameters, L clients left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, spread
-from turnout.parts.substitution.slots import find_slots, room_for
+from turnout.parts.substitution.slots import find_slots, forget_rows, keep_rows, no_rows
 from turnout.types import State
 
 FORMS = ("update", "weights")
@@ -21,10 +21,10 @@ FORMS = ("update", "weights")
 
 @dataclass(frozen=True)
 class Stale(NoSubstitution):
-    """A missing client takes part with its last update; the share of one never seen is spread over those present.
+    """A missing client takes part with its last update; the share of one never seen is spread over the others.
 
-    form  "update": what it sent (the paper); "weights": the weights it ended with (the authors' code), which pull the
-          model back to where it was then
+    form  "update": its last update (the paper); "weights": the weights it ended with (the authors' code), which pull
+          the model back to them
     """
 
     lends: ClassVar[bool] = True
@@ -37,22 +37,18 @@ class Stale(NoSubstitution):
             raise UserError(f"algorithm.substitution.form is 'update' or 'weights', not {self.form!r}")
 
     def begin(self, clients: int, width: int) -> State:
-        return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}
+        return no_rows(clients, width)
 
     def memory(self, clients: int, width: int) -> int:
         return clients * width * 4
 
     def observe(self, state: State, arrived: Updates) -> State:
-        client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
-        fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
-        client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
         row_RP = arrived.update_RP
         if arrived.scale_R is not None:
             row_RP = row_RP * arrived.scale_R[:, None].to(row_RP)
         if self.form == "weights":
             row_RP = row_RP + arrived.start_P
-        rows_SP[find_slots(client_S, arrived.client_R).to(rows_SP.device)] = row_RP
-        return state | {"client": client_S, "rows": rows_SP}
+        return keep_rows(state, arrived.client_R, row_RP)
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
         client_C, rows_SP = arrived.turnout.client_C, state["rows"]
@@ -67,8 +63,7 @@ class Stale(NoSubstitution):
         return Substitutes(borrowed_C, torch.where(old_C, client_C, -1), rows_SP, weight_S, position_S, start_P, extra)
 
     def forget(self, state: State, client_L: Tensor) -> State:
-        gone_S = torch.isin(state["client"], client_L)
-        return state | {"client": state["client"].masked_fill(gone_S, -1)}
+        return forget_rows(state, client_L)
 
 
 KINDS = {"stale": Stale}

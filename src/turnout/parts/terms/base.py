@@ -4,10 +4,10 @@ An author derives from `LocalTerm` and overrides what the method needs of its si
 optional and only called for terms that derive from them.
 
 A term's rows are like the parameters: code written for one client's row [P] works for a chunk [c, P]. `server_state` is
-what the server holds for the term ([P] each) and broadcasts, `client_state` what a client keeps between rounds
-([c, ...] each, at least one column), `upload` what it sends ([c, ...] each).
+held by the server and broadcast ([P] each), `client_state` kept by a client between rounds ([c, ...] each, at least one
+column), `upload` sent by it ([c, ...] each).
 
-Shape letters: c clients of a chunk, C replies, I clients who leave, P shared parameters.
+Shape letters: c clients of a chunk, C replies, I clients that leave, P shared parameters.
 """
 
 from __future__ import annotations
@@ -60,27 +60,21 @@ class Term(Protocol):
     @property
     def name(self) -> str:
         """Unique in an algorithm, without '/': the key of the term's state in stores and checkpoints."""
-        ...
 
     def server_state(self, start_P: Tensor) -> Tensors:
         """State on the server before the first round, given the initial weights."""
-        ...
 
     def client_state(self, start_P: Tensor) -> Tensors:
         """State of one client before its first round."""
-        ...
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         """The gradient to use instead; may change `grad_cP` and `client_state` in place."""
-        ...
 
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """When local training ends: the upload, and the next client state."""
-        ...
 
     def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
         """On the server: its next state, and columns for the round's record."""
-        ...
 
 
 class FusedStep:
@@ -114,7 +108,7 @@ class ServerShift:
     """Optional: a shift of the model besides the aggregated update, as in FedDyn."""
 
     def server_shift(self, server_state: Tensors, arrived: Aggregate) -> Tensor | None:
-        """What to add to the server's change before it is encoded and applied [P]; None: nothing."""
+        """The shift to add to the server's change before it is encoded and applied [P]; None: none."""
         raise NotImplementedError
 
 
@@ -161,7 +155,7 @@ class Departures:
         return False
 
     def on_leave(self, client_state: Tensors) -> Tensors:
-        """What a client sends when it is taken out of the objective."""
+        """The message of a client that is taken out of the objective."""
         return {}
 
     def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
@@ -255,7 +249,7 @@ def remembers(term: Term) -> bool:
 
 
 def broadcast(terms: Sequence[Term], held: dict[str, Tensors]) -> dict[str, Tensors]:
-    """What clients download for their terms, of what the server holds."""
+    """The part of the server's states that clients download."""
     return {
         term.name: term.broadcast(held[term.name]) if isinstance(term, SelectiveDownload) else held[term.name]
         for term in terms

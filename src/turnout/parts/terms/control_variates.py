@@ -8,7 +8,7 @@ These invariants hold when clients are absent, finish part of their work, join l
 
 Without them a method would converge to a point where Σ_k p_k ∇F_k is not 0.
 
-Shape letters: c clients of a chunk, C replies, I clients who left, P shared parameters.
+Shape letters: c clients of a chunk, C replies, I clients that left, P shared parameters.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
-    def beside(self, arrived: Applied) -> Tensor | float:
+    def _server_part(self, arrived: Applied) -> Tensor | float:
         """The server's change besides the sum of the updates, per local step."""
         assert arrived.new_P is not None
         assert arrived.sum_P is not None
@@ -148,12 +148,16 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
 
     def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
         """Σ_k p_k D_k / (s_k η) / Σ_k p_k, the mean local step of the clients that replied, whatever their work and
-        weights; and `beside`, and what is owed for clients that left."""
+        weights; with `_server_part` and the debt to clients that left."""
         per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
         mean_P = weighted_sum(
             arrived.update_RP, arrived.objective_share_R / arrived.objective_share_R.sum() / per_step_R
         )
-        return {"common": mean_P + self.beside(arrived) + server_state["owed"] / float(arrived.objective_share_R.sum())}
+        return {
+            "common": mean_P
+            + self._server_part(arrived)
+            + server_state["owed"] / float(arrived.objective_share_R.sum())
+        }
 
     def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
         return {"delta": client_state["delta"] + message["common"]}
@@ -177,7 +181,7 @@ class FedGATE(VRLSGD):
 
     name: str = "fedgate"
 
-    def beside(self, arrived: Applied) -> Tensor | float:
+    def _server_part(self, arrived: Applied) -> Tensor | float:
         return 0.0
 
 

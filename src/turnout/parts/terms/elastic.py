@@ -38,7 +38,7 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
     reduce        U and V are the "sum" over uploads, as in the paper, or the "mean", which needs no λ for their number
     step          "explicit": the gradient gains the term, which needs η λ max U < 2 (the records warn above 1);
                   "proximal": ω <- (ω + η λ V) / (1 + η λ U) after the optimizer's step, stable for any λ
-    fisher_every  compute and send u and v only in every so many rounds; a client that has the latest U and V keeps them
+    fisher_every  compute and send u and v only every this many rounds; a client that has the latest U and V keeps them
     fisher_keep   share of the entries that is sent: the largest of u, with their positions
     memory        keep the last u and v of clients that have left but stay in the objective
     decoupled     take the explicit step after the optimizer's own, so that Adam does not normalise λ away

@@ -55,7 +55,7 @@ class Byte:
     dither: Dither | None = None
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes what is left out of the messages.
+        """Encode rows; `x_CP` becomes the residual.
 
         >>> x_CP = torch.tensor([[127.0, -2.25, 0.0]])
         >>> coded = Byte().write(x_CP, (Slot("w", (3,), 0, 3),))

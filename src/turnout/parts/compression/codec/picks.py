@@ -113,7 +113,7 @@ class _Places:
     kept_K: Tensor
     last_S: Tensor  # the last that is kept
     next_S: Tensor  # the one after it, or itself
-    least_S: Tensor  # what it has to exceed to be one that counts; infinity where there is none
+    least_S: Tensor  # it counts only above this; infinity where there is no next one
     twice_K: Tensor  # twice the piece's first column
     behind_K: Tensor
 

@@ -46,7 +46,7 @@ class Chosen:
 
 @jit
 def _narrowed(histogram_ptr, at, S, k, passes):
-    """The highest bits of the k-th largest size after so many passes, and how many that share them are picked."""
+    """The highest bits of the k-th largest size after some passes, and how many entries that share them are picked."""
     place = tl.arange(0, 256)
     highest = k * 0
     for done in range(passes):

@@ -34,7 +34,7 @@ class Values:
         return Form(pieces_of(slots, self.keep, self.scope), per_entry=1)
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes what is left out of the messages."""
+        """Encode rows; `x_CP` becomes the residual."""
         form = self.form(slots)
         picked = largest(x_CP, form.pieces)
         value_CK = picked.of(x_CP).to(torch.float32)
@@ -59,7 +59,7 @@ class Ternary(Values):
         return Form(pieces_of(slots, self.keep, self.scope), signs=True, per_piece=1)
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes what is left out of the messages.
+        """Encode rows; `x_CP` becomes the residual.
 
         >>> x_CP = torch.tensor([[3.0, -1.0, 0.5, 0.0]])
         >>> coded = Ternary(0.5).write(x_CP, (Slot("w", (4,), 0, 4),))

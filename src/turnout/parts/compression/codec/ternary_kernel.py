@@ -140,7 +140,7 @@ def _bits(of: tuple[Piece, ...], device: torch.device) -> Tensor:
 
 
 def write(form: Form, x_CP: Tensor) -> Coded:
-    """Encode rows; `x_CP` becomes what is left out of the messages. Lengths are on the GPU too."""
+    """Encode rows; `x_CP` becomes the residual. Lengths are on the GPU too."""
     chosen, table = picks_kernel.choose(x_CP, form.pieces), picks_kernel.tables(form.pieces, x_CP.device)
     own_S, rows, S, K = _bits(form.pieces, x_CP.device), len(x_CP), len(form.pieces), form.entries
     column, value, count, of = chosen.column_CK, chosen.value_CK, chosen.count_CS, table.piece_S
