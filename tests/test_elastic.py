@@ -14,7 +14,7 @@ import torch
 import turnout as to
 from alone import flat, fresh, torch_adam, train_alone, weights_of
 from turnout import testing
-from turnout.engine.own_samples import OwnSamples
+from turnout.engine.chunk_rows import OwnSamples
 from turnout.errors import UserError
 from turnout.rng import key
 from turnout.round import still_finite, telling
