@@ -76,7 +76,7 @@ def test_who_holds_a_folder_is_said(tmp_path: Path) -> None:
 def left_behind(path: Path, holder: Holder) -> None:
     """The files of a lock without the system's, as a process that was killed leaves them."""
     path.with_name(path.name + lock.MARKER).write_text(f"{holder.process}\n{holder.host}\n")
-    path.with_name(path.name + lock.RECORD).write_text(json.dumps(dataclasses.asdict(holder)))
+    path.write_text(json.dumps(dataclasses.asdict(holder)))
 
 
 def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
         ({"model": 3}, "model is 3"),
         ({"algorithm.selection": to.selection.Count(9)}, "9"),
         ({"stop": to.Stop(target=0.5, metric="global_acc")}, "did you mean 'global_accuracy'"),
-        ({"runtime": to.InProcess(device="tpu")}, "is no device"),
+        ({"runtime": to.InProcess(device="tpu")}, "runtime.device = .tpu. is not a device"),
         ({"model": to.models.CNN()}, "takes images"),
     ],
 )

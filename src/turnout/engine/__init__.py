@@ -5,11 +5,9 @@ One round of local work, from the outside in:
 job.py             a round's input (`Job`) and output (`Trained`): read this first
 train.py           `Trainer`: a job in chunks of clients, spread over threads
 chunk.py           one chunk through its local steps, with terms and optimizer
-chunk_rows.py      the rows of a chunk, and what terms see and return
+chunk_rows.py      the rows of a chunk and the terms' view of them; mean gradient and Fisher diagonal of own samples
 batches.py         which samples each client sees at each step
-own_samples.py     passes over a client's own samples: mean gradient, Fisher diagonal
-trainers.py        choosing engine, device and chunk size for a network
-trial.py           which engine is fastest for a large model on this machine
+trainers.py        choosing engine, device and chunk size for a network, by a short trial if the model is large
 
 The gradient of a chunk:
 

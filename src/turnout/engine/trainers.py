@@ -111,12 +111,18 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
 def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Optimizer) -> str:
     """The name of the trainer that takes least time a client, for steps on batches like x, y."""
     jobs = {name: trial_job(trainer, x, y, optimizer) for name, trainer in trainers.items()}
-    first = {name: seconds_a_client(trainer, jobs[name]) for name, trainer in trainers.items()}
+
+    def seconds_a_client(name: str) -> float:
+        start = time.perf_counter()
+        trainers[name].train(jobs[name])
+        return (time.perf_counter() - start) / len(jobs[name].client_C)
+
+    first = {name: seconds_a_client(name) for name in trainers}
     hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
     turns: list[dict[str, float]] = []
     while len(turns) < TURNS and len(hopeful) > 1:
         hopeful.reverse()  # so that a machine that slows down does not always slow the same one
-        turns.append({name: seconds_a_client(trainers[name], jobs[name]) for name in hopeful})
+        turns.append({name: seconds_a_client(name) for name in hopeful})
         behind = times_the_best(turns)
         hopeful = [name for name in hopeful if behind[name] <= BEHIND * min(behind[n] for n in hopeful)]
     return min(hopeful, key=times_the_best(turns).__getitem__) if turns else hopeful[0]
@@ -133,13 +139,6 @@ def times_the_best(turns: Sequence[dict[str, float]]) -> dict[str, float]:
     """
     names = dict.fromkeys(name for turn in turns for name in turn)
     return {n: median(turn[n] / min(turn.values()) for turn in turns if n in turn) for n in names}
-
-
-def seconds_a_client(trainer: Trainer, job: Job) -> float:
-    """How long a job takes, by client."""
-    start = time.perf_counter()
-    trainer.train(job)
-    return (time.perf_counter() - start) / len(job.client_C)
 
 
 def trial_job(trainer: Trainer, x: Tensor, y: Tensor, optimizer: Optimizer) -> Job:
@@ -197,8 +196,14 @@ class Place:
 
 def place_of(settings: InProcess) -> Place:
     """The device and type of numbers for `runtime`'s settings; also sets torch's global switches for them."""
-    device = pick_device(settings.device)
+    name = settings.device
+    try:
+        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    except RuntimeError as error:
+        raise UserError(f"runtime.device = {name!r} is not a device: use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
         if device.index is not None:
             torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
@@ -207,19 +212,6 @@ def place_of(settings: InProcess) -> Place:
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     keep_freed_memory()
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device for `runtime.device`."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"runtime.device = {name!r} is not a device: use 'auto', 'cpu' or 'cuda'") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
-    return device
 
 
 def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: bool) -> Gradients:

@@ -1,8 +1,8 @@
 """A lock that one process holds at a time, and a record of that process.
 
 The lock is `filelock`'s: the system's lock on a file that stays, which the system releases when its process is killed.
-On a file system without locks (some network folders) it is a marker file that only one process can create. The record
-of the holder (`filelock` keeps none of its command or start) is a file beside it.
+On a file system without locks (some network folders), and on Windows, it is a marker file that only one process can
+create. The record of the holder is the content of the file that stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ except ImportError:  # Windows
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # the file system has none
 BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
-MARKER, RECORD = ".held", ".holder"  # ends of the names of the two files beside the lock's
+MARKER = ".held"  # the end of the marker's name
 PAUSE = 0.05  # seconds between two attempts
 
 
@@ -78,39 +78,49 @@ class Busy(UserError):
 def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
     """Hold a lock during the block; raises Busy after waiting for it for so many seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock: BaseFileLock = FileLock(path, fallback_to_soft=False)
+    lock = _acquire(path, wait)
     try:
+        path.write_text(json.dumps(asdict(Holder.this())) + "\n")
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(path: Path, wait: float) -> BaseFileLock:
+    if fcntl is not None:
+        lock = FileLock(path, fallback_to_soft=False)
         try:
             lock.acquire(wait, poll_interval=PAUSE)
+            return lock
+        except Timeout:
+            raise Busy(path, _recorded(path)) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            lock = SoftFileLock(_beside(path, MARKER))
-            if (holder := _recorded(path)) is not None and holder.is_gone():
-                _beside(path, MARKER).unlink(missing_ok=True)
-            lock.acquire(wait, poll_interval=PAUSE)
-    except Timeout:
-        raise Busy(Path(lock.lock_file), _recorded(path)) from None
-    record = _beside(path, RECORD)
+    soft, holder = SoftFileLock(_marker(path)), _recorded(path)
+    with suppress(FileNotFoundError):
+        written_by = _marker(path).read_text().partition("\n")[0]  # not by a later process, whose record is to come
+        if holder is not None and holder.is_gone() and written_by == str(holder.process):
+            _marker(path).unlink()
     try:
-        record.write_text(json.dumps(asdict(Holder.this())) + "\n")
-        yield
-    finally:
-        record.unlink(missing_ok=True)
-        lock.release()
+        soft.acquire(wait, poll_interval=PAUSE)
+        return soft
+    except Timeout:
+        raise Busy(_marker(path), _recorded(path)) from None
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock. Nothing is written, so any folder can be asked."""
-    holder = _recorded(path)
-    if _beside(path, MARKER).exists() or fcntl is None:
-        return _beside(path, MARKER).exists() if holder is None else not holder.is_gone()
+    if _marker(path).exists():
+        holder = _recorded(path)
+        return holder is None or not holder.is_gone()
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except OSError as error:
         return error.errno in BUSY
@@ -123,13 +133,13 @@ def holder_of(path: Path) -> Holder | None:
     return _recorded(path) if is_locked(path) else None
 
 
-def _beside(path: Path, end: str) -> Path:
-    return path.with_name(path.name + end)
+def _marker(path: Path) -> Path:
+    return path.with_name(path.name + MARKER)
 
 
 def _recorded(path: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(_beside(path, RECORD).read_bytes()))
+        return Holder(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 
