@@ -1,7 +1,7 @@
 """Data sets around another one in one pool: `Noisy` adds noise, `LabelFlip` and `Backdoor` are attacks on the data,
 `WithPublic` makes test samples public.
 
-Shape letters: N clients of the population, H hostile clients, R rows, S samples.
+Shape letters: N clients of the population, C noisy clients, H hostile clients, R rows, S samples.
 """
 
 from __future__ import annotations
