@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class FromDataset(MayHaveOwners):
         super().__post_init__()
         for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
             if isinstance(given := getattr(self, name), list | tuple):
-                object.__setattr__(self, name, Subset(given, range(len(given))))
+                object.__setattr__(self, name, Subset(cast(Dataset[Any], given), range(len(given))))
 
     def read(self, data_dir: Path | None = None) -> Pool:
         return self._pool
